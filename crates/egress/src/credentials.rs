@@ -6,16 +6,21 @@
 mod answer;
 mod body;
 mod encode;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
 mod place;
 mod redact;
+mod sign;
+mod sigv4;
 
 use std::fmt;
 
 pub(crate) use answer::answer;
 pub(crate) use body::{Guarded, filled};
-use hutch_policy::{Binding, Destination, Path};
+use hutch_policy::{Aws, Binding, Destination, Path};
 pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
+pub(crate) use sign::hashed;
 use zeroize::Zeroizing;
 
 /// Secret text, which is erased when it is dropped.
@@ -28,7 +33,8 @@ impl Secret {
         Secret(Zeroizing::new(text))
     }
 
-    pub(crate) fn expose(&self) -> &str {
+    /// Returns the text.
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }
@@ -63,8 +69,14 @@ pub struct Issued {
     pub value: Secret,
     /// Where the value may go.
     pub binding: Binding,
+    /// Where it may go at most, by its provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Binding>,
     /// Time from which on the value is not used, in seconds since 1970.
     pub ends: Option<i64>,
+    /// The source has no value now. The placeholder stands in its place, and is refused everywhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub missing: bool,
 }
 
 /// Credentials of a sandbox.
@@ -79,7 +91,18 @@ impl Set {
 
     /// Returns the credentials for a destination.
     pub(crate) fn of<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a Issued> {
-        self.0.iter().filter(|one| one.binding.covers(destination))
+        self.0.iter().filter(|one| one.covers(destination))
+    }
+
+    /// Returns true if all credentials for the destination belong to keys of AWS. Of such a key only the secret counts, which
+    /// no request has.
+    fn is_of_aws(&self, destination: &Destination) -> bool {
+        let belongs = |one: &Issued| {
+            let named =
+                |aws: &Aws| aws.access_key_id == one.name || aws.session_token.as_ref() == Some(&one.name);
+            one.binding.aws.is_some() || self.0.iter().filter_map(|key| key.binding.aws.as_ref()).any(named)
+        };
+        self.of(destination).all(belongs)
     }
 
     /// Returns the time at which the next credential for the destination ends.
@@ -100,6 +123,12 @@ fn contains(bytes: &[u8], placeholder: &str) -> bool {
 }
 
 impl Issued {
+    /// Returns true if the value may go to the destination, with some path.
+    pub(crate) fn covers(&self, destination: &Destination) -> bool {
+        self.binding.covers(destination)
+            && self.bounds.as_ref().is_none_or(|bounds| bounds.covers(destination))
+    }
+
     /// Returns why the value may not stand in a request; `None` if it may.
     pub(crate) fn closed(
         &self,
@@ -108,13 +137,17 @@ impl Issued {
         tls: bool,
         now: i64,
     ) -> Option<&'static str> {
+        if self.missing {
+            return Some("it has no value now");
+        }
         if !tls {
             return Some("the connection has no TLS");
         }
-        if !self.binding.covers(destination) {
+        if !self.covers(destination) {
             return Some("it is not bound to this host and port");
         }
-        if !self.binding.covers_path(path) {
+        let within = self.bounds.as_ref().is_none_or(|bounds| bounds.covers_path(path));
+        if !within || !self.binding.covers_path(path) {
             return Some("it is not bound to this path");
         }
         self.ends.is_some_and(|ends| now >= ends).then_some("it has expired")
@@ -132,7 +165,9 @@ mod tests {
             placeholder: "ghp_placeholder".into(),
             value: Secret::new("real-value".into()),
             binding: serde_json::from_str(binding).unwrap(),
+            bounds: None,
             ends: Some(10),
+            missing: false,
         }
     }
 
@@ -153,6 +188,29 @@ mod tests {
             let why = closed(destination, path, tls, now).unwrap();
             assert!(why.contains(expected), "{destination}{path}: {why}");
         }
+    }
+
+    #[test]
+    fn value_stays_within_the_bounds_of_its_provider() {
+        let bounded = |bounds: &str| Issued { bounds: serde_json::from_str(bounds).unwrap(), ..issued() };
+        let closed = |bounds: &str| {
+            let path = Path::read("/a/b").unwrap();
+            bounded(bounds).closed(&"api.example".parse().unwrap(), &path, true, 9)
+        };
+        assert_eq!(closed(r#"{"hosts": ["api.example"]}"#), None);
+        for bounds in [r#"{"hosts": ["other.example"]}"#, r#"{"hosts": ["api.example"], "ports": [8443]}"#] {
+            assert_eq!(closed(bounds), Some("it is not bound to this host and port"), "{bounds}");
+        }
+        let elsewhere = r#"{"hosts": ["api.example"], "paths": ["/c/**"]}"#;
+        assert_eq!(closed(elsewhere), Some("it is not bound to this path"));
+    }
+
+    #[test]
+    fn placeholder_without_a_value_is_refused() {
+        let missing = Issued { missing: true, ..issued() };
+        let path = Path::read("/a/b").unwrap();
+        let why = missing.closed(&"api.example".parse().unwrap(), &path, true, 9);
+        assert_eq!(why, Some("it has no value now"));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::runtime::runtime;
 
 pub(crate) const NAME: &str = "hutch-egress";
 /// Files by which names are resolved, and by which a static program reads random numbers.
-const FILES: [&str; 8] = [
+pub(crate) const FILES: [&str; 8] = [
     "/etc/resolv.conf",
     "/etc/hosts",
     "/etc/nsswitch.conf",

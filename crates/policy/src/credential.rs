@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::budget::Time;
 use crate::destination::{Decision, Destination};
 use crate::host::Host;
-use crate::http::PathPattern;
+use crate::http::{PathPattern, covers_path};
 use crate::pattern::HostPattern;
 use crate::ports::PortRange;
 use crate::rule::EgressRule;
@@ -87,6 +87,20 @@ pub struct Binding {
     /// The value may also stand in bodies of JSON and of forms.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub body: bool,
+    /// The value is a secret access key of AWS. It stands in no request: the proxy signs with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aws: Option<Aws>,
+}
+
+/// How requests for AWS are signed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Aws {
+    /// Name of the credential that has the access key id.
+    pub access_key_id: String,
+    /// Name of the credential that has the session token, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_token: Option<String>,
 }
 
 /// Source of a value on the machine of the caller.
@@ -135,7 +149,7 @@ impl Binding {
 
     /// Returns true if the value may stand in requests with this path.
     pub fn covers_path(&self, path: &crate::request::Path) -> bool {
-        self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.matches(path.as_str()))
+        self.paths.is_empty() || covers_path(&self.paths, path, false)
     }
 
     /// Returns the content of the header, in which the value takes the place of `{}`.
@@ -164,7 +178,9 @@ impl Credential {
         }
         match (&self.provider, &self.source) {
             (Some(_), Some(_)) => return invalid(".source", "has no effect with `provider`".to_owned()),
-            (None, None) => return invalid("", "needs `provider` or, for a command, `source`".to_owned()),
+            (None, None) => {
+                return invalid("", "needs either `provider` or, for a command, `source`".to_owned());
+            }
             _ => {}
         }
         let Binding { hosts, ports, paths, header, format, .. } = &self.binding;
@@ -175,6 +191,9 @@ impl Credential {
             if length > ENTRIES {
                 return invalid(name, format!("at most {ENTRIES} entries"));
             }
+        }
+        if self.binding.aws.is_some() && (header.is_some() || self.binding.body) {
+            return invalid(".aws", "has no effect with `header` or `body`: the value only signs".to_owned());
         }
         match (header, format) {
             (None, Some(_)) => return invalid(".format", "has no effect without `header`".to_owned()),
@@ -195,6 +214,10 @@ impl Credential {
             Some(env) if !is_variable(env) => {
                 invalid(".env", format!("{env:?} is not a name of a variable: letters, digits and `_`"))
             }
+            Some(env) if is_of_system(env) => invalid(
+                ".env",
+                format!("{env:?} has another meaning for programs; choose a variable for a token"),
+            ),
             None if header.is_none() => {
                 invalid("", "needs `env`, `header` or both: else no program can use it".to_owned())
             }
@@ -229,6 +252,16 @@ pub(crate) fn check_all(all: &[Credential], administers: bool, observes: bool) -
         if credential.env.is_some() && earlier.iter().any(|other| other.env == credential.env) {
             return refuse(field(".env"), "is there twice".to_owned());
         }
+        let is_plain = |other: &Credential, name: &str| other.name == name && other.binding.aws.is_none();
+        let Some(Aws { access_key_id, session_token }) = &credential.binding.aws else { continue };
+        for (of, name) in
+            [(".aws.accessKeyId", Some(access_key_id)), (".aws.sessionToken", session_token.as_ref())]
+        {
+            let Some(missing) = name.filter(|name| !all.iter().any(|other| is_plain(other, name))) else {
+                continue;
+            };
+            return refuse(field(of), format!("{missing:?} is not another credential of this policy"));
+        }
     }
     Ok(())
 }
@@ -244,10 +277,16 @@ pub(crate) fn check_for_command(all: &[Credential]) -> Result<(), Mistake> {
     }
 }
 
-/// Refuses all credentials.
+/// Refuses sources of the caller's machine, which a server does not have.
 pub(crate) fn check_for_server(all: &[Credential]) -> Result<(), Mistake> {
-    let why = "a server has no credentials for sandboxes in this version; `hutch run` and `hutch egress` do";
-    if all.is_empty() { Ok(()) } else { Err(("spec.credentials".to_owned(), why.to_owned())) }
+    match all.iter().position(|one| one.source.is_some()) {
+        Some(index) => {
+            let why =
+                "only a command has `source`; a server needs `provider`, the name of a CredentialProvider";
+            Err((format!("spec.credentials[{index}].source"), why.to_owned()))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns true if one of the credentials may go to the destination, so that its requests must be read.
@@ -286,7 +325,34 @@ fn is_format(format: &str) -> bool {
         && format.trim() == format
 }
 
-fn is_variable(name: &str) -> bool {
+/// Returns true for variables that say where programs, libraries, authorities or proxies are.
+fn is_of_system(name: &str) -> bool {
+    const EXACT: [&str; 18] = [
+        "PATH",
+        "HOME",
+        "HOSTNAME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "PWD",
+        "TMPDIR",
+        "LANG",
+        "TERM",
+        "IFS",
+        "ENV",
+        "BASH_ENV",
+        "CURL_CA_BUNDLE",
+        "REQUESTS_CA_BUNDLE",
+        "AWS_CA_BUNDLE",
+        "PIP_CERT",
+        "DENO_CERT",
+    ];
+    const STARTS: [&str; 7] = ["LD_", "SSL_CERT_", "NODE_", "PYTHON", "GIT_SSL_", "CARGO_HTTP_", "LC_"];
+    let upper = name.to_ascii_uppercase();
+    EXACT.contains(&name) || upper.ends_with("_PROXY") || STARTS.iter().any(|start| name.starts_with(start))
+}
+
+pub(crate) fn is_variable(name: &str) -> bool {
     let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     (1..=NAME).contains(&name.len())
         && name.starts_with(letter)
@@ -317,6 +383,9 @@ mod tests {
         assert!(policy(&credential(r#""env": "GITHUB_TOKEN""#)).is_ok());
         for (spec, expected) in [
             (credential(r#""env": "A B""#), "spec.credentials[0].env: "),
+            (credential(r#""env": "PATH""#), "spec.credentials[0].env: \"PATH\" has another meaning"),
+            (credential(r#""env": "SSL_CERT_FILE""#), "spec.credentials[0].env: "),
+            (credential(r#""env": "https_proxy""#), "spec.credentials[0].env: "),
             (credential(r#""paths": ["/a"]"#), "spec.credentials[0]: needs `env`, `header`"),
             (credential(r#""header": "Host""#), "spec.credentials[0].header: "),
             (credential(r#""header": "a b""#), "spec.credentials[0].header: "),
@@ -327,13 +396,21 @@ mod tests {
             (credential(r#""env": "A", "expires": "soon""#), "is not a time"),
             (credential(r#""env": "A", "value": "secret""#), "unknown field `value`"),
             (credential(r#""env": "A", "shape": "Stripe""#), "unknown variant"),
+            (credential(r#""env": "A", "aws": {"accessKeyId": "github"}"#), "spec.credentials[0].aws.accessKeyId: "),
+            (
+                credential(r#""env": "A"}, {"name": "key", "source": {"env": "T"}, "hosts": ["a.example"], "env": "B",
+                    "aws": {"accessKeyId": "github", "sessionToken": "key"}"#),
+                "spec.credentials[1].aws.sessionToken: \"key\" is not another",
+            ),
+            (credential(r#""header": "X", "aws": {"accessKeyId": "x"}"#), "spec.credentials[0].aws: has no effect"),
+            (credential(r#""env": "A", "aws": {"key": "x"}"#), "unknown field `key`"),
             (
                 r#"{"credentials": [{"name": "A", "provider": "x", "hosts": ["a.example"], "env": "A"}]}"#.into(),
                 "spec.credentials[0].name: ",
             ),
             (
                 r#"{"credentials": [{"name": "a", "hosts": ["a.example"], "env": "A"}]}"#.into(),
-                "spec.credentials[0]: needs `provider`",
+                "spec.credentials[0]: needs either `provider`",
             ),
             (
                 r#"{"credentials": [{"name": "a", "provider": "x", "hosts": [], "env": "A"}]}"#.into(),
@@ -371,7 +448,22 @@ mod tests {
     }
 
     #[test]
-    fn server_refuses_credentials_and_a_command_those_of_providers() {
+    fn parameters_of_a_path_do_not_widen_a_binding() {
+        let level = policy(&credential(r#""env": "A", "paths": ["/repos*/a"]"#)).unwrap();
+        let binding = &level.credentials[0].binding;
+        for (path, covered) in
+            [("/repos/a", true), ("/repos-2/a", true), ("/repos-2;x/a", true), ("/reposx;/b;/a", false)]
+        {
+            let read = crate::request::Path::read(path).unwrap();
+            assert_eq!(binding.covers_path(&read), covered, "{path}");
+        }
+        let level = policy(&credential(r#""env": "A", "paths": ["/*admin"]"#)).unwrap();
+        let hidden = crate::request::Path::read("/user;admin").unwrap();
+        assert!(!level.credentials[0].binding.covers_path(&hidden), "a server reads /user");
+    }
+
+    #[test]
+    fn server_refuses_sources_of_a_command_and_a_command_providers() {
         let object = |source: &str| -> PolicyObject {
             let text = format!(
                 r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "p"}}, "spec":
@@ -381,8 +473,9 @@ mod tests {
         };
         let own = object(r#""source": {"env": "T"}"#);
         assert_eq!(own.check_for_command(), Ok(()));
-        assert_eq!(own.check_for_server().unwrap_err().field, "spec.credentials");
-        let provided = object(r#""provider": "x""#).check_for_command().unwrap_err();
-        assert_eq!(provided.field, "spec.credentials[0].provider");
+        assert_eq!(own.check_for_server().unwrap_err().field, "spec.credentials[0].source");
+        let provided = object(r#""provider": "x""#);
+        assert_eq!(provided.check_for_server(), Ok(()));
+        assert_eq!(provided.check_for_command().unwrap_err().field, "spec.credentials[0].provider");
     }
 }

@@ -36,6 +36,14 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::
     text.push_str(&format!("\n{}", String::from_utf8_lossy(&body)));
     let response = Response::builder().header("alt-svc", "h3=\":443\"").header("x-kept", "1");
     let mut response = response.body(Full::new(text.into())).unwrap();
+    // A client chooses what else the server answers.
+    for value in parts.headers.get_all("x-answer") {
+        let (name, value) = value.to_str().unwrap().split_once('=').unwrap();
+        response.headers_mut().append(http::HeaderName::try_from(name).unwrap(), value.parse().unwrap());
+    }
+    if let Some(status) = parts.headers.get("x-status") {
+        *response.status_mut() = http::StatusCode::from_bytes(status.as_bytes()).unwrap();
+    }
     if let Some(value) = parts.headers.get("x-reason") {
         response.extensions_mut().insert(hyper::ext::ReasonPhrase::try_from(value.as_bytes()).unwrap());
     }

@@ -134,7 +134,9 @@ fn placeholder_of_a_credential_is_no_secret() {
         placeholder,
         value: Secret::new("another-value".into()),
         binding: serde_json::from_str(r#"{"hosts": ["api.example"]}"#).unwrap(),
+        bounds: None,
         ends: None,
+        missing: false,
     };
     let scan = scan.ignoring(&Set(vec![issued]));
     assert!(scan.headers(Direction::Outbound, &headers).blocked.is_none());

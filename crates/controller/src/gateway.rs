@@ -10,7 +10,7 @@ use aws_lc_rs::hmac::{HMAC_SHA256, Key, sign};
 use hutch_api::{Sandbox, label};
 use k8s_openapi::api::core::v1::{Container, EnvVar, PodDNSConfig, PodSpec, Service};
 use k8s_openapi::api::networking::v1::{
-    IPBlock, NetworkPolicyEgressRule, NetworkPolicyPeer, NetworkPolicyPort,
+    IPBlock, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -132,6 +132,11 @@ impl Gateway {
             end_port: None,
         };
         NetworkPolicyEgressRule { to: Some(vec![self.peer.clone()]), ports: Some(vec![port]) }
+    }
+
+    /// Admits the gateway, which decides about connections from other Sandboxes.
+    pub(crate) fn ingress(&self) -> NetworkPolicyIngressRule {
+        NetworkPolicyIngressRule { from: Some(vec![self.peer.clone()]), ports: None }
     }
 
     /// Has the containers of a Sandbox use the gateway. A Pod with the network of its Node is left as it is: the gateway

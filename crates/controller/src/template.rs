@@ -104,7 +104,10 @@ fn desired(template: &SandboxTemplate, gateway: Option<&Gateway>) -> NetworkPoli
     let hash = name_hash(&template.name_any());
     let (ingress, egress) = match &template.spec.network_policy {
         Some(rules) => (rules.ingress.clone(), rules.egress.clone()),
-        None => (Some(vec![from_router()]), Some(vec![to_the_internet()])),
+        None => {
+            let ingress = std::iter::once(from_router()).chain(gateway.map(Gateway::ingress));
+            (Some(ingress.collect()), Some(vec![to_the_internet()]))
+        }
     };
     // Through the gateway, the egress rules of the template decide there, as a level.
     let egress = gateway.map_or(egress, |gateway| Some(vec![gateway.rule()]));
@@ -226,7 +229,7 @@ mod tests {
         let key = crate::TokenKey::new(&[1; 32]).unwrap();
         let gateway = Gateway::at("10.96.0.9:3128".parse().unwrap(), key);
         let own = json!({"networkPolicy": {"egress": [{}], "ingress": [{}]}});
-        for (spec, ingress) in [(json!({}), json!([from_router()])), (own, json!([{}]))] {
+        for (spec, ingress) in [(json!({}), json!([from_router(), gateway.ingress()])), (own, json!([{}]))] {
             let policy = desired(&template(spec), Some(&gateway));
             let policy = serde_json::to_value(policy.spec).unwrap();
             assert_eq!(policy["ingress"], ingress);

@@ -1,6 +1,6 @@
 //! One connection of a sandbox: it is decided, then joined with its server or read.
 
-mod peer;
+pub(crate) mod peer;
 
 use std::io;
 use std::net::SocketAddr;
@@ -208,6 +208,9 @@ impl Sandbox {
         door: impl Door,
         mut first: Vec<u8>,
     ) {
+        if let Some(peer) = self.peer(&destination) {
+            return self.serve_named_peer(client, &peer, destination, door, first).await;
+        }
         let opened = async {
             let permit = self.permit(&destination)?;
             // Before it is answered, so that the answer says whether the destination can be reached.

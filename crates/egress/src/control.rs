@@ -308,6 +308,9 @@ impl Proxy {
             }
             Order::Gateway => {
                 let (clients, reporter) = (self.clients.clone(), self.reporter.clone());
+                let known = Arc::downgrade(&clients);
+                let is_sandbox = move |address| known.upgrade().is_some_and(|all| all.contains(address));
+                self.way.set_sandboxes(Box::new(is_sandbox));
                 let unidentified = move |address| reporter(News::Unidentified { address });
                 let listener = listener(message.descriptors)?;
                 tokio::spawn(gateway::serve(listener, clients, self.way.clone(), unidentified));

@@ -30,6 +30,9 @@ pub(crate) async fn dial(
 ) -> Result<TcpStream, Unreachable> {
     if let Some(proxy) = &way.proxy {
         if let Host::Address(address) = destination.host {
+            if way.is_sandbox(address) {
+                return Err(Unreachable::Sandbox(address));
+            }
             may_dial(levels, destination, address, &[], moment)
                 .map_err(|reason| Unreachable::Closed(address, reason))?;
         }
@@ -38,6 +41,10 @@ pub(crate) async fn dial(
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
     let lookup = way.descriptors.take(LOOKUP).ok_or(Unreachable::Full)?;
     for address in resolve(destination, turns, lookup).await.map_err(Unreachable::Name)? {
+        if way.is_sandbox(address.ip()) {
+            last = Unreachable::Sandbox(address.ip());
+            continue;
+        }
         if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address), moment) {
             last = Unreachable::Closed(address.ip(), reason);
             continue;
@@ -59,7 +66,8 @@ pub(crate) fn may_stay(
     address: SocketAddr,
     moment: &Moment<'_>,
 ) -> bool {
-    way.proxy.is_some() || may_dial(levels, destination, address.ip(), &own(address), moment).is_ok()
+    let allowed = || may_dial(levels, destination, address.ip(), &own(address), moment).is_ok();
+    way.proxy.is_some() || (!way.is_sandbox(address.ip()) && allowed())
 }
 
 /// Returns the addresses of a destination. `lookup` are the descriptors of the resolver.
@@ -163,6 +171,18 @@ mod tests {
         )
         .await
         .unwrap();
+    }
+
+    #[tokio::test]
+    async fn address_of_a_sandbox_is_dialed_by_no_rule_for_addresses() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let (way, moment) = (Way::default(), Moment::default());
+        way.set_sandboxes(Box::new(|address| address.is_loopback()));
+        let levels = levels(&destination, &["127.0.0.0/8"]);
+        let error = dial(&way, &destination, &levels, &moment, &turns()).await.unwrap_err();
+        assert!(matches!(error, Unreachable::Sandbox(_)), "{error}");
+        assert!(!may_stay(&way, &levels, &destination, listener.local_addr().unwrap(), &moment));
     }
 
     #[test]

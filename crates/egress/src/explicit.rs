@@ -1,5 +1,7 @@
 //! An explicit proxy: the client of a connection names the destination itself, by CONNECT, by SOCKS, or in each request.
 
+mod forward;
+
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
@@ -412,6 +414,9 @@ async fn serve_request(
             return Ok(response);
         }
     };
+    if let Some(peer) = sandbox.peer(&destination) {
+        return Ok(forward::forward(&sandbox, &peer, &destination, request).await);
+    }
     let authority = request.uri().authority().map_or("", http::uri::Authority::as_str);
     let written = scan_written(&sandbox, &destination, authority);
     let permit =

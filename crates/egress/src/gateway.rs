@@ -99,6 +99,11 @@ impl Clients {
         forget(&mut self.by_address(), number);
     }
 
+    /// Returns true if a sandbox has an address.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        self.by_address().contains_key(&address)
+    }
+
     /// Returns the sandbox at an address with a token.
     fn find(&self, address: IpAddr, token: &[u8]) -> Option<Arc<Sandbox>> {
         let token = TokenHash::of(token);

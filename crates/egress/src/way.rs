@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use hutch_policy::{Destination, Forbidden};
@@ -30,6 +30,11 @@ pub(crate) enum Unreachable {
     /// Every address is closed.
     #[error("{0}: {1}")]
     Closed(IpAddr, Forbidden),
+    /// The address is that of a sandbox.
+    #[error(
+        "{0}: it is the address of a sandbox, which a rule with `sandboxes` opens by the name of a Service"
+    )]
+    Sandbox(IpAddr),
     /// The name has no address.
     #[error("the name does not resolve: {0}")]
     Name(io::Error),
@@ -53,7 +58,7 @@ pub(crate) enum Unreachable {
 impl From<&Unreachable> for Reason {
     fn from(error: &Unreachable) -> Reason {
         match error {
-            Unreachable::Closed(..) => Reason::Forbidden(error.to_string()),
+            Unreachable::Closed(..) | Unreachable::Sandbox(_) => Reason::Forbidden(error.to_string()),
             Unreachable::Full => Reason::Full,
             _ => Reason::Unreachable(error.to_string()),
         }
@@ -113,6 +118,9 @@ impl UpstreamProxy {
     }
 }
 
+/// Recognizes the addresses of sandboxes.
+pub(crate) type IsSandbox = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
+
 /// How the network outside is reached: the same for all sandboxes.
 #[derive(Default)]
 pub struct Way {
@@ -128,6 +136,8 @@ pub struct Way {
     pub(crate) counters: Counters,
     /// Descriptors that they share.
     pub(crate) descriptors: Descriptors,
+    /// Returns true for the address of a sandbox.
+    sandboxes: OnceLock<IsSandbox>,
 }
 
 impl Way {
@@ -140,6 +150,16 @@ impl Way {
     #[must_use]
     pub fn with_credentials(self, issued: Vec<Issued>) -> Way {
         Way { issued, ..self }
+    }
+
+    /// Has the addresses of sandboxes refused that are dialed. Set once, where sandboxes have addresses of the network.
+    pub(crate) fn set_sandboxes(&self, is_sandbox: IsSandbox) {
+        let _ = self.sandboxes.set(is_sandbox);
+    }
+
+    /// Returns true if an address is that of a sandbox.
+    pub(crate) fn is_sandbox(&self, address: IpAddr) -> bool {
+        self.sandboxes.get().is_some_and(|is_sandbox| is_sandbox(address.to_canonical()))
     }
 
     /// Returns the TLS of clients, without an application protocol.

@@ -4,6 +4,7 @@
 //! starts, which has no privilege, no file, only hashes of tokens, and the key of the authority by which TLS ends.
 
 mod condition;
+mod peers;
 pub(crate) mod probe;
 mod served;
 
@@ -17,13 +18,15 @@ use anyhow::{Context, bail};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use hutch_api::{Sandbox, SandboxTemplate, label};
-use hutch_attach::{Objects, SandboxFacts, TemplateFacts, policies_of_kind, policy, watch, watch_metadata};
+use hutch_attach::{
+    Objects, SandboxFacts, ServiceFacts, TemplateFacts, policies_of_kind, policy, watch, watch_metadata,
+};
 use hutch_controller::TokenKey;
 use hutch_egress::AuthorityKeys;
 use hutch_egress::control::{News, Order};
 use hutch_jail::{IdRange, IdRanges};
 use hutch_privsep::Channel;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ApiResource;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -31,6 +34,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::mpsc;
 
 use self::condition::Plugin;
+use self::peers::{Dialed, Dials};
 use self::served::Served;
 use crate::cli::EgressArguments;
 use crate::egress::{Audience, Outside, Process, line, spawn};
@@ -111,6 +115,11 @@ fn watch_pods(client: &Client) -> Watched<Pod> {
     watcher(Api::all(client.clone()), config).default_backoff().boxed()
 }
 
+/// Watches the Services of all namespaces.
+fn watch_services(client: &Client) -> Watched<Service> {
+    watcher(Api::all(client.clone()), watcher::Config::default()).default_backoff().boxed()
+}
+
 /// The gateway.
 struct Gateway {
     client: Client,
@@ -118,6 +127,8 @@ struct Gateway {
     objects: Objects,
     served: Served,
     strangers: HashMap<IpAddr, Instant>,
+    dials: Dials,
+    dialed: mpsc::UnboundedReceiver<Dialed>,
     /// Results of the probe.
     plugin: mpsc::Receiver<Plugin>,
     // Ends with this.
@@ -133,7 +144,8 @@ impl Gateway {
         plugin: mpsc::Receiver<Plugin>,
     ) -> Gateway {
         let (objects, strangers) = (Objects::default(), HashMap::new());
-        Gateway { client, channel, objects, served, strangers, plugin, _process: process }
+        let (dials, dialed) = Dials::new();
+        Gateway { client, channel, objects, served, strangers, dials, dialed, plugin, _process: process }
     }
 
     /// Serves until the process of the proxy has ended, which is a failure.
@@ -145,6 +157,7 @@ impl Gateway {
         let mut namespaces = watch_metadata::<Namespace>(&client);
         let mut sandboxes = watch_metadata::<Sandbox>(&client);
         let mut pods = watch_pods(&client);
+        let mut services = watch_services(&client);
         let mut listener = Some(listener);
         loop {
             let objects = &mut self.objects;
@@ -161,7 +174,13 @@ impl Gateway {
                 Some(event) = sandboxes.next() => seen(event)
                     .is_some_and(|event| objects.sandboxes.take(event, |object| SandboxFacts::of(&object))),
                 Some(event) = pods.next() => seen(event).is_some_and(|event| self.served.take(event)),
+                Some(event) = services.next() => seen(event)
+                    .is_some_and(|event| self.served.services.take(event, ServiceFacts::of)),
                 () = self.served.wait(RECHECK) => true,
+                Some(dialed) = self.dialed.recv() => {
+                    dialed.send(&self.channel).await.context("the proxy")?;
+                    false
+                }
                 Some(plugin) = self.plugin.recv() => {
                     self.served.plugin = plugin;
                     true
@@ -198,8 +217,21 @@ impl Gateway {
                     tracing::warn!(%address, "refused a client: no Pod of a Sandbox has its address and token");
                 }
             }
-            // No names are synthetic here, other Sandboxes cannot be reached, and no decision is requested.
-            News::Named { .. } | News::Dial { .. } | News::Decided { .. } | News::Lost { .. } => {}
+            News::Dial { sandbox, dial, namespace, service, port } => {
+                let service = (namespace, service);
+                let chosen = self.served.choose(&self.objects, sandbox, &service, port);
+                if let Some(why) = chosen.as_ref().ok().and_then(|chosen| chosen.observed.as_ref()) {
+                    let (pod, (namespace, service)) = (self.served.pod(sandbox), &service);
+                    let pod = pod.unwrap_or("unknown");
+                    tracing::info!(
+                        pod,
+                        "would refuse {service}.{namespace}:{port}: {why}, but it only observes"
+                    );
+                }
+                self.dials.start(sandbox, dial, chosen);
+            }
+            // No names are synthetic here, and no decision is requested.
+            News::Named { .. } | News::Decided { .. } | News::Lost { .. } => {}
         }
     }
 }

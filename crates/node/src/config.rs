@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use hutch_attach::PeerRefusal;
 use hutch_jail::NetworkPlan;
 use hutch_kubelet::{Duplex, PodId, StreamError};
 use hutch_policy::{Credential, Facts, Level, Peer, Provider};
@@ -158,15 +159,6 @@ pub struct PeerRequest {
     pub port: NonZeroU16,
     /// Receives the connection, and a socket that is to be closed with it.
     pub answer: oneshot::Sender<Result<[OwnedFd; 2], PeerRefusal>>,
-}
-
-/// Reason why a Pod is not connected to another one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PeerRefusal {
-    /// Its policies do not allow it.
-    Denied(String),
-    /// The other Pod cannot be reached.
-    Unreachable(String),
 }
 
 /// Certificates that programs in a Pod trust.

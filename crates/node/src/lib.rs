@@ -43,9 +43,9 @@ mod volumes;
 
 pub use config::{
     Bundle, Config, ContainerChange, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews,
-    EmbeddedService, Handler, Holder, Journal, Offer, PeerRefusal, PeerRequest, ServiceKind,
+    EmbeddedService, Handler, Holder, Journal, Offer, PeerRequest, ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;
+pub use hutch_attach::{PeerRefusal, ServiceFacts};
 pub use node::Node;
-pub use policies::ServiceFacts;

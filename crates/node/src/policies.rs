@@ -7,9 +7,7 @@ mod about;
 mod credentials;
 mod fresh;
 mod known;
-mod peers;
 mod proxy;
-mod service;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -18,7 +16,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use hutch_api::{Sandbox, SandboxTemplate};
-use hutch_attach::{TemplateFacts, policies_of_kind, policy, watch, watch_metadata};
+use hutch_attach::{
+    AllBehind, Chosen, PeerRefusal, ServiceFacts, TemplateFacts, choose, peers as peers_of, policies_of_kind,
+    policy, watch, watch_metadata,
+};
 use hutch_policy::{Level, Peer, names_sandboxes};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Service};
@@ -29,15 +30,13 @@ use kube::{Api, ResourceExt};
 use tokio::io::Interest;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::config::{Egress, EgressNews, Offer, PeerRefusal, PeerRequest};
+use crate::config::{Egress, EgressNews, Offer, PeerRequest};
 use crate::dial::enter;
 use crate::live::{Enforced, Live};
 use crate::shared::{PolicyNews, Shared};
 use crate::stdio::register as watch_descriptor;
 use fresh::Fresh;
 use known::Known;
-use peers::AllBehind;
-pub use service::ServiceFacts;
 
 pub(crate) use proxy::NoProxy;
 
@@ -207,7 +206,7 @@ impl Policies {
             let all = self.behind();
             for served in self.served.values_mut() {
                 let Served { live, levels, peers, .. } = served;
-                let found = self.known.peers(levels, &live.id.namespace, &all);
+                let found = peers_of(&self.known.services, levels, &live.id.namespace, &all);
                 if found != *peers {
                     self.egress.set_peers(&live.id.uid, &live.id.namespace, found.clone());
                     *peers = found;
@@ -216,9 +215,10 @@ impl Policies {
         }
     }
 
-    fn behind(&self) -> AllBehind {
+    fn behind(&self) -> AllBehind<Arc<Live>> {
         let attached = self.served.values().filter(|served| served.attached);
-        self.known.behind(attached.map(|served| &served.live))
+        let running = attached.map(|served| (served.live.clone(), served.live.pod()));
+        self.known.objects.behind(&self.known.services, running)
     }
 
     /// Waits until the levels of a Pod change by themselves.
@@ -259,7 +259,7 @@ impl Policies {
         let chosen = match self.served.get(&pod) {
             Some(served) => {
                 let from = &served.live.id.namespace;
-                self.known.choose(&served.levels, from, service.clone(), port, &self.behind())
+                choose(&self.known.services, &served.levels, from, &service, port, &self.behind())
             }
             None => return,
         };
@@ -269,7 +269,7 @@ impl Policies {
         };
         match chosen {
             Err(refusal) => drop(answer.send(Err(refusal))),
-            Ok((live, port, observed)) => {
+            Ok(Chosen { place: live, port, observed }) => {
                 if let Some(why) = observed {
                     let line = format!(
                         "would refuse {}.{}:{port}: {why}, but it only observes",

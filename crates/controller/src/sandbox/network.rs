@@ -63,7 +63,7 @@ fn desired(sandbox: &Sandbox, gateway: &Gateway) -> NetworkPolicy {
         spec: Some(NetworkPolicySpec {
             pod_selector: Some(matching(label::SANDBOX_NAME_HASH, &name_hash(&own))),
             policy_types: Some(vec!["Ingress".into(), "Egress".into()]),
-            ingress: Some(vec![from_router()]),
+            ingress: Some(vec![from_router(), gateway.ingress()]),
             egress: Some(vec![gateway.rule()]),
         }),
     }

@@ -1,48 +1,111 @@
 //! A connection to another sandbox.
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use hutch_policy::{Destination, Host};
+use hutch_policy::{Destination, Host, Peer};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 
+use super::Door;
 use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
 
+/// A connection to a peer, and what is kept until its end.
+pub(crate) struct Peered {
+    pub(crate) server: TcpStream,
+    /// Keeps the other sandbox awake, and counts the descriptor of that.
+    pub(crate) kept: (OwnedFd, OwnedSemaphorePermit),
+}
+
 impl Sandbox {
+    /// Returns the peer that a destination names.
+    pub(crate) fn peer(&self, destination: &Destination) -> Option<Arc<Peer>> {
+        match &destination.host {
+            Host::Name(name) => self.peers.find(name),
+            Host::Address(_) => None,
+        }
+    }
+
+    /// Connects to a peer.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub(crate) async fn connect_peer(
+        &self,
+        peer: &Peer,
+        destination: &Destination,
+    ) -> Result<Peered, Refusal> {
+        let refusal = |reason| Refusal { destination: destination.to_string(), reason };
+        let counted = self.way.descriptors.take(1).ok_or_else(|| refusal(Reason::Full))?;
+        let (server, awake) = self.peers.connect(peer, destination.port).await.map_err(refusal)?;
+        Ok(Peered { server, kept: (awake, counted) })
+    }
+
+    /// Waits until a peer is no longer open, which is reported, or the sandbox has ended.
+    pub(crate) async fn peer_closed(&self, destination: &Destination) {
+        let Host::Name(name) = &destination.host else { return };
+        let mut rules = self.rules.subscribe();
+        tokio::select! {
+            () = self.peers.closed(name, destination.port) => {
+                let reason = Reason::Denied(Denial::default());
+                self.refused(Refusal { destination: destination.to_string(), reason });
+            }
+            _ = rules.wait_for(Option::is_none) => {}
+        }
+    }
+
     /// Serves a connection to a peer until its end. Returns the connection if it is for something else.
     pub(super) async fn serve_peer(&self, client: TcpStream, destination: &Destination) -> Option<TcpStream> {
-        let Host::Name(name) = &destination.host else { return Some(client) };
-        let Some(peer) = self.peers.find(name) else { return Some(client) };
-        let port = destination.port;
-        let refusal = |reason| Refusal { destination: destination.to_string(), reason };
-        // For the socket that is kept beside the connection.
-        let Some(_kept) = self.way.descriptors.take(1) else {
-            self.refuse(client, &mut Vec::new(), refusal(Reason::Full)).await;
-            return None;
-        };
-        match self.peers.connect(&peer, port).await {
-            Err(reason) => self.refuse(client, &mut Vec::new(), refusal(reason)).await,
-            Ok((server, _kept_awake)) => {
-                let (mut client, mut server) = (client, server);
-                let mut rules = self.rules.subscribe();
-                let sent = |bytes| {
-                    self.counters().sent(bytes);
-                    Ok::<_, io::Error>(())
-                };
-                let received = |bytes| self.counters().received(bytes);
-                let taken = tokio::select! {
-                    _ = relay::join(&self.way.descriptors, &mut client, &mut server, Vec::new(), sent, received) => return None,
-                    () = self.peers.closed(name, port) => true,
-                    _ = rules.wait_for(Option::is_none) => false,
-                };
-                reset(&client);
-                reset(&server);
-                if taken {
-                    self.refused(refusal(Reason::Denied(Denial::default())));
-                }
-            }
+        let Some(peer) = self.peer(destination) else { return Some(client) };
+        match self.connect_peer(&peer, destination).await {
+            Err(refusal) => self.refuse(client, &mut Vec::new(), refusal).await,
+            Ok(peered) => self.join_peer(client, peered, destination, Vec::new()).await,
         }
         None
+    }
+
+    /// Serves a connection to a peer whose client has named it, until its end.
+    pub(super) async fn serve_named_peer(
+        &self,
+        mut client: TcpStream,
+        peer: &Peer,
+        destination: Destination,
+        door: impl Door,
+        first: Vec<u8>,
+    ) {
+        match self.connect_peer(peer, &destination).await {
+            Err(refusal) => {
+                self.refused(refusal.clone());
+                door.refuse(client, &refusal).await;
+            }
+            Ok(peered) if door.accept(&mut client).await => {
+                self.join_peer(client, peered, &destination, first).await;
+            }
+            Ok(_) => {}
+        }
+    }
+
+    async fn join_peer(
+        &self,
+        mut client: TcpStream,
+        peered: Peered,
+        destination: &Destination,
+        first: Vec<u8>,
+    ) {
+        let Peered { mut server, kept: _kept } = peered;
+        let sent = |bytes| {
+            self.counters().sent(bytes);
+            Ok::<_, io::Error>(())
+        };
+        let received = |bytes| self.counters().received(bytes);
+        tokio::select! {
+            _ = relay::join(&self.way.descriptors, &mut client, &mut server, first, sent, received) => return,
+            () = self.peer_closed(destination) => {}
+        }
+        reset(&client);
+        reset(&server);
     }
 }

@@ -3,7 +3,7 @@
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
 use hutch_api::trust::CONFIG_MAP;
 use hutch_attach::{Closed, Objects};
-use hutch_policy::{Applying, Level, names_sandboxes};
+use hutch_policy::{Applying, Level};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -67,11 +67,6 @@ pub(super) fn condition(
 fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Vec<&'static str> {
     let levels = || found.levels.iter().map(AsRef::as_ref);
     let mut unusable = Vec::new();
-    if names_sandboxes(&found.levels) {
-        unusable.push(
-            "rules with `sandboxes` open nothing: Sandboxes do not reach each other through the gateway",
-        );
-    }
     if levels().any(|level: &Level| !level.credentials.is_empty()) {
         unusable.push("credentials are not put into requests: the gateway has none");
     }
@@ -204,7 +199,7 @@ mod tests {
             (&new, &reads, true, "Enforced", "team"),
             (&new, &reads, false, "PolicyNotEnforceable", "--ca-dir"),
             (&old, &reads, true, "PolicyNotEnforceable", "replace it"),
-            (&new, &peers, true, "PolicyNotEnforceable", "`sandboxes`"),
+            (&new, &peers, true, "Enforced", "team"),
         ] {
             let plugin = (Plugin::Enforces, ends_tls);
             let condition = condition(pod, &Objects::default(), plugin, Ok(found));

@@ -2,22 +2,24 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::owner;
-use hutch_attach::{Closed, Mirror, Objects};
+use hutch_attach::{Chosen, Closed, Mirror, Objects, PeerRefusal, Services};
 use hutch_controller::TokenKey;
 use hutch_egress::TokenHash;
 use hutch_egress::control::Order;
-use hutch_policy::{Applying, Door, Facts, Level};
+use hutch_policy::{Applying, Door, Facts, Level, Peer, names_sandboxes};
 use hutch_privsep::Channel;
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::watcher;
 
 use super::condition::{Conditions, Plugin, condition};
+use super::peers::Reachable;
 use crate::egress::orders::send;
 
 /// A Pod that the process of the proxy knows.
@@ -28,6 +30,9 @@ struct Known {
     client: Client,
     levels: Vec<Arc<Level>>,
     facts: Facts,
+    namespace: String,
+    /// Services through which it reaches other Sandboxes.
+    peers: Vec<Peer>,
 }
 
 /// How the proxy recognizes a Pod.
@@ -48,7 +53,8 @@ impl Client {
 /// The Pods of Sandboxes.
 pub(super) struct Served {
     key: TokenKey,
-    pods: Mirror<Pod>,
+    pods: Mirror<Arc<Pod>>,
+    pub(super) services: Services,
     /// By uid.
     known: HashMap<String, Known>,
     /// Levels that the process knows, and their numbers, by their place in memory.
@@ -80,6 +86,7 @@ impl Served {
         Served {
             key,
             pods: Mirror::default(),
+            services: Services::default(),
             known: HashMap::new(),
             levels: HashMap::new(),
             last: 0,
@@ -91,12 +98,12 @@ impl Served {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.pods.complete
+        self.pods.complete && self.services.complete
     }
 
     /// Takes an event about Pods. Returns true if one has changed.
     pub(super) fn take(&mut self, event: watcher::Event<Pod>) -> bool {
-        self.pods.take(event, reduced)
+        self.pods.take(event, |pod| Arc::new(reduced(pod)))
     }
 
     /// Returns namespace and name of the Pod with a number.
@@ -124,7 +131,7 @@ impl Served {
         channel: &Channel,
     ) -> std::io::Result<()> {
         let pods = std::mem::take(&mut self.pods);
-        let live: Vec<&Pod> = pods.objects.values().filter(|pod| is_served(pod, objects)).collect();
+        let live: Vec<&Arc<Pod>> = pods.objects.values().filter(|pod| is_served(pod, objects)).collect();
         let gone = |uid: &String| !live.iter().any(|pod| pod.metadata.uid.as_ref() == Some(uid));
         let gone: Vec<String> = self.known.keys().filter(|uid| gone(uid)).cloned().collect();
         let mut done = Ok(());
@@ -134,10 +141,13 @@ impl Served {
             }
         }
         self.until = None;
-        for pod in live {
+        for pod in &live {
             if done.is_ok() {
                 done = self.update(pod, objects, now, channel).await;
             }
+        }
+        if done.is_ok() {
+            done = self.update_peers(&live, objects, channel).await;
         }
         self.pods = pods;
         done?;
@@ -183,8 +193,49 @@ impl Served {
             channel.send(&Order::Client { sandbox, addresses, token }, &[]).await?;
         }
         let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-        self.known.insert(uid, Known { number: sandbox, name, client, levels, facts });
+        let namespace = pod.namespace().unwrap_or_default();
+        let peers = self.known.remove(&uid).map(|known| known.peers).unwrap_or_default();
+        self.known.insert(uid, Known { number: sandbox, name, client, levels, facts, namespace, peers });
         Ok(())
+    }
+
+    /// Gives every Pod the Services through which it may reach other Sandboxes.
+    async fn update_peers(
+        &mut self,
+        live: &[&Arc<Pod>],
+        objects: &Objects,
+        channel: &Channel,
+    ) -> std::io::Result<()> {
+        let concerned = |known: &&mut Known| names_sandboxes(&known.levels) || !known.peers.is_empty();
+        let mut concerned = self.known.values_mut().filter(concerned).peekable();
+        if concerned.peek().is_none() {
+            return Ok(());
+        }
+        let mut reachable = Reachable::new(objects, &self.services, live.iter().copied());
+        for known in concerned {
+            let peers = reachable.of(&known.levels, &known.namespace);
+            if peers != known.peers {
+                let (sandbox, namespace) = (known.number, known.namespace.clone());
+                send(channel, Order::Peers { sandbox, namespace, peers: peers.clone() }).await?;
+                known.peers = peers;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides to which Pod a connection of a Pod leads.
+    pub(super) fn choose(
+        &self,
+        objects: &Objects,
+        sandbox: u64,
+        service: &(String, String),
+        port: NonZeroU16,
+    ) -> Result<Chosen<IpAddr>, PeerRefusal> {
+        let known = self.known.values().find(|known| known.number == sandbox);
+        let known = known.ok_or_else(|| PeerRefusal::Denied("its Pod has ended".to_owned()))?;
+        let live = self.pods.objects.values().filter(|pod| is_served(pod, objects));
+        let reachable = Reachable::new(objects, &self.services, live);
+        reachable.choose(&known.levels, &known.namespace, service, port)
     }
 
     /// Returns the number of a level, which the process then knows.
@@ -242,7 +293,10 @@ fn reduced(mut pod: Pod) -> Pod {
         volumes.retain(|volume| volume.name == hutch_api::trust::CONFIG_MAP);
         volumes
     });
-    pod.spec = Some(PodSpec { host_network: spec.host_network, volumes, ..PodSpec::default() });
+    // Services name ports of containers.
+    let ports = |container: Container| Container { ports: container.ports, ..Container::default() };
+    let containers = spec.containers.into_iter().map(ports).collect();
+    pod.spec = Some(PodSpec { host_network: spec.host_network, volumes, containers, ..PodSpec::default() });
     if let Some(status) = &mut pod.status {
         status.container_statuses = None;
         status.init_container_statuses = None;

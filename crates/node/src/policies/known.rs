@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use hutch_attach::{Mirror, Objects};
+use hutch_attach::{Mirror, Objects, Services};
 use hutch_policy::{Applying, Provider, file_rules};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::service::ServiceFacts;
 use crate::files::Files;
 use crate::live::Enforced;
 
@@ -17,7 +16,7 @@ pub(super) struct Known {
     /// `None` for one that is invalid.
     pub(super) providers: Mirror<Option<Arc<Provider>>>,
     pub(super) objects: Objects,
-    pub(super) services: Mirror<ServiceFacts>,
+    pub(super) services: Services,
 }
 
 impl Known {

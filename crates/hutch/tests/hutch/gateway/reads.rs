@@ -18,7 +18,7 @@ pub(super) fn authority(folder: &Path) {
     let end = guide[start..].lines().position(|line| !line.ends_with('\\')).expect("an end");
     let script: String = guide[start..].lines().take(end + 1).map(|line| format!("{line}\n")).collect();
     let mut shell = Command::new("sh");
-    shell.args(["-euc", &script]).current_dir(folder);
+    shell.args(["-euc", &script]).env("folder", folder);
     succeeded("openssl", &shell.output().expect("sh"));
 }
 

@@ -1,0 +1,180 @@
+//! Services through which Pods reach the Pods of other Sandboxes.
+//!
+//! A Sandbox is found by the uid that its Pod names as owner, never by an address. The proxy knows the names; each
+//! connection is decided here again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use hutch_api::owner;
+use hutch_policy::{Level, Peer, PortRange, Subject, may_reach, names_sandboxes, open_ports, would_refuse};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use crate::mirror::Mirror;
+use crate::objects::Objects;
+use crate::service::ServiceFacts;
+
+/// Maximum Services of a Pod.
+const SERVICES: usize = 128;
+
+/// Services that are known.
+pub type Services = Mirror<ServiceFacts>;
+
+/// Reason why a Pod is not connected to another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerRefusal {
+    /// Its policies do not allow it.
+    Denied(String),
+    /// The other Pod cannot be reached.
+    Unreachable(String),
+}
+
+/// A Sandbox behind a Service. `P` is the place of its Pod.
+pub struct Behind<P> {
+    subject: Subject,
+    /// Its Pod, if it runs.
+    pod: Option<(P, Arc<Pod>)>,
+}
+
+/// Sandboxes behind all Services, by namespace and name of the Service.
+pub type AllBehind<P> = BTreeMap<(String, String), Vec<Behind<P>>>;
+
+/// A Pod to which a connection leads.
+pub struct Chosen<P> {
+    /// Place of the Pod.
+    pub place: P,
+    /// Port of the Pod.
+    pub port: u16,
+    /// Objection of a level that only observes.
+    pub observed: Option<String>,
+}
+
+impl Objects {
+    /// Returns the Sandboxes behind all Services. `running` are the Pods that can be reached.
+    pub fn behind<P: Clone>(
+        &self,
+        services: &Services,
+        running: impl Iterator<Item = (P, Arc<Pod>)>,
+    ) -> AllBehind<P> {
+        let mut pods: HashMap<String, Vec<(P, Arc<Pod>)>> = HashMap::new();
+        for (place, pod) in running {
+            if let (Some(namespace), Some(_)) = (pod.namespace(), owner::sandbox(&*pod)) {
+                pods.entry(namespace).or_default().push((place, pod));
+            }
+        }
+        let behind = services.objects.iter().map(|(key, service)| {
+            let candidates = pods.get(&key.0).map(Vec::as_slice).unwrap_or_default();
+            let selected = candidates.iter().filter(|(_, pod)| service.leads_to(pod));
+            let mut behind: Vec<Behind<P>> = selected
+                .filter_map(|found| {
+                    Some(Behind { subject: self.subject(&found.1)?, pod: Some(found.clone()) })
+                })
+                .collect();
+            if behind.is_empty() {
+                behind.extend(self.asleep(&key.0, service));
+            }
+            (key.clone(), behind)
+        });
+        behind.filter(|(_, behind)| !behind.is_empty()).collect()
+    }
+
+    /// Returns the Sandbox that controls a Service and has no Pod that runs.
+    fn asleep<P>(&self, namespace: &str, service: &ServiceFacts) -> Option<Behind<P>> {
+        let owner = service.owner()?;
+        let first = (namespace.to_owned(), String::new());
+        let own = self.sandboxes.objects.range(first..).take_while(|((found, _), _)| found == namespace);
+        let ((_, name), facts) = own.into_iter().find(|(_, facts)| facts.uid == owner)?;
+        let subject = Subject {
+            namespace: namespace.to_owned(),
+            namespace_labels: self.namespace_labels(namespace)?.clone(),
+            sandbox: Some(name.clone()),
+            labels: facts.labels.clone(),
+            ..Subject::default()
+        };
+        Some(Behind { subject, pod: None })
+    }
+}
+
+/// Returns the Services through which a Pod of the namespace `from` with these levels reaches Sandboxes.
+pub fn peers<P>(services: &Services, levels: &[Arc<Level>], from: &str, all: &AllBehind<P>) -> Vec<Peer> {
+    let mut peers = Vec::new();
+    for (key, behind) in all {
+        let Some(service) = services.objects.get(key) else { continue };
+        let mut ports: Vec<PortRange> = behind
+            .iter()
+            .flat_map(|Behind { subject, pod }| {
+                let pod = pod.as_ref().map(|(_, pod)| &**pod);
+                service.open(open_ports(levels, from, subject), pod)
+            })
+            .collect();
+        ports.sort_unstable();
+        ports.dedup();
+        if ports.is_empty() {
+            continue;
+        }
+        if peers.len() == SERVICES {
+            tracing::warn!(
+                namespace = from,
+                "policies open more than {SERVICES} Services; the others stay closed"
+            );
+            break;
+        }
+        peers.push(Peer { service: key.1.clone(), namespace: key.0.clone(), ports });
+    }
+    peers
+}
+
+/// Decides to which Pod a connection of a Pod with these levels leads.
+///
+/// # Errors
+/// The reason why it leads to none.
+pub fn choose<P: Clone>(
+    services: &Services,
+    levels: &[Arc<Level>],
+    from: &str,
+    service: &(String, String),
+    asked: NonZeroU16,
+    all: &AllBehind<P>,
+) -> Result<Chosen<P>, PeerRefusal> {
+    let nothing = || PeerRefusal::Denied("nothing allows it".to_owned());
+    if !names_sandboxes(levels) {
+        return Err(nothing());
+    }
+    let facts = services.objects.get(service).ok_or_else(nothing)?;
+    let mut refusal = nothing();
+    // One that is open and runs, at random: Services spread connections.
+    let mut open = Vec::new();
+    for Behind { subject, pod } in all.get(service).into_iter().flatten() {
+        let name = subject.sandbox.as_deref().unwrap_or_default();
+        let object = pod.as_ref().map(|(_, pod)| &**pod);
+        let Some(port) = facts.target(asked.get(), object).and_then(NonZeroU16::new) else {
+            refusal = PeerRefusal::Denied(format!("Service {:?} has no port {asked}", service.1));
+            continue;
+        };
+        match (may_reach(levels, from, subject, port), pod) {
+            (Err(closed), _) => refusal = PeerRefusal::Denied(closed.to_string()),
+            (Ok(()), None) => {
+                refusal = PeerRefusal::Unreachable(format!(
+                    "sandbox {name:?} has no Pod; it may be suspended: `hutch resume {name}` starts it again"
+                ));
+            }
+            (Ok(()), Some((place, _))) => {
+                let observed = would_refuse(levels, from, subject, port).map(|closed| closed.to_string());
+                open.push(Chosen { place: place.clone(), port: port.get(), observed });
+            }
+        }
+    }
+    match open.len() {
+        0 => Err(refusal),
+        number => Ok(open.swap_remove(pick(number))),
+    }
+}
+
+/// Returns a number below another one, a different one with each call.
+fn pick(below: usize) -> usize {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    CALLS.fetch_add(1, Ordering::Relaxed) % below
+}

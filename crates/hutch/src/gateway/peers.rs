@@ -1,0 +1,132 @@
+//! Connections between Sandboxes. This process decides and connects: the process of the proxy knows names and ports, and no
+//! address.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hutch_attach::{AllBehind, Chosen, Objects, PeerRefusal, Services, choose, peers};
+use hutch_egress::Reason;
+use hutch_egress::control::Order;
+use hutch_policy::{Level, Peer};
+use hutch_privsep::Channel;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+/// Maximum connections that are being made.
+const DIALS: usize = 256;
+/// Maximum time to connect.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Services of each Pod that policies open, remembered for those with the same levels: most of a cluster have.
+pub(super) struct Reachable<'a> {
+    services: &'a Services,
+    all: AllBehind<IpAddr>,
+    known: HashMap<(String, Vec<usize>), Vec<Peer>>,
+}
+
+impl<'a> Reachable<'a> {
+    /// `served` are Pods that have an address.
+    pub(super) fn new(
+        objects: &Objects,
+        services: &'a Services,
+        served: impl Iterator<Item = &'a Arc<Pod>>,
+    ) -> Reachable<'a> {
+        let all = objects.behind(services, served.filter_map(|pod| Some((address(pod)?, pod.clone()))));
+        Reachable { services, all, known: HashMap::new() }
+    }
+
+    /// Returns the Services that a Pod of a namespace with these levels reaches.
+    pub(super) fn of(&mut self, levels: &[Arc<Level>], from: &str) -> Vec<Peer> {
+        let places = levels.iter().map(|level| Arc::as_ptr(level).addr()).collect();
+        let known = self.known.entry((from.to_owned(), places));
+        known.or_insert_with(|| peers(self.services, levels, from, &self.all)).clone()
+    }
+
+    /// Decides to which Pod a connection leads.
+    pub(super) fn choose(
+        &self,
+        levels: &[Arc<Level>],
+        from: &str,
+        service: &(String, String),
+        port: NonZeroU16,
+    ) -> Result<Chosen<IpAddr>, PeerRefusal> {
+        choose(self.services, levels, from, service, port, &self.all)
+    }
+}
+
+/// Returns the address at which a Pod is reached.
+fn address(pod: &Pod) -> Option<IpAddr> {
+    // A Pod that is being deleted may lose it at any time.
+    let lives = pod.metadata.deletion_timestamp.is_none();
+    pod.status.as_ref().filter(|_| lives)?.pod_ip.as_ref()?.parse().ok()
+}
+
+/// Answer to a request for a connection.
+pub(super) struct Dialed {
+    sandbox: u64,
+    dial: u64,
+    answer: Result<[OwnedFd; 2], Reason>,
+}
+
+impl Dialed {
+    pub(super) async fn send(self, channel: &Channel) -> std::io::Result<()> {
+        let Dialed { sandbox, dial, answer } = self;
+        let (failed, sockets) = match answer {
+            Ok(sockets) => (None, Vec::from(sockets)),
+            Err(reason) => (Some(reason), Vec::new()),
+        };
+        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        channel.send(&Order::Dialed { sandbox, dial, failed }, &sockets).await
+    }
+}
+
+/// Connections that are being made.
+pub(super) struct Dials {
+    places: Arc<Semaphore>,
+    done: mpsc::UnboundedSender<Dialed>,
+}
+
+impl Dials {
+    pub(super) fn new() -> (Dials, mpsc::UnboundedReceiver<Dialed>) {
+        let (done, dialed) = mpsc::unbounded_channel();
+        (Dials { places: Arc::new(Semaphore::new(DIALS)), done }, dialed)
+    }
+
+    /// Answers a request of the proxy by what was chosen.
+    pub(super) fn start(&self, sandbox: u64, dial: u64, chosen: Result<Chosen<IpAddr>, PeerRefusal>) {
+        // Its receiver ends with this.
+        let send = |answer| drop(self.done.send(Dialed { sandbox, dial, answer }));
+        let chosen = match chosen {
+            Ok(chosen) => chosen,
+            Err(PeerRefusal::Denied(why)) => return send(Err(Reason::Closed(why))),
+            Err(PeerRefusal::Unreachable(why)) => return send(Err(Reason::Unreachable(why))),
+        };
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            return send(Err(Reason::Unreachable("too many connections are being made".to_owned())));
+        };
+        let done = self.done.clone();
+        tokio::spawn(async move {
+            let connected = timeout(CONNECT, connect(chosen.place, chosen.port)).await;
+            let answer = match connected {
+                Ok(connected) => connected.map_err(|error| Reason::Unreachable(error.to_string())),
+                Err(_) => Err(Reason::Unreachable("it did not answer in time".to_owned())),
+            };
+            let _ = done.send(Dialed { sandbox, dial, answer });
+            drop(place);
+        });
+    }
+}
+
+/// Returns a connection, and a socket that is closed with it: on a cluster, nothing has to be kept awake.
+async fn connect(address: IpAddr, port: u16) -> std::io::Result<[OwnedFd; 2]> {
+    let stream = TcpStream::connect((address, port)).await?.into_std()?;
+    let (kept, _) = UnixStream::pair()?;
+    Ok([stream.into(), kept.into()])
+}

@@ -8,6 +8,7 @@ use hutch_store::Store;
 use serde_json::{Value, json};
 
 use crate::access::Access;
+use crate::audit::Refusals;
 use crate::bounds::Bound;
 use crate::certificates::Certificates;
 use crate::credentials::Credentials;
@@ -37,6 +38,7 @@ pub(crate) struct Core {
     pub(crate) address: OnceLock<String>,
     pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
     pub(crate) audit: OnceLock<Arc<dyn Audit>>,
+    pub(crate) refusals: Refusals,
     pub(crate) ambient: Ambient,
     pub(crate) watches: Arc<Bound>,
     pub(crate) streams: Arc<Bound>,

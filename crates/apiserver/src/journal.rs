@@ -11,6 +11,8 @@ pub trait Audit: Send + Sync + 'static {
     ///
     /// The error is the reason why a side effect must not happen; only a strict log has one.
     fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>>;
+    /// Records an event. Waits for room only.
+    fn enqueue(&self, record: Record) -> BoxFuture<'static, ()>;
     /// Records an event without waiting.
     fn push(&self, record: Record);
 }

@@ -11,6 +11,7 @@ use hutch_store::Store;
 use serde_json::Value;
 
 use crate::access::Access;
+use crate::audit::Refusals;
 use crate::authentication::{Ahead, authenticate, caller};
 use crate::bounds::Bound;
 use crate::certificates::Certificates;
@@ -71,6 +72,7 @@ impl ApiServer {
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
             audit: OnceLock::new(),
+            refusals: Refusals::default(),
             ambient: config.ambient,
             watches: Bound::of_watches(),
             streams: Bound::of_streams(),

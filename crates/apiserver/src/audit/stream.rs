@@ -44,32 +44,8 @@ impl About {
         sandbox_named(&self.namespace, &self.name, &self.uid)
     }
 
-    /// Records the start of a command, before it happens.
-    async fn starts(&self, uid: &str, request: &ExecRequest) -> Result<(), StreamError> {
-        let exec = Exec {
-            sandbox: self.sandbox(),
-            container: request.container.as_deref(),
-            principal: self.principal(),
-            uid,
-            arguments: &request.command,
-            verdict: Verdict::of(Decision::Allowed),
-        };
-        self.record(Event::exec(SystemTime::now(), &exec).record()).await
-    }
-
     async fn record(&self, record: Record) -> Result<(), StreamError> {
         self.log.record(record).await.map_err(StreamError::Unavailable)
-    }
-
-    fn ended(&self, uid: &str, container: Option<&str>, exit: &Exit) {
-        let code = match exit {
-            Exit::Code(code) => Some(*code),
-            Exit::Signal(signal) => Some(128 + signal),
-            Exit::Failed(_) => None,
-        };
-        let (sandbox, principal) = (self.sandbox(), self.principal());
-        let exit = hutch_audit::event::Exit { sandbox, container, principal, uid, code };
-        self.log.push(Event::exit(SystemTime::now(), &exit).record());
     }
 
     /// Records a connection to a port.
@@ -89,10 +65,72 @@ impl About {
             source: None,
             uid: None,
             status: None,
+            count: None,
             sandbox: Some(self.sandbox()),
+            claim: None,
             verdict: Verdict::of(Decision::Allowed),
         };
         self.record(Event::api(SystemTime::now(), &call).record()).await
+    }
+}
+
+/// Command that has started. Its end is recorded once, also if its caller leaves before.
+struct Running {
+    about: Arc<About>,
+    uid: String,
+    container: Option<String>,
+    arguments: Vec<String>,
+    ended: bool,
+}
+
+impl Running {
+    /// Records the start of a command, before it happens.
+    async fn start(about: Arc<About>, request: &ExecRequest) -> Result<Running, StreamError> {
+        let mut running = Running {
+            uid: uuid::Uuid::new_v4().to_string(),
+            container: request.container.clone(),
+            arguments: request.command.clone(),
+            about: about.clone(),
+            ended: true,
+        };
+        let exec = Exec {
+            sandbox: about.sandbox(),
+            container: request.container.as_deref(),
+            principal: about.principal(),
+            uid: &running.uid,
+            arguments: &request.command,
+            verdict: Verdict::of(Decision::Allowed),
+        };
+        about.record(Event::exec(SystemTime::now(), &exec).record()).await?;
+        running.ended = false;
+        Ok(running)
+    }
+
+    fn ends(&mut self, exit: &Exit) {
+        self.ended = true;
+        let code = match exit {
+            Exit::Code(code) => Some(*code),
+            Exit::Signal(signal) => Some(128 + signal),
+            Exit::Failed(_) => None,
+        };
+        let end = hutch_audit::event::Exit {
+            sandbox: self.about.sandbox(),
+            container: self.container.as_deref(),
+            principal: self.about.principal(),
+            uid: &self.uid,
+            arguments: &self.arguments,
+            code,
+            failure: if let Exit::Failed(why) = exit { Some(why) } else { None },
+        };
+        self.about.log.push(Event::exit(SystemTime::now(), &end).record());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.ends(&Exit::Failed("its caller has left, so it was ended".to_owned()));
+        }
     }
 }
 
@@ -109,15 +147,15 @@ impl Kubelet for Recorded {
         request: ExecRequest,
     ) -> BoxFuture<'a, Result<Session, StreamError>> {
         async move {
-            let uid = uuid::Uuid::new_v4().to_string();
-            self.about.starts(&uid, &request).await?;
-            let container = request.container.clone();
-            let mut session = self.kubelet.exec(pod, request).await.inspect_err(|error| {
-                self.about.ended(&uid, container.as_deref(), &Exit::Failed(error.to_string()));
-            })?;
-            let about = self.about.clone();
-            let ended = move |exit: &Exit| about.ended(&uid, container.as_deref(), exit);
-            session.exit = session.exit.inspect(ended).boxed();
+            let mut running = Running::start(self.about.clone(), &request).await?;
+            let mut session = match self.kubelet.exec(pod, request).await {
+                Ok(session) => session,
+                Err(error) => {
+                    running.ends(&Exit::Failed(error.to_string()));
+                    return Err(error);
+                }
+            };
+            session.exit = session.exit.inspect(move |exit| running.ends(exit)).boxed();
             Ok(session)
         }
         .boxed()

@@ -49,7 +49,18 @@ fn events(text: &str) -> Vec<Event> {
             now(),
             &Exec { sandbox: BOX, container: Some("c"), principal, uid: "x", arguments: &arguments, verdict },
         ),
-        Event::exit(now(), &Exit { sandbox: BOX, container: None, principal, uid: "x", code: Some(-1) }),
+        Event::exit(
+            now(),
+            &Exit {
+                sandbox: BOX,
+                container: None,
+                principal,
+                uid: "x",
+                arguments: &arguments,
+                code: Some(-1),
+                failure: Some(text),
+            },
+        ),
         Event::lifecycle(
             now(),
             &Lifecycle {
@@ -111,7 +122,9 @@ fn events(text: &str) -> Vec<Event> {
             source: None,
             uid: Some(text),
             status: Some(403),
+            count: None,
             sandbox: Some(BOX),
+            claim: Some(Claim { namespace: text, name: text }),
             verdict,
         };
         events.push(Event::api(now(), &call));

@@ -148,14 +148,16 @@ impl AuditLog {
 
     async fn read(&self, mut reader: OwnedReadHalf, answers: mpsc::Sender<Answer>) -> io::Result<()> {
         let waiting = Arc::new(Semaphore::new(WAITING));
+        let mut stuck = false;
         while let Some(frame) = Frame::read(&mut reader).await? {
             match frame {
                 Frame::Lost(count) => self.log.lost(count),
                 Frame::Record(bytes) => {
                     let record = of_front(bytes)?;
                     match self.log.is_strict() {
-                        // It has happened: nothing waits for it.
-                        true => drop(self.log.push(record)),
+                        // A disk that fails holds back what must be on it only once.
+                        true if stuck => stuck = self.log.push(record).is_err(),
+                        true => stuck = self.log.enqueue(record).await.is_err(),
                         false => drop(self.log.record(record).await),
                     }
                 }
@@ -255,7 +257,9 @@ mod tests {
             source: None,
             uid: None,
             status: Some(200),
+            count: None,
             sandbox: None,
+            claim: None,
             verdict: Verdict::of(Decision::Allowed),
         };
         Event::api(SystemTime::now(), &call).record()

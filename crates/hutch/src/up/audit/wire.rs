@@ -171,12 +171,7 @@ impl Audit for FrontLog {
     fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>> {
         let (frames, shared, bytes) = (self.frames.clone(), self.shared.clone(), record.as_bytes().to_vec());
         if !self.strict {
-            return async move {
-                // A server whose root process has gone ends.
-                let _ = frames.send(Frame::Record(bytes)).await;
-                Ok(())
-            }
-            .boxed();
+            return self.enqueue(record).map(Ok).boxed();
         }
         async move {
             let id = shared.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -193,6 +188,12 @@ impl Audit for FrontLog {
             }
         }
         .boxed()
+    }
+
+    fn enqueue(&self, record: Record) -> BoxFuture<'static, ()> {
+        let (frames, bytes) = (self.frames.clone(), record.as_bytes().to_vec());
+        // A server whose root process has gone ends.
+        async move { drop(frames.send(Frame::Record(bytes)).await) }.boxed()
     }
 
     fn push(&self, record: Record) {

@@ -5,10 +5,9 @@
 //! - The record is made with the answer, since only then the status and the name of a new object are known. A strict log also
 //!   gets a record before a write or a stream begins, and must accept it.
 //! - A request with an effect runs to its record, also if its caller resets the connection.
-//! - Refused logins and denied requests of anonymous callers have a quota of their own ([`Refusals`]).
+//! - Refused logins and denied requests of anonymous callers have a quota of their own ([`crate::Refusals`]).
 //! - Bodies, queries and headers other than the user agent are not recorded.
 
-mod refusals;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -33,7 +32,6 @@ use crate::journal::{Audit, Created, External, Impersonator};
 use crate::meta;
 use crate::query::Query;
 
-pub(crate) use self::refusals::Refusals;
 pub(crate) use self::stream::streams;
 
 /// A request that is recorded.

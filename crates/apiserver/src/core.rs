@@ -8,11 +8,10 @@ use hutch_store::Store;
 use serde_json::{Value, json};
 
 use crate::access::Access;
-use crate::audit::Refusals;
 use crate::bounds::Bound;
 use crate::certificates::Certificates;
 use crate::credentials::Credentials;
-use crate::journal::Audit;
+use crate::journal::{Audit, Refusals};
 use crate::kinds::Kind;
 use crate::locks::NamespaceLocks;
 use crate::meta;

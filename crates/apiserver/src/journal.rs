@@ -1,7 +1,11 @@
 //! The audit log of this server as a trait, and extensions of requests and responses for its records.
 
+mod refusals;
+
 use futures::future::BoxFuture;
 use hutch_audit::Record;
+
+pub use self::refusals::Refusals;
 
 /// Log that receives the requests.
 pub trait Audit: Send + Sync + 'static {

@@ -11,13 +11,12 @@ use hutch_store::Store;
 use serde_json::Value;
 
 use crate::access::Access;
-use crate::audit::Refusals;
 use crate::authentication::{Ahead, authenticate, caller};
 use crate::bounds::Bound;
 use crate::certificates::Certificates;
 use crate::core::Core;
 use crate::credentials::Credentials;
-use crate::journal::Audit;
+use crate::journal::{Audit, Refusals};
 use crate::locks::NamespaceLocks;
 use crate::registry::Registry;
 use crate::service_token::Signer;

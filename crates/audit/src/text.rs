@@ -55,6 +55,11 @@ impl Text {
         Text::long(&mask::path_of_url(start(&path[..end])))
     }
 
+    /// Returns the path of a file without parts that are likely secrets.
+    pub fn file(path: &str) -> Text {
+        Text::long(&mask::path_of_url(start(path)))
+    }
+
     /// Returns the program of a caller, such as the user agent of a request. What is likely a secret is masked.
     pub fn agent(agent: &str) -> Text {
         Text::name(&mask::agent(start(agent)))

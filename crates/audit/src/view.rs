@@ -33,6 +33,7 @@ pub struct View {
     actor: ActorView,
     dst_endpoint: EndpointView,
     http_request: RequestView,
+    http_response: ResponseView,
     query: QueryView,
     process: ProcessView,
     exit_code: Option<i64>,
@@ -75,6 +76,7 @@ struct ActorView {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct EndpointView {
+    name: Option<String>,
     hostname: Option<String>,
     port: Option<u16>,
 }
@@ -84,6 +86,12 @@ struct EndpointView {
 struct RequestView {
     http_method: String,
     url: UrlView,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ResponseView {
+    code: Option<u16>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -215,7 +223,8 @@ impl View {
     }
 
     fn destination(&self) -> String {
-        let host = self.dst_endpoint.hostname.as_deref().unwrap_or("?");
+        let EndpointView { name, hostname, .. } = &self.dst_endpoint;
+        let host = hostname.as_ref().or(name.as_ref()).map_or("?", String::as_str);
         match self.dst_endpoint.port {
             Some(port) if !host.ends_with(&format!(":{port}")) => format!("{host}:{port}"),
             _ => host.to_owned(),
@@ -302,6 +311,9 @@ impl fmt::Display for View {
         let (time, sandbox) = (timestamp(self.time), Text::name(sandbox));
         let subject = Text::long(&self.subject());
         write!(to, "{time} {kind:<10} {:<24} {:<8} {}", sandbox.as_str(), self.decision(), subject.as_str())?;
+        if let (Some(Kind::Http), Some(code)) = (self.kind(), self.http_response.code) {
+            write!(to, " {code}")?;
+        }
         if let Some(rule) = self.rule() {
             write!(to, " [{}]", Text::name(&rule).as_str())?;
         }

@@ -35,6 +35,8 @@ pub(crate) enum Refusal {
     Silent(String),
     /// Suspended, and not woken in time or too many requests wait for it; the seconds are for `Retry-After`.
     Asleep(String, u32),
+    /// The audit log refuses the record of a request with an effect: the public text.
+    NotRecorded(String),
     /// The backend switched protocols without a request to do so.
     Unasked,
 }
@@ -72,6 +74,7 @@ impl Refusal {
             Refusal::Asleep(id, _) => {
                 (StatusCode::SERVICE_UNAVAILABLE, format!("The backend sandbox is waking up: {id}"))
             }
+            Refusal::NotRecorded(text) => (StatusCode::SERVICE_UNAVAILABLE, text.clone()),
             Refusal::Unasked => (
                 StatusCode::BAD_GATEWAY,
                 "Backend attempted a WebSocket upgrade over HTTP. Connect using the WebSocket protocol instead."

@@ -5,10 +5,10 @@ use std::time::SystemTime;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_audit::event::{ApiCall, Decision, Exec, Principal, Sandbox, Verdict};
+use hutch_audit::event::{ApiCall, Decision, Exec, FileAccess, FileActivity, Principal, Sandbox, Verdict};
 use hutch_audit::{Event, Record};
 use hutch_kubelet::{
-    ByteReader, Duplex, ExecRequest, Exit, Hold, Kubelet, LogRequest, PodId, Session, StreamError,
+    ByteReader, CALLER, Duplex, ExecRequest, Exit, Hold, Kubelet, LogRequest, PodId, Session, StreamError,
 };
 use serde_json::Value;
 
@@ -123,6 +123,19 @@ impl Running {
             failure: if let Exit::Failed(why) = exit { Some(why) } else { None },
         };
         self.about.log.push(Event::exit(SystemTime::now(), &end).record());
+        if let Some((activity, path)) = copy_of(&self.arguments) {
+            let success = Some(code == Some(0));
+            let access = FileAccess {
+                sandbox: self.about.sandbox(),
+                principal: self.about.principal(),
+                activity,
+                path: &path,
+                is_folder: activity == FileActivity::Update,
+                size: None,
+                verdict: Verdict { success, ..Verdict::of(Decision::Allowed) },
+            };
+            self.about.log.push(Event::file(SystemTime::now(), &access).record());
+        }
     }
 }
 
@@ -132,6 +145,40 @@ impl Drop for Running {
             self.ends(&Exit::Failed("its caller has left, so it was ended".to_owned()));
         }
     }
+}
+
+/// Returns activity and path of a command by which clients copy files: a `tar` that writes or reads an archive of a stream.
+fn copy_of(arguments: &[String]) -> Option<(FileActivity, String)> {
+    let (program, rest) = arguments.split_first()?;
+    if program.rsplit('/').next() != Some("tar") {
+        return None;
+    }
+    let (mut activity, mut folder, mut paths, mut words) = (None, None, Vec::new(), rest.iter());
+    let mut is_first = true;
+    while let Some(word) = words.next() {
+        let is_option = word.starts_with('-') || is_first;
+        is_first = false;
+        match word.as_str() {
+            "-" | "--" => {}
+            "-C" => folder = words.next().map(String::as_str),
+            // The value of `f` is the stream.
+            _ if is_option => {
+                activity = match word.trim_start_matches('-').chars().find(|option| "xc".contains(*option)) {
+                    Some('x') => Some(FileActivity::Update),
+                    Some(_) => Some(FileActivity::Read),
+                    None => activity,
+                };
+            }
+            path => paths.push(path),
+        }
+    }
+    let activity = activity.filter(|_| arguments.iter().any(|word| word == "-"))?;
+    let path = match (folder, paths.first().map(|path| path.trim_start_matches("./"))) {
+        (Some(folder), Some(path)) => format!("{}/{path}", folder.trim_end_matches('/')),
+        (Some(folder), None) => folder.to_owned(),
+        (None, path) => path.unwrap_or(".").to_owned(),
+    };
+    Some((activity, path))
 }
 
 /// A node whose streams are recorded.
@@ -177,7 +224,7 @@ impl Kubelet for Recorded {
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, StreamError>> {
         async move {
             self.about.connects(port).await?;
-            self.kubelet.connect(pod, port).await
+            CALLER.scope(self.about.identity.name.as_str().into(), self.kubelet.connect(pod, port)).await
         }
         .boxed()
     }
@@ -196,5 +243,25 @@ impl Kubelet for Recorded {
 
     fn hold<'a>(&'a self, pod: &'a PodId) -> BoxFuture<'a, Result<Hold, StreamError>> {
         self.kubelet.hold(pod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_by_tar_are_accesses_to_files() {
+        let of = |command: &str| {
+            let arguments: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            copy_of(&arguments)
+        };
+        let (read, update) = (FileActivity::Read, FileActivity::Update);
+        assert_eq!(of("tar -x -m -o -f - -C /data"), Some((update, "/data".into())));
+        assert_eq!(of("tar -c -f - -C /data ./a.txt"), Some((read, "/data/a.txt".into())));
+        assert_eq!(of("tar -xmf - -C /data"), Some((update, "/data".into())));
+        assert_eq!(of("tar cf - /data/a"), Some((read, "/data/a".into())));
+        assert_eq!(of("tar -xf a.tar"), None);
+        assert_eq!(of("sh -c x"), None);
     }
 }

@@ -160,8 +160,8 @@ impl Event {
         event.device = Some(device(&access.sandbox, None));
         let path = access.path.trim_end_matches('/');
         event.file = Some(File {
-            name: Text::name(path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/")),
-            path: Text::long(access.path),
+            name: Text::file(path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/")),
+            path: Text::file(access.path),
             type_id: if access.is_folder { 2 } else { 1 },
             size: access.size.map(long),
         });

@@ -100,6 +100,20 @@ fn events(text: &str) -> Vec<Event> {
             verdict,
         };
         events.push(Event::request(now(), &request));
+        let routed = Routed {
+            principal,
+            source: Some([1, 2, 3, 4].into()),
+            sandbox: Some(BOX),
+            port: Some(8888),
+            method,
+            path: text,
+            user_agent: Some(text),
+            status: Some(200),
+            count: Some(2),
+            verdict,
+        };
+        events.push(Event::routed(now(), &routed));
+        events.push(Event::routed(now(), &Routed { source: None, sandbox: None, port: None, ..routed }));
     }
     for (verb, resource, name) in [
         ("create", "pods/exec", text),

@@ -1,6 +1,7 @@
 //! The audit log of `hutch up`. The root process writes it: what the front reports about its callers, what the proxy decides
 //! for sandboxes, and what the node does with containers.
 
+mod requests;
 mod wire;
 
 use std::collections::HashMap;
@@ -14,14 +15,18 @@ use anyhow::Context;
 use hutch_audit::event::{
     Change, Connection, ConnectionActivity, Decision, Lifecycle, Lookup, Request, Rule, Sandbox, Verdict,
 };
-use hutch_audit::{Event, Kind, Log, Options, Record, View};
+use hutch_audit::{Event, Kind, Log, Options, Record};
 use hutch_egress::{Decided, Outcome, Refusal};
 use hutch_kubelet::PodId;
 use hutch_node::{ContainerChange, Journal};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 
+pub(super) use self::requests::RequestLog;
 pub(super) use self::wire::FrontLog;
 use self::wire::{Answer, Frame};
 
@@ -146,7 +151,8 @@ impl AuditLog {
         read
     }
 
-    async fn read(&self, mut reader: OwnedReadHalf, answers: mpsc::Sender<Answer>) -> io::Result<()> {
+    async fn read(&self, reader: OwnedReadHalf, answers: mpsc::Sender<Answer>) -> io::Result<()> {
+        let mut reader = BufReader::new(reader);
         let waiting = Arc::new(Semaphore::new(WAITING));
         let mut stuck = false;
         while let Some(frame) = Frame::read(&mut reader).await? {
@@ -184,16 +190,39 @@ impl AuditLog {
 fn of_front(bytes: Vec<u8>) -> io::Result<Record> {
     let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let record = Record::from_bytes(bytes).map_err(|error| wrong(error.to_string()))?;
-    let kind = View::parse(record.as_bytes()).kind();
-    let (category, class) = match kind {
-        Some(kind @ (Kind::Api | Kind::Exec)) => kind.class(),
+    let event: Reported = serde_json::from_slice(record.as_bytes())?;
+    let kind = Kind::parse(&event.metadata.event_code);
+    let class = match kind {
+        Some(kind @ (Kind::Api | Kind::Exec | Kind::File | Kind::Http)) => kind.class(),
         _ => return Err(wrong(format!("an audit record of the kind {kind:?}"))),
     };
-    let value: serde_json::Value = serde_json::from_slice(record.as_bytes())?;
-    match value["class_uid"] == class && value["category_uid"] == category {
-        true => Ok(record),
-        false => Err(wrong("an audit record of another class than its kind".to_owned())),
+    if (event.category_uid, event.class_uid) != class {
+        return Err(wrong("an audit record of another class than its kind".to_owned()));
     }
+    // Without one it is a request of a sandbox.
+    match event.actor.is_some_and(|actor| actor.user.is_some()) {
+        true => Ok(record),
+        false => Err(wrong("an audit record without a caller".to_owned())),
+    }
+}
+
+/// Parts of a record of the front that are checked.
+#[derive(Deserialize)]
+struct Reported {
+    category_uid: u32,
+    class_uid: u32,
+    metadata: ReportedMetadata,
+    actor: Option<ReportedActor>,
+}
+
+#[derive(Deserialize)]
+struct ReportedMetadata {
+    event_code: String,
+}
+
+#[derive(Deserialize)]
+struct ReportedActor {
+    user: Option<IgnoredAny>,
 }
 
 /// Returns host and port of a destination.
@@ -237,6 +266,7 @@ impl Journal for AuditLog {
 
 #[cfg(test)]
 mod tests {
+    use hutch_audit::View;
     use hutch_audit::event::{ApiCall, Principal};
 
     use super::*;
@@ -278,6 +308,9 @@ mod tests {
             assert!(of_front(other.into_bytes()).is_err(), "{code}");
         }
         assert!(of_front(b"{}\n{}".to_vec()).is_err());
+        let forged = text.replace(r#""user":"#, r#""app":"#);
+        assert_ne!(forged, text);
+        assert!(of_front(forged.into_bytes()).is_err());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use hutch_serve::{Authority, Listener, Shutdown};
 use kube::Client;
 use tokio::task::JoinSet;
 
-use super::audit::FrontLog;
+use super::audit::{FrontLog, RequestLog};
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, receive_start};
 use super::{NODE, STOP_LIMIT};
 use crate::cli::AuditMode;
@@ -160,9 +160,10 @@ impl Front {
         })
         .await
         .with_context(|| format!("--data-dir {}", start.folder.display()))?;
-        if let Some(socket) = sockets.audit {
-            let log = FrontLog::new(socket, start.audit == AuditMode::Strict).context("the audit log")?;
-            api.set_audit(Arc::new(log));
+        let log = sockets.audit.map(|socket| FrontLog::new(socket, start.audit == AuditMode::Strict));
+        let log = log.transpose().context("the audit log")?.map(Arc::new);
+        if let Some(log) = &log {
+            api.set_audit(log.clone());
         }
         let token = kubeconfig::admin_token(Path::new("ca/admin.token"))?;
         api.accept_token(&token, Identity::admin());
@@ -181,7 +182,7 @@ impl Front {
         // It ends when the root process closes its socket, after everything else.
         tokio::spawn(hutch_serve::pair::serve(sockets.node, node_app));
 
-        let router = router(api.client(roles::router(), "default"), kubelet, &shutdown);
+        let router = router(api.client(roles::router(), "default"), kubelet, log, &shutdown);
         router_service.is(router.clone());
         controllers(&mut services, &api, &controller_service, authority.certificate_pem(), &shutdown);
         let (app, stop) = (api.authenticated(), shutdown.clone());
@@ -252,10 +253,16 @@ async fn report_ready(
 }
 
 /// Starts the router, which connects from inside a sandbox's network namespace and wakes Sandboxes.
-fn router(client: Client, kubelet: Arc<dyn Kubelet>, shutdown: &Shutdown) -> Router {
+fn router(
+    client: Client,
+    kubelet: Arc<dyn Kubelet>,
+    log: Option<Arc<FrontLog>>,
+    shutdown: &Shutdown,
+) -> Router {
     let directory = Directory::start(client.clone(), Scope::default(), shutdown);
     let wake = Arc::new(ApiWake::new(client));
-    let config = hutch_router::Config::default();
+    let audit = log.map(|log| Arc::new(RequestLog::new(log)) as Arc<dyn hutch_router::Audit>);
+    let config = hutch_router::Config { audit, ..hutch_router::Config::default() };
     Router::waking(config, directory, Arc::new(Inside(kubelet)), Some(wake), shutdown.clone())
 }
 

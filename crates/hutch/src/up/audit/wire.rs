@@ -8,19 +8,24 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_apiserver::Audit;
 use hutch_audit::Record;
 use hutch_audit::event::EVENT_MAX;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
-use tokio::sync::{mpsc, oneshot};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{OwnedReadHalf, OwnedWriteHalf, UnixStream};
 
 /// Records that wait to be sent.
-const QUEUE: usize = 1024;
+const QUEUE: usize = 4096;
+/// Time for which records are gathered, so that a request costs no call of the system. One that is awaited ends it.
+const GATHER: Duration = Duration::from_millis(1);
+/// Bytes that are sent at once.
+const BUFFER: usize = 64 << 10;
 const LOST: u8 = 0;
 const RECORD: u8 = 1;
 const DURABLE: u8 = 2;
@@ -42,7 +47,7 @@ pub(super) struct Answer {
 
 impl Frame {
     /// Reads the next one; `None` at the end.
-    pub(super) async fn read(reader: &mut OwnedReadHalf) -> io::Result<Option<Frame>> {
+    pub(super) async fn read(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Frame>> {
         let mut head = [0; 13];
         match reader.read_exact(&mut head).await {
             Ok(_) => {}
@@ -111,6 +116,8 @@ struct Shared {
     last: AtomicU64,
     /// Callers that wait for an answer; none once the other end has gone.
     waiting: Waiting,
+    /// A record is awaited.
+    urgent: Notify,
     gone: std::sync::atomic::AtomicBool,
 }
 
@@ -126,20 +133,37 @@ impl FrontLog {
     }
 }
 
+impl FrontLog {
+    /// Returns a future that waits for room in the queue, if there is little.
+    pub(super) fn room(&self) -> Option<BoxFuture<'static, ()>> {
+        if self.frames.capacity() > QUEUE / 2 {
+            return None;
+        }
+        let frames = self.frames.clone();
+        // It gives its place back at once: many waiters need no more than the first half of the queue.
+        Some(async move { drop(frames.reserve_many(QUEUE / 4).await) }.boxed())
+    }
+}
+
 async fn send(writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Frame>, shared: Arc<Shared>) {
-    let mut writer = BufWriter::new(writer);
-    while let Some(frame) = queue.recv().await {
+    let mut writer = BufWriter::with_capacity(BUFFER, writer);
+    while let Some(first) = queue.recv().await {
+        if !matches!(first, Frame::Durable(..)) {
+            tokio::select! {
+                () = tokio::time::sleep(GATHER) => {}
+                () = shared.urgent.notified() => {}
+            }
+        }
         let write = async {
-            frame.write(&mut writer).await?;
+            first.write(&mut writer).await?;
+            while let Ok(frame) = queue.try_recv() {
+                frame.write(&mut writer).await?;
+            }
             let lost = shared.lost.swap(0, Ordering::Relaxed);
             if lost > 0 {
                 Frame::Lost(lost).write(&mut writer).await?;
             }
-            // Together with those that wait.
-            if queue.is_empty() {
-                writer.flush().await?;
-            }
-            io::Result::Ok(())
+            writer.flush().await
         };
         if write.await.is_err() {
             return;
@@ -182,6 +206,7 @@ impl Audit for FrontLog {
                 return Err(REFUSED.to_owned());
             }
             let sent = frames.send(Frame::Durable(id, bytes)).await.is_ok();
+            shared.urgent.notify_one();
             match sent && answered.await == Ok(true) {
                 true => Ok(()),
                 false => Err(REFUSED.to_owned()),

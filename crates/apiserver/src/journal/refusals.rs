@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hutch_audit::Record;
 
-use crate::journal::Audit;
+use super::Audit;
 
 /// Time for which refusals of one address are counted together.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const ADDRESSES_MAX: usize = 64;
 
 /// Refusals in the current windows.
 #[derive(Clone, Default)]
-pub(crate) struct Refusals(Arc<Mutex<HashMap<Option<IpAddr>, Window>>>);
+pub struct Refusals(Arc<Mutex<HashMap<Option<IpAddr>, Window>>>);
 
 /// Refusals of one address after the first one.
 #[derive(Default)]
@@ -29,12 +29,7 @@ struct Window {
 
 impl Refusals {
     /// Records or counts a refusal. `record` returns its record, for a number of them.
-    pub(crate) fn add(
-        &self,
-        log: &Arc<dyn Audit>,
-        source: Option<IpAddr>,
-        record: impl Fn(Option<u32>) -> Record,
-    ) {
+    pub fn add(&self, log: &Arc<dyn Audit>, source: Option<IpAddr>, record: impl Fn(Option<u32>) -> Record) {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let address = source.map(network);
         let is_known = windows.contains_key(&address);

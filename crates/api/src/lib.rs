@@ -29,6 +29,7 @@ pub mod owner;
 pub mod quantity;
 pub mod sleep;
 pub mod syntax;
+pub mod trust;
 
 pub use blueprint::{Blueprint, PodMetadata, PodTemplate, VolumeClaimTemplate, VolumeClaimTemplateMetadata};
 pub use claim::{

@@ -1,5 +1,7 @@
 //! The audit log of this server as a trait, and extensions of requests and responses for its records.
 
+#[cfg(test)]
+pub(crate) mod memory;
 mod refusals;
 
 use futures::future::BoxFuture;

@@ -7,11 +7,13 @@ use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotat
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Client, Resource, ResourceExt};
 
 use crate::binding::is_unbound;
 use crate::collection::Collection;
 use crate::config::Config;
+use crate::gateway::Bundles;
 use crate::key::Key;
 use crate::memory::Memory;
 use crate::owner;
@@ -31,6 +33,7 @@ pub(crate) struct Context {
     pub(crate) services: Arc<Collection<Service>>,
     pub(crate) volumes: Arc<Collection<PersistentVolumeClaim>>,
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
+    pub(crate) bundles: Bundles,
     pub(crate) spans: Arc<Spans>,
     recorder: Recorder,
     /// Decides when writes are sent.
@@ -81,6 +84,7 @@ impl Context {
             services: Arc::new(services),
             volumes: Arc::new(Collection::new(client(), |_| Vec::new(), trim_volume)),
             policies: Arc::new(Collection::new(client(), |_| Vec::new(), trim_policy)),
+            bundles: Bundles::new(client()),
             recorder,
             taking: Mutex::default(),
             pools_memory: Mutex::default(),
@@ -239,7 +243,8 @@ fn trim_volume(claim: &mut PersistentVolumeClaim) {
 
 fn trim_policy(policy: &mut NetworkPolicy) {
     drop_noise(policy);
-    if !owner::controller(policy).is_some_and(owner::is_of_extensions) {
+    let is_ours = |owner: &OwnerReference| owner::is_of_extensions(owner) || owner.kind == Sandbox::kind(&());
+    if !owner::controller(policy).is_some_and(is_ours) {
         policy.spec = None;
     }
 }

@@ -1,6 +1,8 @@
 //! The gateway of a cluster, through which Sandboxes reach the network: what their Pods get, and what their NetworkPolicy
 //! opens.
 
+mod bundle;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,6 +15,10 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
+
+use self::bundle::Bundle;
+pub(crate) use self::bundle::Bundles;
+use crate::error::Error;
 
 /// Minimum bytes of the key of tokens.
 const KEY: usize = 32;
@@ -65,6 +71,8 @@ pub struct Gateway {
     /// Port there.
     port: IntOrString,
     key: TokenKey,
+    /// Certificates that the Pods trust, where TLS ends at the gateway.
+    bundle: Option<Bundle>,
 }
 
 impl Gateway {
@@ -73,7 +81,7 @@ impl Gateway {
         let length = if address.is_ipv4() { 32 } else { 128 };
         let block = IPBlock { cidr: format!("{}/{length}", address.ip()), except: None };
         let peer = NetworkPolicyPeer { ip_block: Some(block), ..NetworkPolicyPeer::default() };
-        Gateway { address, peer, port: IntOrString::Int(address.port().into()), key }
+        Gateway { address, peer, port: IntOrString::Int(address.port().into()), key, bundle: None }
     }
 
     /// Returns the gateway behind a port of a Service. Rules of a NetworkPolicy see the Pods behind it.
@@ -97,7 +105,23 @@ impl Gateway {
             pod_selector: Some(selecting(selector)),
             ip_block: None,
         };
-        Ok(Gateway { address: SocketAddr::from((address, port)), peer, port: target, key })
+        Ok(Gateway { address: SocketAddr::from((address, port)), peer, port: target, key, bundle: None })
+    }
+
+    /// Returns the gateway with the certificates that its Pods trust, PEM: its authority, and the public ones.
+    ///
+    /// # Errors
+    /// They cannot be the content of a ConfigMap that everyone may read.
+    pub fn trusting(self, certificates: String) -> Result<Gateway, String> {
+        Ok(Gateway { bundle: Some(Bundle::new(certificates)?), ..self })
+    }
+
+    /// Prepares a namespace for a Pod of a Sandbox.
+    pub(crate) async fn prepare(&self, bundles: &Bundles, namespace: &str) -> Result<(), Error> {
+        match &self.bundle {
+            Some(bundle) => bundles.write(namespace, bundle).await,
+            None => Ok(()),
+        }
     }
 
     /// Returns the only egress that a NetworkPolicy allows.
@@ -117,6 +141,9 @@ impl Gateway {
         let variables = self.variables(&uid);
         let containers = pod.containers.iter_mut().chain(pod.init_containers.iter_mut().flatten());
         containers.for_each(|container| add(container, &variables));
+        if self.bundle.is_some() {
+            bundle::mount(pod);
+        }
         pod.dns_policy = Some("None".to_owned());
         let nameservers = Some(vec![NAME_SERVER.to_owned()]);
         pod.dns_config = Some(PodDNSConfig { nameservers, ..PodDNSConfig::default() });

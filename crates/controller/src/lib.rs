@@ -22,6 +22,7 @@ mod fixture;
 mod gateway;
 mod memory;
 mod metrics;
+mod network_policy;
 mod owner;
 mod patch;
 mod pending;
@@ -125,14 +126,18 @@ fn feed(ctx: &Context, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -
     tasks.spawn(ctx.pods.clone().feed(synced.clone(), ambient(), recorder()));
     tasks.spawn(ctx.services.clone().feed(synced.clone(), ambient(), recorder()));
     tasks.spawn(ctx.volumes.clone().feed(synced.clone(), ambient(), recorder()));
+    let mut kinds = 4;
+    if ctx.config.extensions || ctx.config.gateway.is_some() {
+        tasks.spawn(ctx.policies.clone().feed(synced.clone(), ambient(), recorder()));
+        kinds += 1;
+    }
     if !ctx.config.extensions {
-        return 4;
+        return kinds;
     }
     tasks.spawn(ctx.claims.clone().feed(synced.clone(), ambient(), recorder()));
     tasks.spawn(ctx.pools.clone().feed(synced.clone(), ambient(), recorder()));
     tasks.spawn(ctx.templates.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(ctx.policies.clone().feed(synced.clone(), ambient(), recorder()));
-    8
+    kinds + 3
 }
 
 fn start<F>(

@@ -2,6 +2,7 @@
 
 mod apply;
 mod expiry;
+mod network;
 mod plan;
 mod pod;
 mod service;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use hutch_api::{OperatingMode, Sandbox, name_hash, pod_name};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 
 use crate::context::Context;
@@ -34,6 +36,8 @@ pub(super) struct Observed {
     service: Option<Arc<Service>>,
     /// Volume claims, in the order of their templates.
     volumes: Vec<Option<Arc<PersistentVolumeClaim>>>,
+    /// NetworkPolicy of the Sandbox's own.
+    policy: Option<Arc<NetworkPolicy>>,
     /// Marks the Pods of pools as safe to evict.
     pool_eviction: bool,
     /// Gateway through which the Pod reaches the network.
@@ -59,12 +63,13 @@ impl Observed {
         let labelled = ctx.pods.find(&crate::context::name_hash_term(&key.namespace, &name_hash(&key.name)));
         let tracked = ctx.pods.get(&key.beside(pod_name(sandbox.as_ref())));
         let service = ctx.services.get(&key);
+        let policy = ctx.policies.get(&key.beside(&network::name(&key.name)));
         let volumes = sandbox.spec.volumes().iter();
         let volumes =
             volumes.map(|template| ctx.volumes.get(&key.beside(&volume::name(template, &key.name))));
         let pool_eviction = ctx.config.pool_eviction;
         let (volumes, gateway) = (volumes.collect(), ctx.config.gateway.clone());
-        Observed { labelled, tracked, service, volumes, sandbox, pool_eviction, gateway }
+        Observed { labelled, tracked, service, volumes, policy, sandbox, pool_eviction, gateway }
     }
 
     /// Returns the Pods that the Sandbox controls, of any name.

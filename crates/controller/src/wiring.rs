@@ -66,8 +66,9 @@ pub(crate) fn connect(ctx: &Context, queues: &Queues) {
     });
     let (queue, sandboxes) = (queues.sandboxes.clone(), ctx.sandboxes.clone());
     ctx.services.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
-    let queue = queues.templates.clone();
+    let (queue, own, sandboxes) = (queues.templates.clone(), queues.sandboxes.clone(), ctx.sandboxes.clone());
     ctx.policies.listen(move |change| {
+        wake_sandbox(&own, &sandboxes, change);
         for policy in [&change.old, &change.new].into_iter().flatten() {
             if let Some(template) = owner::extension(policy.as_ref(), "SandboxTemplate") {
                 queue.add(Key::of(policy.as_ref()).beside(&template.name));

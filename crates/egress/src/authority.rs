@@ -11,7 +11,9 @@ use rcgen::{
 };
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
@@ -72,6 +74,27 @@ impl AuthorityKeys {
         (params.not_before, params.not_after) = (now - SKEW, now + Duration::days(days));
         let certificate = params.self_signed(&key).map_err(AuthorityError::of)?;
         Ok(AuthorityKeys { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+}
+
+impl AuthorityKeys {
+    /// Reads an authority that was made elsewhere: its certificate, and the key that belongs to it.
+    ///
+    /// # Errors
+    /// They are not PEM, or do not belong together. The error holds nothing of the key.
+    pub fn read(certificate: &str, key: &str) -> Result<AuthorityKeys, AuthorityError> {
+        let wrong = |what| move |_| AuthorityError(format!("the {what} cannot be read"));
+        let first = CertificateDer::from_pem_slice(certificate.as_bytes());
+        let first = first.map_err(|_| AuthorityError("the certificate is not PEM".to_owned()))?;
+        let pair = PrivateKeyDer::from_pem_slice(key.as_bytes());
+        let pair = pair.map_err(|_| AuthorityError("the key is not PEM".to_owned()))?;
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        CertifiedKey::from_der(vec![first], pair, &provider)
+            .map_err(|_| AuthorityError("the key does not belong to the certificate".to_owned()))?;
+        let keys = AuthorityKeys { certificate: certificate.to_owned(), key: key.to_owned() };
+        let pair = KeyPair::from_pem(key).map_err(wrong("key"))?;
+        Issuer::from_ca_cert_pem(certificate, pair).map_err(wrong("certificate"))?;
+        Ok(keys)
     }
 }
 
@@ -159,5 +182,17 @@ mod tests {
             assert!(Arc::ptr_eq(&first, &authority.config(&host).unwrap()), "it is kept");
         }
         assert_ne!(AuthorityKeys::create("a").unwrap(), AuthorityKeys::create("a").unwrap());
+    }
+
+    #[test]
+    fn authority_is_read_with_its_own_key_and_no_error_shows_a_key() {
+        let [own, other] = ["own", "other"].map(|name| AuthorityKeys::create(name).unwrap());
+        assert_eq!(AuthorityKeys::read(&own.certificate, &own.key).unwrap(), own);
+        for (certificate, key) in
+            [(&own.certificate, &other.key), (&own.key, &own.key), (&own.certificate, &own.certificate)]
+        {
+            let error = AuthorityKeys::read(certificate, key).unwrap_err().to_string();
+            assert!(error.len() < 80 && !error.contains("BEGIN"), "{error}");
+        }
     }
 }

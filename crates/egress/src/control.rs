@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::authority::AuthorityKeys;
+use crate::authority::{Authority, AuthorityKeys};
 use crate::credentials::Issued;
 use crate::descriptors::LISTENERS;
 use crate::gateway::{self, Clients, TokenHash};
@@ -56,6 +56,11 @@ pub enum Order {
     Authority {
         /// Number of the sandbox.
         sandbox: u64,
+        /// Certificate and key.
+        keys: AuthorityKeys,
+    },
+    /// Set the authority of every sandbox whose first levels follow. Such sandboxes trust one authority together.
+    CommonAuthority {
         /// Certificate and key.
         keys: AuthorityKeys,
     },
@@ -208,6 +213,7 @@ pub async fn follow_recorded(
         reporter,
         recorder,
         records: false,
+        authority: None,
         levels: HashMap::new(),
         sandboxes: HashMap::new(),
         ending: watch::Sender::new(false),
@@ -229,6 +235,8 @@ struct Proxy {
     recorder: Option<Recorder>,
     /// Decisions are news.
     records: bool,
+    /// Authority of new sandboxes.
+    authority: Option<Arc<Authority>>,
     levels: HashMap<u64, Arc<Level>>,
     sandboxes: HashMap<u64, Served>,
     /// True at the end. Listeners and connections hold receivers.
@@ -275,9 +283,9 @@ impl Proxy {
                 }
             }
             Order::Authority { sandbox, keys } => {
-                let failed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-                self.find(sandbox)?.sandbox.set_authority(&keys).map_err(failed)?;
+                self.find(sandbox)?.sandbox.set_authority(authority(&keys)?);
             }
+            Order::CommonAuthority { keys } => self.authority = Some(authority(&keys)?),
             Order::Facts { sandbox, facts } => self.find(sandbox)?.sandbox.set_facts(facts),
             Order::Credentials { sandbox, credentials } => {
                 self.find(sandbox)?.sandbox.set_credentials(credentials);
@@ -349,6 +357,7 @@ impl Proxy {
         let sandbox = Sandbox::new(levels, self.way.clone(), report, named);
         sandbox.peers.set_request(request);
         sandbox.set_credentials(self.way.issued.clone());
+        self.authority.iter().for_each(|authority| sandbox.set_authority(authority.clone()));
         if let Some(recorder) = &self.recorder {
             sandbox.record(recorder.clone());
         } else if self.records {
@@ -359,6 +368,11 @@ impl Proxy {
         }
         Served { sandbox, task: None }
     }
+}
+
+fn authority(keys: &AuthorityKeys) -> io::Result<Arc<Authority>> {
+    let authority = Authority::new(keys);
+    authority.map(Arc::new).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Returns the listener that came with an order.

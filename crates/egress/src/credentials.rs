@@ -6,8 +6,12 @@
 mod answer;
 mod body;
 mod encode;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
 mod place;
 mod redact;
+mod sign;
+mod sigv4;
 
 use std::fmt;
 
@@ -16,6 +20,7 @@ pub(crate) use body::{Guarded, filled};
 use hutch_policy::{Binding, Destination, Path};
 pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
+pub(crate) use sign::hashed;
 use zeroize::Zeroizing;
 
 /// Secret text, which is erased when it is dropped.
@@ -28,7 +33,8 @@ impl Secret {
         Secret(Zeroizing::new(text))
     }
 
-    pub(crate) fn expose(&self) -> &str {
+    /// Returns the text.
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }
@@ -63,6 +69,9 @@ pub struct Issued {
     pub value: Secret,
     /// Where the value may go.
     pub binding: Binding,
+    /// Where it may go at most, by its provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Binding>,
     /// Time from which on the value is not used, in seconds since 1970.
     pub ends: Option<i64>,
 }
@@ -79,7 +88,7 @@ impl Set {
 
     /// Returns the credentials for a destination.
     pub(crate) fn of<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a Issued> {
-        self.0.iter().filter(|one| one.binding.covers(destination))
+        self.0.iter().filter(|one| one.covers(destination))
     }
 
     /// Returns the time at which the next credential for the destination ends.
@@ -100,6 +109,12 @@ fn contains(bytes: &[u8], placeholder: &str) -> bool {
 }
 
 impl Issued {
+    /// Returns true if the value may go to the destination, with some path.
+    pub(crate) fn covers(&self, destination: &Destination) -> bool {
+        self.binding.covers(destination)
+            && self.bounds.as_ref().is_none_or(|bounds| bounds.covers(destination))
+    }
+
     /// Returns why the value may not stand in a request; `None` if it may.
     pub(crate) fn closed(
         &self,
@@ -111,10 +126,11 @@ impl Issued {
         if !tls {
             return Some("the connection has no TLS");
         }
-        if !self.binding.covers(destination) {
+        if !self.covers(destination) {
             return Some("it is not bound to this host and port");
         }
-        if !self.binding.covers_path(path) {
+        let within = self.bounds.as_ref().is_none_or(|bounds| bounds.covers_path(path));
+        if !within || !self.binding.covers_path(path) {
             return Some("it is not bound to this path");
         }
         self.ends.is_some_and(|ends| now >= ends).then_some("it has expired")
@@ -132,6 +148,7 @@ mod tests {
             placeholder: "ghp_placeholder".into(),
             value: Secret::new("real-value".into()),
             binding: serde_json::from_str(binding).unwrap(),
+            bounds: None,
             ends: Some(10),
         }
     }
@@ -153,6 +170,21 @@ mod tests {
             let why = closed(destination, path, tls, now).unwrap();
             assert!(why.contains(expected), "{destination}{path}: {why}");
         }
+    }
+
+    #[test]
+    fn value_stays_within_the_bounds_of_its_provider() {
+        let bounded = |bounds: &str| Issued { bounds: serde_json::from_str(bounds).unwrap(), ..issued() };
+        let closed = |bounds: &str| {
+            let path = Path::read("/a/b").unwrap();
+            bounded(bounds).closed(&"api.example".parse().unwrap(), &path, true, 9)
+        };
+        assert_eq!(closed(r#"{"hosts": ["api.example"]}"#), None);
+        for bounds in [r#"{"hosts": ["other.example"]}"#, r#"{"hosts": ["api.example"], "ports": [8443]}"#] {
+            assert_eq!(closed(bounds), Some("it is not bound to this host and port"), "{bounds}");
+        }
+        let elsewhere = r#"{"hosts": ["api.example"], "paths": ["/c/**"]}"#;
+        assert_eq!(closed(elsewhere), Some("it is not bound to this path"));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::body::{Body, full};
 use crate::check::names;
-use crate::credentials::{self, Guarded, Placed, filled, place};
+use crate::credentials::{self, Guarded, Placed, filled, hashed, place};
 use crate::finding::Found;
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
@@ -223,10 +223,11 @@ impl Exchange {
         let path = self.check(&parts).map_err(Reason::Ambiguous)?;
         let mut accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
         let body = std::mem::replace(&mut accepted.body, full(Bytes::new()));
-        accepted.body = filled(&mut accepted.placed, &parts.headers, body).await?;
+        let body = filled(&mut accepted.placed, &parts.headers, body).await?;
+        accepted.body = hashed(&mut accepted.placed, body, self.sandbox.reading.clone()).await?;
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
         let scan = accepted.scan.clone();
-        let (sent, placed) = self.request(&parts, accepted, line, websocket).map_err(Reason::Ambiguous)?;
+        let (sent, placed) = self.request(&parts, accepted, line, websocket)?;
         let of = parts.headers;
         let answer = self.sandbox.upstream().send(sent, http2).await;
         let mut response = answer.map_err(|reason| line.ended().unwrap_or(reason))?;
@@ -240,15 +241,15 @@ impl Exchange {
             return Ok(Response::from_parts(parts, full(Bytes::new())));
         }
         let (mut parts, body) = response.into_parts();
+        let sandbox = self.sandbox.clone();
+        let body = Held { body, sandbox, _place: place }.boxed_unsync();
+        let mut body = credentials::answer(placed, &mut parts, body)?;
         keep_end_to_end(&mut parts.headers, false);
         // It names another way to the server, which would not be read.
         parts.headers.remove(header::ALT_SVC);
         parts.version = Version::default();
         // The words of the status: no rule reads them.
         parts.extensions.clear();
-        let sandbox = self.sandbox.clone();
-        let body = Held { body, sandbox, _place: place }.boxed_unsync();
-        let mut body = credentials::answer(placed, &mut parts, body)?;
         if let Some(scan) = scan {
             body = self.scan_answer(&scan, &of, &mut parts, body, line, seen).await?;
         }
@@ -374,6 +375,14 @@ impl Exchange {
         Ok(Accepted { max_body, body, rules, scan, changes, placed })
     }
 
+    /// Returns the destination as a URI names it: without the port of HTTPS.
+    fn authority(&self) -> String {
+        match self.tls && self.destination.port.get() == 443 {
+            true => self.destination.host.to_string(),
+            false => self.destination.to_string(),
+        }
+    }
+
     /// Returns the request that is sent to the server.
     fn request(
         &self,
@@ -381,14 +390,13 @@ impl Exchange {
         accepted: Accepted,
         line: &Arc<Line>,
         websocket: bool,
-    ) -> Result<(Request<Body>, Placed), String> {
+    ) -> Result<(Request<Body>, Placed), Reason> {
         let scheme = if self.tls { "https" } else { "http" };
         let Accepted { rules, max_body, body, scan, changes, mut placed } = accepted;
         let target =
             placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
-        let uri =
-            Uri::builder().scheme(scheme).authority(self.destination.to_string()).path_and_query(target);
-        let uri = uri.build().map_err(|error| error.to_string())?;
+        let uri = Uri::builder().scheme(scheme).authority(self.authority()).path_and_query(target);
+        let uri = uri.build().map_err(|error| Reason::Ambiguous(error.to_string()))?;
         let mut headers = placed.headers.take().unwrap_or_else(|| parts.headers.clone());
         let trailers = headers.get(header::TE).is_some_and(|value| value == "trailers");
         keep_end_to_end(&mut headers, websocket);
@@ -406,6 +414,7 @@ impl Exchange {
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
+        placed.sign(&parts.method, &uri, &mut headers)?;
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
         let (reporter, of) = (sandbox.clone(), line.clone());
         let report =

@@ -42,3 +42,18 @@ pub fn gateway(bytes: &[u8]) {
     let found = password(&bytes[..bytes.len() / 2]);
     assert!(found == Password::Incomplete || found == whole, "{found:?} became {whole:?}");
 }
+
+/// Redacts any answer. See [`crate::credentials`].
+pub fn redaction(bytes: &[u8]) {
+    crate::credentials::hostile::redaction(bytes);
+}
+
+/// Puts values into any body of a request.
+pub fn placing(bytes: &[u8]) {
+    crate::credentials::hostile::placing(bytes);
+}
+
+/// Reads the header of any request that is signed for AWS.
+pub fn signature(bytes: &[u8]) {
+    crate::credentials::hostile::signature(bytes);
+}

@@ -72,7 +72,9 @@ pub(crate) async fn inspect(
             return refused(error.to_string());
         }
     };
-    let accepted = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(Resumed::new(client, first))).await;
+    // What needs much memory for a while is on the heap, so that the connection does not keep it.
+    let accepting = Box::pin(TlsAcceptor::from(config).accept(Resumed::new(client, first)));
+    let accepted = timeout(HANDSHAKE, accepting).await;
     let stream = match accepted {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -88,7 +90,7 @@ pub(crate) async fn inspect(
     tokio::select! {
         () = async {
             match is_http2 {
-                true => serve_http2(stream, exchange(true)).await,
+                true => Box::pin(serve_http2(stream, exchange(true))).await,
                 false => serve_http1(stream, exchange(true)).await,
             }
         } => {}

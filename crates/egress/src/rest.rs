@@ -156,7 +156,9 @@ where
 {
     let mut next = Some((Followed::new(stream, &heads), None));
     while let Some((stream, first)) = next {
-        let Some(mut stream) = serve_until_rest(stream, first, &heads, answer.clone()).await else { return };
+        // On the heap, so that a connection that rests does not keep the memory of requests.
+        let served = Box::pin(serve_until_rest(stream, first, &heads, answer.clone())).await;
+        let Some(mut stream) = served else { return };
         let mut byte = [0];
         next = match timeout(HEAD, stream.read(&mut byte)).await {
             Ok(Ok(1)) => Some((stream, Some(byte[0]))),

@@ -12,7 +12,7 @@ use hutch_scan::At;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
-use crate::authority::{Authority, AuthorityError, AuthorityKeys};
+use crate::authority::Authority;
 use crate::credentials::{Issued, Set};
 use crate::descriptors::CONNECTION;
 use crate::dial::dial;
@@ -33,7 +33,7 @@ const INSPECTED: usize = 64;
 
 /// Port for which the reason is given why a name has no address.
 const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
-/// Maximum requests at once, and of these such whose bodies are read before they are decided.
+/// Maximum requests at once, and of these such whose bodies are read before they are decided or signed.
 const REQUESTS: usize = 256;
 const READING: usize = 8;
 /// Maximum bodies of each direction that the scanner holds as a whole.
@@ -64,7 +64,7 @@ pub(crate) struct Sandbox {
     connections: Semaphore,
     pub(crate) inspected: Semaphore,
     pub(crate) requests: Arc<Semaphore>,
-    pub(crate) reading: Semaphore,
+    pub(crate) reading: Arc<Semaphore>,
     pub(crate) resolving: Arc<Semaphore>,
     /// Places of requests, and of answers, whose bodies are held.
     pub(crate) holding: [Arc<Semaphore>; 2],
@@ -97,7 +97,7 @@ impl Sandbox {
             connections: Semaphore::new(CONNECTIONS),
             inspected: Semaphore::new(INSPECTED),
             requests: Arc::new(Semaphore::new(REQUESTS)),
-            reading: Semaphore::new(READING),
+            reading: Arc::new(Semaphore::new(READING)),
             resolving: Arc::new(Semaphore::new(RESOLVING)),
             holding: [(); 2].map(|()| Arc::new(Semaphore::new(HOLDING))),
             usage: Usage::default(),
@@ -201,10 +201,8 @@ impl Sandbox {
     }
 
     /// Sets the authority by which TLS ends here.
-    pub(crate) fn set_authority(&self, keys: &AuthorityKeys) -> Result<(), AuthorityError> {
-        let authority = Arc::new(Authority::new(keys)?);
+    pub(crate) fn set_authority(&self, authority: Arc<Authority>) {
         *self.authority.lock().unwrap_or_else(PoisonError::into_inner) = Some(authority);
-        Ok(())
     }
 
     pub(crate) fn authority(&self) -> Option<Arc<Authority>> {

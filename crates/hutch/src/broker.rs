@@ -1,5 +1,6 @@
-//! The broker: a process of `hutch up` that keeps the keys of the sandboxes' authorities. It has a user of its own, no
-//! capability, no network and one folder. It parses nothing that clients or sandboxes send.
+//! The broker: a process of `hutch up` that keeps the keys of the sandboxes' authorities and makes the placeholders of their
+//! credentials. It has a user of its own, no capability, no network and one folder. It parses nothing that clients or
+//! sandboxes send.
 
 mod vault;
 
@@ -14,6 +15,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use hutch_egress::AuthorityKeys;
 use hutch_jail::service::{Confinement, confine};
+use hutch_policy::Shape;
 use hutch_privsep::{receive_now, send_now};
 use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
@@ -42,6 +44,19 @@ pub(crate) enum Request {
     Authority(String),
     /// Remove the authority of a sandbox.
     Forget(String),
+    /// Make the placeholders of credentials of a sandbox.
+    Placeholders(String, Vec<Place>),
+}
+
+/// Credential that needs a placeholder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// Name of its policy.
+    pub(crate) policy: String,
+    /// Its name.
+    pub(crate) name: String,
+    /// Shape of the placeholder.
+    pub(crate) shape: Shape,
 }
 
 /// Message of the process.
@@ -55,6 +70,8 @@ pub(crate) enum Answer {
     Authority(AuthorityKeys),
     /// The authority is removed.
     Forgotten,
+    /// Placeholders, in the order of the request.
+    Placeholders(Vec<String>),
     /// The request, or the start, failed.
     Failed(String),
 }
@@ -115,6 +132,9 @@ fn serve(channel: BorrowedFd<'_>, vault: &Vault, names: &[String]) -> io::Result
         let done = match message.decode()? {
             Request::Authority(name) => vault.authority(&name, SystemTime::now()).map(Answer::Authority),
             Request::Forget(name) => vault.forget(&name).map(|()| Answer::Forgotten),
+            Request::Placeholders(name, places) => {
+                Ok(Answer::Placeholders(places.iter().map(|place| vault.placeholder(&name, place)).collect()))
+            }
         };
         let answer = done.unwrap_or_else(|error| Answer::Failed(error.to_string()));
         send(channel, &answer)?;

@@ -6,11 +6,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hutch_egress::{Issued, Secret};
-use hutch_policy::{Binding, Level, Shape, Source, offered};
+use hutch_policy::{Binding, Level, Shape, Source, is_opened, offered};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -56,7 +56,7 @@ impl Wanted {
             };
             let (env, binding) = (credential.env.clone(), credential.binding.clone());
             let seconds = credential.expires.map(|expires| expires.duration().as_secs());
-            let placeholder = placeholder(credential.shape());
+            let placeholder = placeholder(credential.shape(), &mut |below| rand::random_range(0..below));
             all.push(Wanted { name, policy, env, placeholder, source, binding, seconds });
         }
         for level in levels {
@@ -72,6 +72,26 @@ impl Wanted {
             }
         }
         Ok(all)
+    }
+
+    /// Prints which credentials no rule opens, so that no request can use them.
+    pub(crate) fn warn_of_closed(all: &[Wanted], levels: &[Level]) {
+        for one in all.iter().filter(|one| !is_opened(levels, &one.binding)) {
+            eprintln!("hutch: {}: no rule opens its hosts, so no request can use it", one.named());
+        }
+    }
+
+    /// Returns the file that has the value.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match &self.source {
+            Source::File(path) => Some(path),
+            Source::Env(_) => None,
+        }
+    }
+
+    /// Returns how messages name the credential.
+    pub(crate) fn named(&self) -> String {
+        format!("credential {:?} of policy {:?}", self.name, self.policy)
     }
 
     /// Returns the variable that has the placeholder.
@@ -95,17 +115,13 @@ impl Wanted {
                 variable(environment, name).ok_or_else(|| anyhow!("source.env: {name} is not set"))?
             }
         };
-        let value = text.trim_end();
-        ensure!(
-            (SHORTEST..=VALUE).contains(&value.len()),
-            "the value has {} bytes; a credential has {SHORTEST} to {VALUE}",
-            value.len()
-        );
+        let value = checked(&text).map_err(anyhow::Error::msg)?;
         Ok(Issued {
             name: self.name.clone(),
             placeholder: self.placeholder.clone(),
-            value: Secret::new(value.to_owned()),
+            value,
             binding: self.binding.clone(),
+            bounds: None,
             ends: self.seconds.map(|seconds| now.saturating_add(seconds).cast_signed()),
         })
     }
@@ -119,7 +135,7 @@ pub(crate) fn read(wanted: &[Wanted]) -> Result<Vec<Issued>, String> {
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let read = |one: &Wanted| {
-        let failed = |error| format!("credential {:?} of policy {:?}: {error:#}", one.name, one.policy);
+        let failed = |error| format!("{}: {error:#}", one.named());
         one.read(&environment, now).map_err(failed)
     };
     wanted.iter().map(read).collect()
@@ -130,7 +146,17 @@ fn of_parent() -> std::io::Result<Zeroizing<Vec<u8>>> {
     bytes(&PathBuf::from(format!("/proc/{}/environ", parent.as_raw_nonzero())), ENVIRONMENT)
 }
 
-fn file(path: &Path) -> anyhow::Result<Zeroizing<String>> {
+/// Returns a value without white space at its end.
+pub(crate) fn checked(text: &str) -> Result<Secret, String> {
+    let value = text.trim_end();
+    match (SHORTEST..=VALUE).contains(&value.len()) {
+        true => Ok(Secret::new(value.to_owned())),
+        false => Err(format!("the value has {} bytes; a credential has {SHORTEST} to {VALUE}", value.len())),
+    }
+}
+
+/// Reads a file with a value.
+pub(crate) fn file(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     let bytes = bytes(path, VALUE as u64 + 1)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| anyhow!("is not text"))?;
     Ok(Zeroizing::new(text.to_owned()))
@@ -150,11 +176,12 @@ fn variable(environment: &[u8], name: &str) -> Option<Zeroizing<String>> {
     Some(Zeroizing::new(std::str::from_utf8(value).ok()?.to_owned()))
 }
 
-/// Returns a new placeholder with at least 128 random bits; the id of an access key of AWS has room for 80.
-pub(crate) fn placeholder(shape: Shape) -> String {
+/// Returns a placeholder with at least 128 random bits; the id of an access key of AWS has room for 80. `draw` returns a
+/// random number below its argument.
+pub(crate) fn placeholder(shape: Shape, draw: &mut dyn FnMut(usize) -> usize) -> String {
     const LETTERS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-    let random = |count: usize, letters: &[u8]| -> String {
-        (0..count).map(|_| char::from(letters[rand::random_range(0..letters.len())])).collect()
+    let mut random = |count: usize, letters: &[u8]| -> String {
+        (0..count).map(|_| char::from(letters[draw(letters.len())])).collect()
     };
     match shape {
         Shape::Generic => format!("hutch_{}", random(34, LETTERS)),
@@ -176,6 +203,10 @@ pub(crate) fn placeholder(shape: Shape) -> String {
 mod tests {
     use super::*;
 
+    fn new(shape: Shape) -> String {
+        placeholder(shape, &mut |below| rand::random_range(0..below))
+    }
+
     #[test]
     fn placeholder_has_the_shape_that_libraries_check() {
         for (shape, prefix, length) in [
@@ -186,11 +217,11 @@ mod tests {
             (Shape::AwsAccessKeyId, "AKIA", 20),
             (Shape::AwsSecretAccessKey, "", 40),
         ] {
-            let one = placeholder(shape);
+            let one = new(shape);
             assert!(one.starts_with(prefix) && one.len() == length, "{shape:?}: {one}");
-            assert_ne!(one, placeholder(shape));
+            assert_ne!(one, new(shape));
         }
-        let token = placeholder(Shape::Jwt);
+        let token = new(Shape::Jwt);
         let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
         assert!(serde_json::from_slice::<serde_json::Value>(&claims).unwrap()["exp"].is_number());
     }

@@ -30,7 +30,7 @@ use crate::runtime::runtime;
 
 pub(crate) const NAME: &str = "hutch-egress";
 /// Files by which names are resolved, and by which a static program reads random numbers.
-const FILES: [&str; 8] = [
+pub(crate) const FILES: [&str; 8] = [
     "/etc/resolv.conf",
     "/etc/hosts",
     "/etc/nsswitch.conf",
@@ -105,7 +105,7 @@ impl Outside {
 }
 
 /// Returns the certificates of a PEM file: sandboxes see them, and such a file may contain a key too.
-fn certificates(pem: &[u8]) -> Vec<u8> {
+pub(crate) fn certificates(pem: &[u8]) -> Vec<u8> {
     let (mut kept, mut start) = (Vec::with_capacity(pem.len()), None);
     for line in pem.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
         if line.starts_with(b"-----BEGIN") {

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use hutch_egress::AuthorityKeys;
 use hutch_egress::control::Order;
 use hutch_jail::{IdRange, IdRanges};
@@ -49,6 +49,12 @@ fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
         }
         None => None,
     };
+    let credentials = Wanted::all(&levels)?;
+    ensure!(
+        credentials.is_empty() || authority.is_some(),
+        "--policy: spec.credentials: needs --ca-dir DIR, because TLS to the hosts of a credential ends at the proxy"
+    );
+    Wanted::warn_of_closed(&credentials, &levels);
     warn(&levels, authority.is_some(), address);
     run::warn_of_observers(&levels);
     let ids = match rustix::process::geteuid().is_root() {
@@ -59,7 +65,6 @@ fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
     let metrics_at = metrics.as_ref().map(|(_, address)| *address);
     // On this thread, with which the process ends.
     let (id, reads) = (ids.as_ref().map(IdRange::base), authority.is_some());
-    let credentials = Wanted::all(&levels)?;
     for (name, placeholder) in credentials.iter().filter_map(Wanted::variable) {
         eprintln!("hutch: placeholder for the clients: {name}={placeholder}");
     }

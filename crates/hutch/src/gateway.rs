@@ -1,7 +1,7 @@
 //! `hutch egress --cluster`: the proxy of the Sandboxes of a cluster.
 //!
 //! This process follows policies and Pods, and knows the key of tokens. What clients send is parsed by the process that it
-//! starts, which has no privilege, no file and only hashes of tokens.
+//! starts, which has no privilege, no file, only hashes of tokens, and the key of the authority by which TLS ends.
 
 mod condition;
 pub(crate) mod probe;
@@ -10,6 +10,7 @@ mod served;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -18,6 +19,7 @@ use futures::stream::BoxStream;
 use hutch_api::{Sandbox, SandboxTemplate, label};
 use hutch_attach::{Objects, SandboxFacts, TemplateFacts, policies_of_kind, policy, watch, watch_metadata};
 use hutch_controller::TokenKey;
+use hutch_egress::AuthorityKeys;
 use hutch_egress::control::{News, Order};
 use hutch_jail::{IdRange, IdRanges};
 use hutch_privsep::Channel;
@@ -46,13 +48,15 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
     let upstream = upstream_proxy::of(arguments.upstream_proxy.as_ref())?;
     let (listener, address) = bind(arguments.listen).context("--listen")?;
     let metrics = arguments.metrics_listen.map(bind).transpose().context("--metrics-listen")?;
+    let folder = arguments.ca_dir.as_deref();
+    let authority = folder.map(authority).transpose()?;
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
     // On this thread, with which the process ends.
     let id = ids.as_ref().map(IdRange::base);
-    let (process, channel) = spawn(id, Audience::Starter, Outside::new(upstream), false)?;
+    let (process, channel) = spawn(id, Audience::Starter, Outside::new(upstream), authority.is_some())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("runtime")?;
     runtime.block_on(async {
         let stop = signals::to_stop()?;
@@ -66,11 +70,16 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
             channel.send(&Order::Metrics, &[metrics.as_fd()]).await.context("the proxy")?;
             eprintln!("hutch: metrics at http://{address}/metrics");
         }
+        // Before the first sandbox.
+        if let Some(keys) = &authority {
+            channel.send(&Order::CommonAuthority { keys: keys.clone() }, &[]).await.context("the proxy")?;
+        }
         let (results, plugin) = mpsc::channel(1);
         if let Some(image) = arguments.probe_image.clone() {
             tokio::spawn(probe::repeat(client.clone(), own, image, results));
         }
-        let gateway = Gateway::new(client, channel, key, process, plugin);
+        let served = Served::new(client.clone(), key, authority.is_some());
+        let gateway = Gateway::new(client, channel, served, process, plugin);
         tokio::select! {
             () = stop.wait() => Ok(()),
             ended = gateway.run(listener, address) => ended,
@@ -82,6 +91,15 @@ fn bind(address: SocketAddr) -> anyhow::Result<(OwnedFd, SocketAddr)> {
     let listener = TcpListener::bind(address).with_context(|| address.to_string())?;
     let address = listener.local_addr()?;
     Ok((listener.into(), address))
+}
+
+/// Reads the authority by which TLS ends here: certificate and key, in the files of a Secret of type `kubernetes.io/tls`.
+fn authority(folder: &Path) -> anyhow::Result<AuthorityKeys> {
+    let named = || format!("--ca-dir {}", folder.display());
+    let read = |file: &str| {
+        std::fs::read_to_string(folder.join(file)).with_context(|| format!("{}: {file}", named()))
+    };
+    AuthorityKeys::read(&read("tls.crt")?, &read("tls.key")?).with_context(named)
 }
 
 /// Events of a typed watch.
@@ -110,11 +128,10 @@ impl Gateway {
     fn new(
         client: Client,
         channel: Channel,
-        key: TokenKey,
+        served: Served,
         process: Process,
         plugin: mpsc::Receiver<Plugin>,
     ) -> Gateway {
-        let served = Served::new(client.clone(), key);
         let (objects, strangers) = (Objects::default(), HashMap::new());
         Gateway { client, channel, objects, served, strangers, plugin, _process: process }
     }

@@ -45,6 +45,7 @@ mod token;
 mod up;
 mod upstream_proxy;
 mod user;
+mod vault;
 
 use std::process::ExitCode;
 
@@ -54,6 +55,9 @@ fn main() -> ExitCode {
     }
     if egress::is_this() {
         return egress::main();
+    }
+    if vault::is_this() {
+        return vault::main();
     }
     if broker::is_this() {
         return broker::main();

@@ -90,6 +90,7 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
         spec.mounts.extend(trust.mounts()?);
     }
     let hidden = hide::mounts(&arguments.deny_read, &spec, &workspace.path)?;
+    network.check_sources(&spec, &hidden)?;
     let protections = protect(arguments, &workspace, &mut spec)?;
     spec.mounts.extend(hidden);
     let options = RunOptions {

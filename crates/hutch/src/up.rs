@@ -9,8 +9,11 @@ mod audit;
 mod broker;
 mod egress;
 pub(crate) mod front;
+mod issuer;
 mod messages;
 mod root;
+mod sources;
+mod vault;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use hutch_jail::NetworkPlan;
 use hutch_kubelet::{Duplex, PodId, StreamError};
-use hutch_policy::{Facts, Level, Peer};
+use hutch_policy::{Credential, Facts, Level, Peer, Provider};
 use tokio::sync::oneshot;
 
 /// Memory of a container that names no limit, in bytes. A container whose request is larger gets its request.
@@ -94,6 +94,10 @@ pub trait Egress: Send + Sync + 'static {
     fn set_levels(&self, pod: &str, levels: Vec<Arc<Level>>);
     /// Sets the Services through which a Pod of this namespace reaches other Pods. Connections through others end.
     fn set_peers(&self, pod: &str, namespace: &str, peers: Vec<Peer>);
+    /// Returns the placeholders of credentials, in their order. A sandbox always gets the same ones.
+    fn placeholders(&self, sandbox: &str, offers: &[Offer]) -> BoxFuture<'_, Result<Vec<String>, String>>;
+    /// Sets the credentials of a Pod that is served, in place of earlier ones.
+    fn set_credentials(&self, holder: Holder, offers: Vec<Offer>);
     /// Forgets a Pod.
     fn end(&self, pod: &str);
     /// Resolves with the next news.
@@ -109,8 +113,37 @@ pub enum EgressNews {
         /// Text of the event.
         line: String,
     },
+    /// A credential of a Pod has no value.
+    NotIssued {
+        /// The Pod.
+        pod: String,
+        /// Text of the event.
+        line: String,
+    },
     /// A Pod connects to another one.
     Dial(PeerRequest),
+}
+
+/// Credential that the policies of a Pod offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Name of the policy.
+    pub policy: String,
+    /// Credential.
+    pub credential: Credential,
+    /// Its provider; `None` if there is none.
+    pub provider: Option<Arc<Provider>>,
+}
+
+/// Pod that has credentials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The Pod.
+    pub pod: PodId,
+    /// Name of its sandbox, as in [`Egress::trust`].
+    pub sandbox: String,
+    /// Name of its ServiceAccount.
+    pub account: String,
 }
 
 /// Request of a Pod for a connection to another one.

@@ -43,7 +43,7 @@ mod volumes;
 
 pub use config::{
     Bundle, Config, ContainerChange, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews,
-    EmbeddedService, Handler, Journal, PeerRefusal, PeerRequest, ServiceKind,
+    EmbeddedService, Handler, Holder, Journal, Offer, PeerRefusal, PeerRequest, ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;

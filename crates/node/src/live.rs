@@ -10,7 +10,7 @@ use hutch_kubelet::PodId;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
-use crate::config::{Journal, ServiceKind};
+use crate::config::{Journal, Offer, ServiceKind};
 use crate::container::Running;
 use crate::files::Files;
 use crate::gate::Gate;
@@ -78,6 +78,8 @@ struct Inner {
     /// Effect of its policies; `None` without a proxy.
     enforced: Option<Enforced>,
     files: FileState,
+    /// Credentials that its policies offer.
+    offers: Arc<Vec<Offer>>,
 }
 
 impl Live {
@@ -168,6 +170,21 @@ impl Live {
             drop(inner);
             self.updates.send_modify(|_| ());
         }
+    }
+
+    /// Sets the credentials that its policies offer. Its task then gives its containers their placeholders.
+    pub(crate) fn set_offers(&self, offers: Vec<Offer>) {
+        let mut inner = self.inner();
+        if *inner.offers != offers {
+            inner.offers = Arc::new(offers);
+            drop(inner);
+            self.updates.send_modify(|_| ());
+        }
+    }
+
+    /// Returns the credentials that its policies offer: the same object as long as they do not change.
+    pub(crate) fn offers(&self) -> Arc<Vec<Offer>> {
+        self.inner().offers.clone()
     }
 
     pub(crate) fn enforced(&self) -> Option<Enforced> {

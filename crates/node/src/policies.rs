@@ -4,6 +4,7 @@
 //! nothing.
 
 mod about;
+mod credentials;
 mod fresh;
 mod known;
 mod peers;
@@ -28,7 +29,7 @@ use kube::{Api, ResourceExt};
 use tokio::io::Interest;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::config::{Egress, EgressNews, PeerRefusal, PeerRequest};
+use crate::config::{Egress, EgressNews, Offer, PeerRefusal, PeerRequest};
 use crate::dial::enter;
 use crate::live::{Enforced, Live};
 use crate::shared::{PolicyNews, Shared};
@@ -61,6 +62,8 @@ struct Served {
     /// Time at which the levels change by themselves.
     until: Option<Timestamp>,
     facts: hutch_policy::Facts,
+    /// Credentials whose values the proxy gets.
+    granted: Arc<Vec<Offer>>,
     events: u32,
 }
 
@@ -89,6 +92,7 @@ pub(crate) async fn run(
     let mut templates = watch(&client, &ApiResource::erase::<SandboxTemplate>(&()));
     let mut sandboxes = watch_metadata::<Sandbox>(&client);
     let services: Api<Service> = Api::all(client.clone());
+    let mut providers = watch(&client, &policies_of_kind("CredentialProvider"));
     let mut services = watcher(services, watcher::Config::default()).default_backoff().boxed();
     let mut this = Policies {
         node: node.clone(),
@@ -116,6 +120,7 @@ pub(crate) async fn run(
             }
             Some(Ok(event)) = templates.next() => this.known.objects.templates.take(event, TemplateFacts::of),
             Some(Ok(event)) = sandboxes.next() => this.sandbox(event),
+            Some(Ok(event)) = providers.next() => this.known.providers.take(event, credentials::provider),
             Some(Ok(event)) = services.next() => this.known.services.take(event, ServiceFacts::of),
         };
         if changed {
@@ -162,6 +167,7 @@ impl Policies {
             peers: Vec::new(),
             until: None,
             facts: hutch_policy::Facts::default(),
+            granted: Arc::default(),
             events: 0,
         };
         let served = self.served.entry(uid).or_insert_with(new);
@@ -233,16 +239,17 @@ impl Policies {
     /// Takes news of the proxy.
     fn heed(&mut self, news: EgressNews) {
         match news {
-            EgressNews::Refused { pod, line } => self.report(&pod, line),
+            EgressNews::Refused { pod, line } => self.report(&pod, "EgressRefused", line),
+            EgressNews::NotIssued { pod, line } => self.report(&pod, "CredentialNotIssued", line),
             EgressNews::Dial(request) => self.dial(request),
         }
     }
 
-    /// Makes an event about a connection of a Pod.
-    fn report(&mut self, pod: &str, line: String) {
+    /// Makes an event about the network of a Pod.
+    fn report(&mut self, pod: &str, reason: &'static str, line: String) {
         if let Some(served) = self.served.get_mut(pod).filter(|served| served.events < EVENTS) {
             served.events += 1;
-            self.node.events.warning(&served.live.pod(), "EgressRefused", line);
+            self.node.events.warning(&served.live.pod(), reason, line);
         }
     }
 
@@ -268,7 +275,7 @@ impl Policies {
                         "would refuse {}.{}:{port}: {why}, but it only observes",
                         service.1, service.0
                     );
-                    self.report(&pod, line);
+                    self.report(&pod, "EgressRefused", line);
                 }
                 tokio::spawn(async move {
                     let connected = tokio::time::timeout(DIAL, connect(&live, port)).await;
@@ -298,11 +305,14 @@ async fn connect(live: &Arc<Live>, port: u16) -> Result<[OwnedFd; 2], PeerRefusa
     Ok([stream.into(), theirs])
 }
 
-/// Gives a Pod the rules for files and the levels that it should have.
+/// Gives a Pod the rules for files, the levels and the credentials that it should have.
 fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served) {
     let (pod, now) = (served.live.pod(), Timestamp::now());
     let (mut found, mut enforced) = known.levels(&pod, now);
     let files = known.files(&pod, now).filter(|_| served.fresh);
+    // Before the rules for files are known, which is when a container may start.
+    let (offers, mistakes) = known.offers(&found.levels);
+    served.live.set_offers(offers);
     let problem = files.and_then(|files| served.live.require_files(Arc::new(files)));
     if let Some(message) = node.cannot_capture.clone().or(problem).filter(|_| enforced.holds) {
         found.levels.clear();
@@ -310,6 +320,7 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
     } else if let Some(closed) = served.live.closed_files() {
         enforced.message.push_str(&format!("; {closed}"));
     }
+    mistakes.iter().for_each(|mistake| enforced.message.push_str(&format!("; {mistake}")));
     served.until = found.until;
     if served.attached {
         let facts = known.objects.facts(&pod);
@@ -322,6 +333,14 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
         if !same {
             egress.set_levels(&served.live.id.uid, found.levels.clone());
             served.levels = found.levels;
+        }
+        let granted = match enforced.holds && !known.is_pooled(&pod) {
+            true => served.live.offers(),
+            false => Arc::default(),
+        };
+        if granted != served.granted {
+            egress.set_credentials(credentials::holder(&served.live, &pod), granted.to_vec());
+            served.granted = granted;
         }
     }
     served.live.set_enforced(enforced);

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use hutch_api::trust::VARIABLES;
 use hutch_image::Resolved;
 use hutch_kubelet::PodId;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -10,18 +11,6 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 /// Files in which distributions keep the authorities.
 const FILES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
-/// Variables that name the file, for OpenSSL and Go, Python's requests and pip, curl, Node, git, cargo, clients of AWS, Deno.
-const VARIABLES: [&str; 9] = [
-    "SSL_CERT_FILE",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "NODE_EXTRA_CA_CERTS",
-    "GIT_SSL_CAINFO",
-    "PIP_CERT",
-    "CARGO_HTTP_CAINFO",
-    "AWS_CA_BUNDLE",
-    "DENO_CERT",
-];
 /// Maximum bytes of the uid of a Sandbox in the name of an authority.
 const UID: usize = 64;
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::budget::Time;
 use crate::destination::{Decision, Destination};
 use crate::host::Host;
-use crate::http::PathPattern;
+use crate::http::{PathPattern, covers_path};
 use crate::pattern::HostPattern;
 use crate::ports::PortRange;
 use crate::rule::EgressRule;
@@ -87,6 +87,17 @@ pub struct Binding {
     /// The value may also stand in bodies of JSON and of forms.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub body: bool,
+    /// The value is a secret access key of AWS. It stands in no request: the proxy signs with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aws: Option<Aws>,
+}
+
+/// How requests for AWS are signed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Aws {
+    /// Name of the credential that has the access key id.
+    pub access_key_id: String,
 }
 
 /// Source of a value on the machine of the caller.
@@ -135,7 +146,7 @@ impl Binding {
 
     /// Returns true if the value may stand in requests with this path.
     pub fn covers_path(&self, path: &crate::request::Path) -> bool {
-        self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.matches(path.as_str()))
+        self.paths.is_empty() || covers_path(&self.paths, path, false)
     }
 
     /// Returns the content of the header, in which the value takes the place of `{}`.
@@ -175,6 +186,9 @@ impl Credential {
             if length > ENTRIES {
                 return invalid(name, format!("at most {ENTRIES} entries"));
             }
+        }
+        if self.binding.aws.is_some() && (header.is_some() || self.binding.body) {
+            return invalid(".aws", "has no effect with `header` or `body`: the value only signs".to_owned());
         }
         match (header, format) {
             (None, Some(_)) => return invalid(".format", "has no effect without `header`".to_owned()),
@@ -229,6 +243,13 @@ pub(crate) fn check_all(all: &[Credential], administers: bool, observes: bool) -
         if credential.env.is_some() && earlier.iter().any(|other| other.env == credential.env) {
             return refuse(field(".env"), "is there twice".to_owned());
         }
+        let is_id = |other: &Credential, name: &str| other.name == name && other.binding.aws.is_none();
+        if let Some(Aws { access_key_id }) = &credential.binding.aws
+            && !all.iter().any(|other| is_id(other, access_key_id))
+        {
+            let why = format!("{access_key_id:?} is not another credential of this policy");
+            return refuse(field(".aws.accessKeyId"), why);
+        }
     }
     Ok(())
 }
@@ -244,10 +265,16 @@ pub(crate) fn check_for_command(all: &[Credential]) -> Result<(), Mistake> {
     }
 }
 
-/// Refuses all credentials.
+/// Refuses sources of the caller's machine, which a server does not have.
 pub(crate) fn check_for_server(all: &[Credential]) -> Result<(), Mistake> {
-    let why = "a server has no credentials for sandboxes in this version; `hutch run` and `hutch egress` do";
-    if all.is_empty() { Ok(()) } else { Err(("spec.credentials".to_owned(), why.to_owned())) }
+    match all.iter().position(|one| one.source.is_some()) {
+        Some(index) => {
+            let why =
+                "only a command has `source`; a server needs `provider`, the name of a CredentialProvider";
+            Err((format!("spec.credentials[{index}].source"), why.to_owned()))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns true if one of the credentials may go to the destination, so that its requests must be read.
@@ -286,7 +313,7 @@ fn is_format(format: &str) -> bool {
         && format.trim() == format
 }
 
-fn is_variable(name: &str) -> bool {
+pub(crate) fn is_variable(name: &str) -> bool {
     let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     (1..=NAME).contains(&name.len())
         && name.starts_with(letter)
@@ -327,6 +354,9 @@ mod tests {
             (credential(r#""env": "A", "expires": "soon""#), "is not a time"),
             (credential(r#""env": "A", "value": "secret""#), "unknown field `value`"),
             (credential(r#""env": "A", "shape": "Stripe""#), "unknown variant"),
+            (credential(r#""env": "A", "aws": {"accessKeyId": "github"}"#), "spec.credentials[0].aws.accessKeyId: "),
+            (credential(r#""header": "X", "aws": {"accessKeyId": "x"}"#), "spec.credentials[0].aws: has no effect"),
+            (credential(r#""env": "A", "aws": {"key": "x"}"#), "unknown field `key`"),
             (
                 r#"{"credentials": [{"name": "A", "provider": "x", "hosts": ["a.example"], "env": "A"}]}"#.into(),
                 "spec.credentials[0].name: ",
@@ -371,7 +401,22 @@ mod tests {
     }
 
     #[test]
-    fn server_refuses_credentials_and_a_command_those_of_providers() {
+    fn parameters_of_a_path_do_not_widen_a_binding() {
+        let level = policy(&credential(r#""env": "A", "paths": ["/repos*/a"]"#)).unwrap();
+        let binding = &level.credentials[0].binding;
+        for (path, covered) in
+            [("/repos/a", true), ("/repos-2/a", true), ("/repos-2;x/a", true), ("/reposx;/b;/a", false)]
+        {
+            let read = crate::request::Path::read(path).unwrap();
+            assert_eq!(binding.covers_path(&read), covered, "{path}");
+        }
+        let level = policy(&credential(r#""env": "A", "paths": ["/*admin"]"#)).unwrap();
+        let hidden = crate::request::Path::read("/user;admin").unwrap();
+        assert!(!level.credentials[0].binding.covers_path(&hidden), "a server reads /user");
+    }
+
+    #[test]
+    fn server_refuses_sources_of_a_command_and_a_command_providers() {
         let object = |source: &str| -> PolicyObject {
             let text = format!(
                 r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "p"}}, "spec":
@@ -381,8 +426,9 @@ mod tests {
         };
         let own = object(r#""source": {"env": "T"}"#);
         assert_eq!(own.check_for_command(), Ok(()));
-        assert_eq!(own.check_for_server().unwrap_err().field, "spec.credentials");
-        let provided = object(r#""provider": "x""#).check_for_command().unwrap_err();
-        assert_eq!(provided.field, "spec.credentials[0].provider");
+        assert_eq!(own.check_for_server().unwrap_err().field, "spec.credentials[0].source");
+        let provided = object(r#""provider": "x""#);
+        assert_eq!(provided.check_for_server(), Ok(()));
+        assert_eq!(provided.check_for_command().unwrap_err().field, "spec.credentials[0].provider");
     }
 }

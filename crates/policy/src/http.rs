@@ -294,28 +294,29 @@ impl HttpRule {
         // Without `websocket` an entry denies these requests too.
         let upgrade = self.websocket == request.websocket || (denies && !self.websocket);
         method
-            && (self.paths.is_empty() || self.covers_path(request.path, denies))
+            && (self.paths.is_empty() || covers_path(&self.paths, request.path, denies))
             && upgrade
             && self.query.iter().all(query)
             && self.headers.iter().all(header)
             && self.body.as_ref().is_none_or(|body| covers(body, request, denies))
     }
 
-    fn covers_path(&self, path: &Path, denies: bool) -> bool {
-        let covers = |path: &str| self.paths.iter().any(|pattern| pattern.matches(path));
-        match path.without_parameters() {
-            None => covers(path.as_str()),
-            Some(plain) if denies => covers(path.as_str()) || covers(plain),
-            Some(plain) => {
-                let mut matching = self.paths.iter().filter(|pattern| pattern.matches(path.as_str()));
-                matching.any(|pattern| pattern.has_parameters() || covers(plain))
-            }
-        }
-    }
-
     /// Returns the maximum length of a body that the entry allows.
     pub(crate) fn max_body(&self) -> u64 {
         self.body.as_ref().and_then(|body| body.max_bytes).map_or(u64::MAX, |bytes| bytes.count())
+    }
+}
+
+/// Returns true if one of the patterns covers the path. One that allows covers it also without the parameters of its segments.
+pub(crate) fn covers_path(patterns: &[PathPattern], path: &Path, denies: bool) -> bool {
+    let covers = |path: &str| patterns.iter().any(|pattern| pattern.matches(path));
+    match path.without_parameters() {
+        None => covers(path.as_str()),
+        Some(plain) if denies => covers(path.as_str()) || covers(plain),
+        Some(plain) => {
+            let mut matching = patterns.iter().filter(|pattern| pattern.matches(path.as_str()));
+            matching.any(|pattern| pattern.has_parameters() || covers(plain))
+        }
     }
 }
 

@@ -26,6 +26,7 @@ mod object;
 mod pattern;
 mod peer;
 mod ports;
+mod provider;
 mod request;
 mod rule;
 mod scanner;
@@ -37,7 +38,7 @@ pub use address::{Forbidden, check_address, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
-pub use credential::{Binding, Credential, PLACE, Shape, Source};
+pub use credential::{Aws, Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
     Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
     reads_calls, scanners,
@@ -56,10 +57,11 @@ pub use object::{InvalidPolicy, Kind, PolicyObject};
 pub use pattern::{HostPattern, InvalidPattern};
 pub use peer::{Closed, Peer, decide_peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use ports::{InvalidPorts, PortRange};
+pub use provider::{Provider, ProviderObject, ProviderSource, SecretKey, TokenSource, VaultSource};
 pub use request::{AmbiguousPath, Call, Path, Request};
 pub use rule::{EgressRule, Protocol, Tls, Traffic};
 pub use scanner::{ScanAction, ScanRules, ScannerRules};
 pub use stored::{
     Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
 };
-pub use usable::{may_use, offered};
+pub use usable::{is_opened, may_use, offered, unambiguous};

@@ -129,6 +129,11 @@ impl PolicyObject {
         self.spec.applies_to.as_ref()
     }
 
+    /// Returns the names of the providers of its credentials.
+    pub fn providers(&self) -> impl Iterator<Item = &str> {
+        self.spec.credentials.iter().filter_map(|credential| credential.provider.as_deref())
+    }
+
     /// Checks the policy.
     ///
     /// # Errors

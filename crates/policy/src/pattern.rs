@@ -51,6 +51,16 @@ pub enum HostPattern {
 }
 
 impl HostPattern {
+    /// Returns a name that the pattern covers.
+    pub(crate) fn example(&self) -> HostName {
+        let (label, parent) = match self {
+            HostPattern::Exact(name) => return name.clone(),
+            HostPattern::Label { start, end, parent } => (format!("{start}x{end}"), parent),
+            HostPattern::Below(parent) => ("x".to_owned(), parent),
+        };
+        format!("{label}.{parent}").parse().unwrap_or_else(|_| parent.clone())
+    }
+
     /// Returns true if the pattern covers the name.
     pub fn matches(&self, name: &HostName) -> bool {
         match self {

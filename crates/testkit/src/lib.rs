@@ -32,6 +32,8 @@ pub enum Need {
     Curl,
     /// `buildah` on the path.
     Buildah,
+    /// HashiCorp's `vault` on the path. CI does not have it: its build takes too long.
+    Vault,
     /// `git` on the path.
     Git,
     /// `node` on the path.
@@ -46,6 +48,8 @@ pub enum Need {
     Tunnels,
     /// `python3` and gRPC for it, as `scripts/install-test-tools` brings it.
     Grpcio,
+    /// `python3` and boto3 for it, as `scripts/install-test-tools` brings it.
+    Boto3,
     /// `python3`, gRPC for it and the package `k8s-agent-sandbox` 1.0.8, as `scripts/install-test-tools` brings them.
     SandboxClient,
     /// The same with what its asynchronous half needs, also as `scripts/install-test-tools` brings it.
@@ -77,6 +81,9 @@ impl Need {
                 let missing = KUBERNETES.into_iter().any(|name| tool(name).is_none());
                 missing.then_some("needs a Kubernetes control plane (scripts/install-test-tools)")
             }
+            Need::Vault => {
+                on_path("vault").is_none().then_some("needs vault (scripts/install-test-tools vault)")
+            }
             Need::Buildah => on_path("buildah").is_none().then_some("needs buildah"),
             Need::Curl => on_path("curl").is_none().then_some("needs curl"),
             Need::Git => on_path("git").is_none().then_some("needs git"),
@@ -97,6 +104,10 @@ impl Need {
             Need::Grpcio => {
                 let there = on_path("python3").is_some() && python_package("grpc").is_dir();
                 (!there).then_some("needs python3 and grpcio (scripts/install-test-tools)")
+            }
+            Need::Boto3 => {
+                let there = on_path("python3").is_some() && python_package("boto3").is_dir();
+                (!there).then_some("needs python3 and boto3 (scripts/install-test-tools)")
             }
             Need::SandboxClient => Need::Grpcio.missing().or_else(|| {
                 let there = python_package("1.0.8").is_dir();
@@ -120,8 +131,8 @@ fn imports(modules: &str) -> bool {
     python.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// The folder of a Python package that `scripts/install-test-tools` brings: `grpc`, `async`, or a release of
-/// `k8s-agent-sandbox`.
+/// The folder of a Python package that `scripts/install-test-tools` brings: `grpc`, `async`, `boto3`, or a release
+/// of `k8s-agent-sandbox`.
 pub fn python_package(name: &str) -> PathBuf {
     PathBuf::from(format!("{}/../../.tools/python/{name}", env!("CARGO_MANIFEST_DIR")))
 }
@@ -181,6 +192,9 @@ macro_rules! need {
     (runsc) => {
         $crate::Need::Runsc
     };
+    (vault) => {
+        $crate::Need::Vault
+    };
     (kubectl) => {
         $crate::Need::Kubectl
     };
@@ -219,6 +233,9 @@ macro_rules! need {
     };
     (grpcio) => {
         $crate::Need::Grpcio
+    };
+    (boto3) => {
+        $crate::Need::Boto3
     };
     (sandbox_client) => {
         $crate::Need::SandboxClient

@@ -1,11 +1,12 @@
 //! Policies of sandboxes: what their schema cannot say.
 
 use hutch_api::annotation::POLICIES;
-use hutch_policy::{PolicyObject, policy_names};
+use hutch_policy::{PolicyObject, ProviderObject, policy_names};
 use hutch_store::Page;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::access::Action;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
@@ -59,12 +60,46 @@ fn is_named(call: &Call, policy: &str) -> bool {
 /// Maximum bytes of the spec of a policy.
 const POLICY_BYTES: usize = 64 << 10;
 
-/// Checks a policy as its readers do. Those would close every sandbox in its reach.
+/// Plural of the providers of credentials.
+const PROVIDERS: &str = "credentialproviders";
+
+/// Refuses a new or changed policy with credentials of a provider that the caller may not use. Other kinds pass.
+pub(crate) fn check_use(call: &Call, before: Option<&Value>, object: &Value) -> Result<(), Failure> {
+    if call.kind().group != GROUP || call.kind().plural == PROVIDERS {
+        return Ok(());
+    }
+    // Each field of the spec says where a value goes, or which sandboxes use it.
+    if before.is_some_and(|before| before.get("spec") == object.get("spec")) {
+        return Ok(());
+    }
+    // What is no policy is refused later.
+    let Ok(policy) = PolicyObject::deserialize(object) else { return Ok(()) };
+    let namespace = call.namespace.as_deref().unwrap_or_default();
+    let denied = policy.providers().find(|name| {
+        let using = Action::on("use", GROUP, PROVIDERS, name).inside(namespace);
+        !call.core.access.decide(&call.identity, &using).allowed
+    });
+    let Some(name) = denied else { return Ok(()) };
+    let user = &call.identity.name;
+    let why = format!(
+        "spec.credentials: user {user:?} cannot use credentialproviders.{GROUP} {name:?} in the namespace {namespace:?}: \
+         that needs the verb \"use\""
+    );
+    Err(Failure::forbidden(call.kind(), policy.name(), &why, Vec::new()))
+}
+
+/// Checks a policy, or a provider of credentials, as its readers do. Those would close every sandbox in its reach.
 pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
     let invalid = |field: String, reason: String| {
         let cause = Cause::new("FieldValueInvalid", field, reason);
         Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]))
     };
+    if kind.plural == PROVIDERS {
+        return match serde_path_to_error::deserialize::<_, ProviderObject>(object) {
+            Err(error) => invalid(error.path().to_string(), error.inner().to_string()),
+            Ok(provider) => provider.check().or_else(|error| invalid(error.field, error.reason)),
+        };
+    }
     match serde_path_to_error::deserialize::<_, PolicyObject>(object) {
         Err(error) => invalid(error.path().to_string(), error.inner().to_string()),
         Ok(policy) => {

@@ -1,57 +1,11 @@
-use std::sync::Mutex;
 use std::time::Duration;
 
 use axum::body::Body;
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
 use super::*;
+use crate::journal::memory::Records;
 use crate::{ApiServer, Config};
-
-/// Log in memory, which takes a record when its gate is open.
-pub(super) struct Records {
-    events: Arc<Mutex<Vec<Value>>>,
-    pub(super) gate: Arc<Semaphore>,
-}
-
-impl Records {
-    pub(super) fn new(open: usize) -> Arc<Records> {
-        Arc::new(Records { events: Arc::default(), gate: Arc::new(Semaphore::new(open)) })
-    }
-
-    pub(super) fn events(&self) -> Vec<Value> {
-        self.events.lock().unwrap().clone()
-    }
-
-    pub(super) fn clear(&self) {
-        self.events.lock().unwrap().clear();
-    }
-}
-
-impl Audit for Records {
-    fn is_strict(&self) -> bool {
-        false
-    }
-
-    fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>> {
-        self.enqueue(record).map(Ok).boxed()
-    }
-
-    fn enqueue(&self, record: Record) -> BoxFuture<'static, ()> {
-        let (events, gate) = (self.events.clone(), self.gate.clone());
-        async move {
-            let _place = gate.acquire().await.unwrap();
-            events.lock().unwrap().push(serde_json::from_slice(record.as_bytes()).unwrap());
-        }
-        .boxed()
-    }
-
-    fn push(&self, record: Record) {
-        self.events.lock().unwrap().push(serde_json::from_slice(record.as_bytes()).unwrap());
-    }
-}
 
 async fn server(log: &Arc<Records>) -> ApiServer {
     let server = ApiServer::open(Config::default()).await.unwrap();

@@ -71,7 +71,7 @@ mod tests {
     use hutch_audit::event::LogEvent;
 
     use super::*;
-    use crate::audit::tests::Records;
+    use crate::journal::memory::Records;
 
     #[tokio::test]
     async fn flood_of_refused_logins_is_folded_by_address_and_second() {

@@ -72,6 +72,7 @@ pub(crate) async fn insert(
         admission::rbac::default_references(&mut object);
         admission::escalation::check(call, None, &object)?;
     }
+    admission::policy::check_use(call, None, &object)?;
     if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
         admission::certificate_request::create(call, &mut object)?;
     }

@@ -68,6 +68,7 @@ pub(crate) async fn modify(
             admission::rbac::default_references(&mut wanted);
             admission::escalation::check(call, Some(&current), &wanted)?;
         }
+        admission::policy::check_use(call, Some(&current), &wanted)?;
         let pinned = preconditions(kind, &current, &wanted)?;
         let mut next = settle(call, part, &current, wanted)?;
         let subresource = if part == Part::Status { "status" } else { "" };

@@ -147,7 +147,15 @@ async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
     match action {
         Action::CreateVolume(claim) => create(&ctx.volumes, claim).await,
         Action::PatchVolume(name, patch) => ctx.volumes.patch(&key.beside(&name), patch).await.map(drop),
-        Action::CreatePod(pod) => create(&ctx.pods, pod).await,
+        Action::CreatePolicy(policy) => create(&ctx.policies, policy).await,
+        Action::PatchPolicy(name, patch) => ctx.policies.patch(&key.beside(&name), patch).await.map(drop),
+        Action::DeletePolicy(name) => ctx.policies.delete(&key.beside(&name), None).await,
+        Action::CreatePod(pod) => {
+            if let Some(gateway) = &ctx.config.gateway {
+                gateway.prepare(&ctx.bundles, &key.namespace).await?;
+            }
+            create(&ctx.pods, pod).await
+        }
         Action::PatchPod(name, patch) | Action::SyncPod(name, patch) => {
             ctx.pods.patch(&key.beside(&name), patch).await.map(drop)
         }

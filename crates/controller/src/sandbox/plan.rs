@@ -3,16 +3,20 @@
 use hutch_api::{ShutdownPolicy, annotation, condition::message};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::{Located, Observed, expiry, pod, service, sleep, volume};
+use super::{Located, Observed, expiry, network, pod, service, sleep, volume};
 
 /// Write to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
     CreateVolume(Box<PersistentVolumeClaim>),
     PatchVolume(String, Value),
+    CreatePolicy(Box<NetworkPolicy>),
+    PatchPolicy(String, Value),
+    DeletePolicy(String),
     CreatePod(Box<Pod>),
     PatchPod(String, Value),
     /// Patches labels and annotations of a Pod that the Sandbox owns already: may wait for further changes.
@@ -43,7 +47,11 @@ impl Action {
     pub(super) fn part(&self) -> Part {
         match self {
             Action::CreateVolume(_) | Action::PatchVolume(..) => Part::Volumes,
-            Action::CreatePod(_)
+            // A Pod does not start before its network is closed.
+            Action::CreatePolicy(_)
+            | Action::PatchPolicy(..)
+            | Action::DeletePolicy(_)
+            | Action::CreatePod(_)
             | Action::PatchPod(..)
             | Action::SyncPod(..)
             | Action::DeletePod(_)
@@ -95,7 +103,12 @@ fn live(observed: &Observed, plan: &mut Plan) {
         plan.problems.push((Part::Pod, message::multiple_pods(count)));
         return;
     }
-    let noted = if observed.is_suspended() { suspend(observed, plan) } else { pod::plan(observed, plan) };
+    let closed = network::plan(observed, plan);
+    let noted = match observed.is_suspended() {
+        true => suspend(observed, plan),
+        false if closed => pod::plan(observed, plan),
+        false => None,
+    };
     let current = observed.sandbox.annotations().get(annotation::POD_NAME);
     if let Some(noted) = noted
         && noted.as_ref() != current

@@ -98,6 +98,11 @@ fn desired(sandbox: &Sandbox, pool_eviction: bool, gateway: Option<&Gateway>) ->
     }
 }
 
+/// Returns true if the Pod gets the label by which the NetworkPolicy of a template selects it.
+pub(super) fn has_template(sandbox: &Sandbox) -> bool {
+    labels(sandbox).0.contains_key(label::TEMPLATE_REF_HASH)
+}
+
 /// Returns all labels that the controller sets on the Pod, and the user's keys among them, joined.
 fn labels(sandbox: &Sandbox) -> (Strings, String) {
     let template = sandbox.spec.pod_template.metadata.labels.iter().flatten();

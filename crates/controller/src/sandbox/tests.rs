@@ -1,5 +1,6 @@
 mod conditions;
 mod ends;
+mod networks;
 mod passes;
 mod pods;
 mod services;
@@ -66,6 +67,7 @@ fn observed(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Se
         volumes,
         sandbox,
         pool_eviction: true,
+        policy: None,
         gateway: None,
     }
 }
@@ -76,6 +78,9 @@ fn steps(observed: &Observed) -> Vec<String> {
     let actions = actions.iter().map(|action| match action {
         Action::CreateVolume(claim) => format!("create volume {}", claim.name_any()),
         Action::PatchVolume(name, _) => format!("adopt volume {name}"),
+        Action::CreatePolicy(policy) => format!("create policy {}", policy.name_any()),
+        Action::PatchPolicy(name, _) => format!("patch policy {name}"),
+        Action::DeletePolicy(name) => format!("delete policy {name}"),
         Action::CreatePod(pod) => format!("create pod {}", pod.name_any()),
         Action::PatchPod(name, _) => format!("patch pod {name}"),
         Action::SyncPod(name, _) => format!("sync pod {name}"),

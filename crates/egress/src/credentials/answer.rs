@@ -4,9 +4,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::HeaderValue;
-use http::header::{self, HeaderMap};
+use http::header::{self, HeaderMap, HeaderName};
 use http::response::Parts;
+use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
 
@@ -15,10 +15,10 @@ use super::redact::Redactor;
 use crate::body::Body;
 use crate::refusal::Reason;
 
-/// Returns an answer without the values of the request.
+/// Returns an answer without the values of the request. `parts` are as the server has sent them.
 ///
 /// # Errors
-/// The server has compressed it although it was not to.
+/// It is encoded, or only a part: a value could not be found in it.
 pub(crate) fn answer(placed: Placed, parts: &mut Parts, body: Body) -> Result<Body, Reason> {
     if placed.pairs.is_empty() {
         return Ok(body);
@@ -28,16 +28,41 @@ pub(crate) fn answer(placed: Placed, parts: &mut Parts, body: Body) -> Result<Bo
     if http_body::Body::is_end_stream(&body) {
         return Ok(body);
     }
-    let identity = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
-    if !parts.headers.get_all(header::CONTENT_ENCODING).iter().all(identity) {
-        let why = "the answer is compressed, so no credential can be removed from it";
-        return Err(Reason::Ambiguous(why.to_owned()));
+    if let Some(how) = hidden(parts) {
+        let why = format!("the answer is {how}, so no credential can be removed from it");
+        return Err(Reason::Ambiguous(why));
     }
     parts.headers.remove(header::CONTENT_LENGTH);
     Ok(Redacted { body, redactor, trailers: None, ended: false }.boxed_unsync())
 }
 
+/// Returns how the body is sent in which a value could not be found.
+fn hidden(parts: &Parts) -> Option<&'static str> {
+    let only = |name: HeaderName, plain: &[&str]| {
+        let is_plain = |coding: &str| plain.iter().any(|plain| coding.trim().eq_ignore_ascii_case(plain));
+        let is_plain = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.split(',').all(is_plain));
+        parts.headers.get_all(name).iter().all(is_plain)
+    };
+    if !only(header::CONTENT_ENCODING, &["", "identity"]) {
+        return Some("compressed");
+    }
+    if !only(header::TRANSFER_ENCODING, &["", "identity", "chunked"]) {
+        return Some("compressed on its way");
+    }
+    let kind = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let in_parts = kind.to_ascii_lowercase().starts_with(b"multipart/byteranges");
+    let is_part =
+        parts.status == StatusCode::PARTIAL_CONTENT || parts.headers.contains_key(header::CONTENT_RANGE);
+    (is_part || in_parts).then_some("only a part")
+}
+
+/// Removes headers with a value in their name, and redacts the others.
 fn redact(headers: &mut HeaderMap, redactor: &Redactor) {
+    let named: Vec<HeaderName> =
+        headers.keys().filter(|name| redactor.whole(name.as_str().as_bytes()).is_some()).cloned().collect();
+    for name in named {
+        headers.remove(name);
+    }
     for value in headers.values_mut() {
         if let Some(found) = redactor.whole(value.as_bytes()) {
             *value = HeaderValue::from_bytes(&found).unwrap_or_else(|_| HeaderValue::from_static(""));

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use zeroize::Zeroizing;
 
 use super::encode::{json, percent};
-use super::{Placed, contains};
+use super::{Issued, Placed, contains};
 use crate::body::{Body, full};
 use crate::refusal::Reason;
 
@@ -33,12 +33,10 @@ pub(crate) async fn filled(placed: &mut Placed, headers: &HeaderMap, body: Body)
         kind if kind == "application/json" || kind.ends_with("+json") => json,
         _ => return Ok(body),
     };
-    let bytes = whole(body).await?;
+    let long = || Reason::Ambiguous(format!("its body is longer than {BODY} bytes, so it has no credential"));
+    let bytes = whole(body, BODY).await?.ok_or_else(long)?;
     let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(full(bytes)) };
-    let mut filled = Zeroizing::new(text.to_owned());
-    for one in &placed.in_body {
-        filled = Zeroizing::new(filled.replace(&one.placeholder, &Zeroizing::new(form(one.value.expose()))));
-    }
+    let filled = fill(text, &placed.in_body, form);
     if let Some(headers) = &mut placed.headers {
         // It is counted anew.
         headers.remove(header::CONTENT_LENGTH);
@@ -47,19 +45,27 @@ pub(crate) async fn filled(placed: &mut Placed, headers: &HeaderMap, body: Body)
     Ok(full(Bytes::from_owner(filled)))
 }
 
-async fn whole(mut body: Body) -> Result<Bytes, Reason> {
+/// Returns a text with the values of these credentials in this form.
+pub(super) fn fill(text: &str, credentials: &[Issued], form: fn(&str) -> String) -> Zeroizing<String> {
+    let mut filled = Zeroizing::new(text.to_owned());
+    for one in credentials {
+        filled = Zeroizing::new(filled.replace(&one.placeholder, &Zeroizing::new(form(one.value.expose()))));
+    }
+    filled
+}
+
+/// Reads a body; `None` if it is longer.
+pub(super) async fn whole(mut body: Body, most: usize) -> Result<Option<Bytes>, Reason> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Reason::Ambiguous(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > BODY {
-            return Err(Reason::Ambiguous(format!(
-                "its body is longer than {BODY} bytes, so it has no credential"
-            )));
+        if bytes.len() + data.len() > most {
+            return Ok(None);
         }
         bytes.extend_from_slice(&data);
     }
-    Ok(bytes.into())
+    Ok(Some(bytes.into()))
 }
 
 /// Reports a placeholder of the credential of this name.

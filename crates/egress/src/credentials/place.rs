@@ -11,8 +11,9 @@ use http::uri::PathAndQuery;
 use hutch_policy::{Destination, Level, Moment, PLACE, may_use};
 use zeroize::Zeroizing;
 
-use super::encode::{json, percent, without_percent};
+use super::encode::{forms, percent, without_percent};
 use super::redact::Pair;
+use super::sign::Signing;
 use super::{Issued, Set};
 use crate::refusal::Reason;
 
@@ -24,12 +25,14 @@ pub(crate) struct Placed {
     pub(super) pairs: Vec<Pair>,
     /// Credentials that may stand in the body.
     pub(super) in_body: Vec<Issued>,
+    /// Signature to be made for AWS.
+    pub(super) signing: Option<Signing>,
     /// Placeholders that end the request where they stand in its body, and the names of their credentials.
     pub(crate) foreign: Vec<(String, String)>,
 }
 
 /// Credentials that one request may use, and those that it may not, with the reason.
-struct Judged<'a> {
+pub(super) struct Judged<'a> {
     open: Vec<&'a Issued>,
     closed: Vec<(&'a Issued, &'static str)>,
 }
@@ -62,6 +65,7 @@ pub(crate) fn place(
     }
     let mut placed = Placed::default();
     judged.refuse(set, parts.uri.path().as_bytes(), "a path cannot have it")?;
+    placed.signing = Signing::find(set, &judged, parts)?;
     placed.target = judged.target(set, parts)?;
     placed.headers = judged.headers(set, parts, &mut placed.pairs)?;
     if set.covers(destination) && request.tls {
@@ -70,7 +74,7 @@ pub(crate) fn place(
         // Parts of an answer could split a value.
         headers.remove(header::RANGE);
         headers.remove(header::IF_RANGE);
-        set.of(destination).for_each(|one| placed.pairs.extend(pairs(one)));
+        set.of(destination).for_each(|one| placed.pairs.extend(forms(one.value.expose(), &one.placeholder)));
     }
     if set.covers(destination) && request.websocket {
         let why = "the host has a credential, and frames of a WebSocket cannot be redacted";
@@ -78,12 +82,12 @@ pub(crate) fn place(
     }
     placed.in_body = judged.open.iter().filter(|one| one.binding.body).map(|one| (*one).clone()).collect();
     // One that is bound to this host but stays in the body arrives as a placeholder, which is worth nothing.
-    let foreign = set.0.iter().filter(|one| !one.binding.covers(destination));
+    let foreign = set.0.iter().filter(|one| !one.covers(destination));
     placed.foreign = foreign.map(|one| (one.placeholder.clone(), one.name.clone())).collect();
     Ok(placed)
 }
 
-fn refusal(one: &Issued, why: &str) -> Reason {
+pub(super) fn refusal(one: &Issued, why: &str) -> Reason {
     Reason::Credential(one.name.clone(), why.to_owned())
 }
 
@@ -94,7 +98,8 @@ impl Judged<'_> {
         found.map_or(Ok(()), |one| Err(refusal(one, self.why(one).unwrap_or(why))))
     }
 
-    fn why(&self, one: &Issued) -> Option<&'static str> {
+    /// Returns why a credential may not be used.
+    pub(super) fn why(&self, one: &Issued) -> Option<&'static str> {
         self.closed.iter().find(|(closed, _)| closed.name == one.name).map(|(_, why)| *why)
     }
 
@@ -110,6 +115,9 @@ impl Judged<'_> {
         while let Some(one) = set.found_in(replaced.as_deref().map_or(text, String::as_str).as_bytes()) {
             if let Some(why) = self.why(one) {
                 return Err(refusal(one, why));
+            }
+            if one.binding.aws.is_some() {
+                return Err(refusal(one, "it only signs requests for AWS"));
             }
             let bound = one.binding.header.as_deref();
             if bound
@@ -203,7 +211,7 @@ fn secret(one: &Issued, text: &str) -> Result<HeaderValue, Reason> {
     sensitive(text).ok_or_else(|| refusal(one, "its value cannot stand in a header"))
 }
 
-fn sensitive(text: &str) -> Option<HeaderValue> {
+pub(super) fn sensitive(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)
@@ -211,18 +219,4 @@ fn sensitive(text: &str) -> Option<HeaderValue> {
 
 fn pair(value: &str, placeholder: &str) -> Pair {
     Pair { value: Zeroizing::new(value.as_bytes().to_vec()), placeholder: placeholder.as_bytes().to_vec() }
-}
-
-/// Returns the forms in which a server may answer with the value.
-fn pairs(one: &Issued) -> Vec<Pair> {
-    let (value, placeholder) = (one.value.expose(), one.placeholder.as_str());
-    let mut pairs = vec![pair(value, placeholder)];
-    for encoded in [percent(value), json(value)].map(Zeroizing::new) {
-        if *encoded != value {
-            pairs.push(pair(&encoded, placeholder));
-        }
-    }
-    let encoded = Zeroizing::new(STANDARD.encode(value));
-    pairs.push(pair(encoded.trim_end_matches('='), STANDARD.encode(placeholder).trim_end_matches('=')));
-    pairs
 }

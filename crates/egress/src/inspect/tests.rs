@@ -36,6 +36,14 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::
     text.push_str(&format!("\n{}", String::from_utf8_lossy(&body)));
     let response = Response::builder().header("alt-svc", "h3=\":443\"").header("x-kept", "1");
     let mut response = response.body(Full::new(text.into())).unwrap();
+    // A client chooses what else the server answers.
+    for value in parts.headers.get_all("x-answer") {
+        let (name, value) = value.to_str().unwrap().split_once('=').unwrap();
+        response.headers_mut().append(http::HeaderName::try_from(name).unwrap(), value.parse().unwrap());
+    }
+    if let Some(status) = parts.headers.get("x-status") {
+        *response.status_mut() = http::StatusCode::from_bytes(status.as_bytes()).unwrap();
+    }
     if let Some(value) = parts.headers.get("x-reason") {
         response.extensions_mut().insert(hyper::ext::ReasonPhrase::try_from(value.as_bytes()).unwrap());
     }
@@ -97,7 +105,7 @@ impl Site {
         let (sender, refused) = mpsc::unbounded_channel();
         let report = Box::new(move |refusal| drop(sender.send(refusal)));
         let sandbox = Sandbox::new(levels(port, rules, budget), way, report, Box::new(|_| ()));
-        sandbox.set_authority(&keys).unwrap();
+        sandbox.set_authority(Arc::new(Authority::new(&keys).unwrap()));
         Site { sandbox, keys, port, refused }
     }
 
@@ -384,7 +392,7 @@ async fn server_that_is_not_trusted_gets_no_request() {
     let site = Site::new(GET).await;
     let way = Arc::new(Way::new(site.keys.certificate.clone().into_bytes(), None));
     let sandbox = Sandbox::new(levels(site.port, GET, ""), way, Box::new(|_| ()), Box::new(|_| ()));
-    sandbox.set_authority(&site.keys).unwrap();
+    sandbox.set_authority(Arc::new(Authority::new(&site.keys).unwrap()));
     let site = Site { sandbox, ..site };
     let answer = site.get("/simple/").await;
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("TLS to the server"), "{answer}");

@@ -134,6 +134,7 @@ fn placeholder_of_a_credential_is_no_secret() {
         placeholder,
         value: Secret::new("another-value".into()),
         binding: serde_json::from_str(r#"{"hosts": ["api.example"]}"#).unwrap(),
+        bounds: None,
         ends: None,
     };
     let scan = scan.ignoring(&Set(vec![issued]));

@@ -1,4 +1,4 @@
-//! Authorities of sandboxes on disk, sealed under a key of the machine.
+//! Authorities of sandboxes on disk, sealed under a key of the machine, and placeholders, which are derived from it.
 //!
 //! The name of the sandbox is part of what is authenticated, so one file cannot stand in for another one. Files are not
 //! synchronized: after a loss of power every sandbox starts again, and one whose file is damaged gets a new authority.
@@ -9,8 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, Nonce, RandomizedNonceKey};
+use aws_lc_rs::hmac;
 use hutch_egress::{AuthorityKeys, DAYS};
 use serde::{Deserialize, Serialize};
+
+use super::Place;
+use crate::credentials::placeholder;
 
 /// File of the machine's key, and its bytes.
 const KEY: &str = "machine.key";
@@ -32,6 +36,8 @@ const NAME_BYTES: usize = 200;
 pub(super) struct Vault {
     folder: PathBuf,
     key: RandomizedNonceKey,
+    /// Key from which placeholders are derived.
+    placeholders: hmac::Key,
 }
 
 /// An authority as it is sealed.
@@ -62,6 +68,8 @@ impl Vault {
             }
             Err(error) => return Err(error),
         };
+        let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), b"placeholders of credentials");
+        let placeholders = hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref());
         let key = RandomizedNonceKey::new(&AES_256_GCM, &key).map_err(|_| {
             let length = key.len();
             invalid(format!(
@@ -70,7 +78,7 @@ impl Vault {
         })?;
         let folder = folder.join(AUTHORITIES);
         std::fs::create_dir_all(&folder)?;
-        Ok(Vault { folder, key })
+        Ok(Vault { folder, key, placeholders })
     }
 
     /// Returns the names of all sandboxes that have an authority.
@@ -108,6 +116,27 @@ impl Vault {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the placeholder of a credential of a sandbox: always the same one, so that what programs keep of it stays of
+    /// use.
+    pub(super) fn placeholder(&self, sandbox: &str, place: &Place) -> String {
+        let mut bytes = Vec::new().into_iter();
+        let mut block = 0_u32;
+        placeholder(place.shape, &mut |below| {
+            loop {
+                let Some(byte) = bytes.next() else {
+                    let of = serde_json::json!([sandbox, place, block]).to_string();
+                    bytes = hmac::sign(&self.placeholders, of.as_bytes()).as_ref().to_vec().into_iter();
+                    block += 1;
+                    continue;
+                };
+                // The bytes beyond the last multiple would favor the first letters.
+                if usize::from(byte) < 256 - 256 % below {
+                    break usize::from(byte) % below;
+                }
+            }
+        })
     }
 
     fn file(&self, name: &str) -> io::Result<PathBuf> {
@@ -231,6 +260,31 @@ mod tests {
         std::fs::write(folder.path().join(KEY), "short").unwrap();
         let error = Vault::open(folder.path()).err().unwrap().to_string();
         assert!(error.contains("machine.key: 5 bytes"), "{error}");
+    }
+
+    #[test]
+    fn placeholder_is_of_one_credential_and_sandbox_and_stays_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |policy: &str, name: &str| Place {
+            policy: policy.into(),
+            name: name.into(),
+            shape: hutch_policy::Shape::Anthropic,
+        };
+        let of =
+            |sandbox: &str, place: &Place| Vault::open(folder.path()).unwrap().placeholder(sandbox, place);
+        let first = of("default.a", &place("p", "c"));
+        assert!(first.starts_with("sk-ant-api03-") && first.len() == 108, "{first}");
+        assert_eq!(of("default.a", &place("p", "c")), first);
+        for (sandbox, policy, name) in [
+            ("default.b", "p", "c"),
+            ("default.a", "q", "c"),
+            ("default.a", "p", "d"),
+            ("default.ap", "", "c"),
+        ] {
+            assert_ne!(of(sandbox, &place(policy, name)), first, "{sandbox} {policy} {name}");
+        }
+        let elsewhere = tempfile::tempdir().unwrap();
+        assert_ne!(Vault::open(elsewhere.path()).unwrap().placeholder("default.a", &place("p", "c")), first);
     }
 
     #[test]

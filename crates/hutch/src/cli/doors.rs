@@ -36,8 +36,8 @@ pub(crate) struct EgressArguments {
     #[arg(long, value_name = "CIDR", value_parser = crate::allow::private, conflicts_with = "cluster")]
     pub(crate) allow_private: Vec<Cidr>,
     /// Folder of the certificate authority by which TLS ends at the proxy, where rules read requests; created when missing.
-    /// Clients must trust DIR/ca.pem.
-    #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
+    /// Clients must trust DIR/ca.pem. With --cluster: folder with tls.crt and tls.key, as a Secret is mounted.
+    #[arg(long, value_name = "DIR")]
     pub(crate) ca_dir: Option<PathBuf>,
     /// Connect through this HTTP proxy: http://[USER:PASSWORD@]HOST:PORT. The default is the variable HUTCH_UPSTREAM_PROXY,
     /// which other users of the machine cannot see.

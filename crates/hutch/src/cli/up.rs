@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::quantity;
 use crate::upstream_proxy::ProxyUrl;
+use crate::vault::Address;
 
 /// Mode of the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
@@ -59,6 +60,21 @@ pub(crate) struct UpArguments {
     /// happens before its record is on the disk.
     #[arg(long, value_enum, value_name = "MODE", default_value = "on")]
     pub(crate) audit: AuditMode,
+    /// Folder of the files that a CredentialProvider may name with `file`; without it, none. Only its owner may write in it.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) credentials_dir: Option<PathBuf>,
+    /// Variable of this program that a CredentialProvider may name with `env`. Repeatable.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) credential_env: Vec<String>,
+    /// Vault from which a CredentialProvider may take values with `vault`: https://HOST[:PORT].
+    #[arg(long, value_name = "URL", requires = "vault_token_file")]
+    pub(crate) vault: Option<Address>,
+    /// File with the token for Vault; it is read again for each request.
+    #[arg(long, value_name = "FILE", requires = "vault")]
+    pub(crate) vault_token_file: Option<PathBuf>,
+    /// File with the authorities that may sign the certificate of Vault; the default is those of the machine.
+    #[arg(long, value_name = "FILE", requires = "vault")]
+    pub(crate) vault_ca_file: Option<PathBuf>,
     /// Address at which /metrics is served, for Prometheus: the counters of the proxy of all sandboxes. Port 0 picks a free
     /// one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
@@ -80,6 +96,11 @@ impl UpArguments {
             image_dir: None,
             upstream_proxy: None,
             audit: AuditMode::On,
+            credentials_dir: None,
+            credential_env: Vec::new(),
+            vault: None,
+            vault_token_file: None,
+            vault_ca_file: None,
             metrics_listen: None,
         }
     }

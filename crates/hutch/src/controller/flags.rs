@@ -57,6 +57,7 @@ pub(crate) struct Flags {
     pub(crate) tracing: bool,
     pub(crate) egress_gateway: String,
     pub(crate) egress_gateway_token_key_file: String,
+    pub(crate) egress_gateway_ca_file: String,
     pub(crate) kubeconfig: String,
     /// Given flags that have an effect only in a Go program.
     ignored: Vec<&'static str>,
@@ -98,6 +99,7 @@ impl Default for Flags {
             tracing: false,
             egress_gateway: String::new(),
             egress_gateway_token_key_file: String::new(),
+            egress_gateway_ca_file: String::new(),
             kubeconfig: String::new(),
             ignored: Vec::new(),
         }

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use hutch_controller::{Gateway, TokenKey};
 use hutch_serve::error_text;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client};
 
 use super::flags::Flags;
+use crate::egress::{Outside, certificates};
 
 /// Place of a gateway.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +46,28 @@ pub(super) async fn of(
             Gateway::behind(&service, port, key).map_err(anyhow::Error::msg).with_context(named)?
         }
     };
+    let gateway = match flags.egress_gateway_ca_file.as_str() {
+        "" => gateway,
+        file => {
+            let named = || format!("--egress-gateway-ca-file={file}");
+            let bundle = bundle(Path::new(file), &Outside::new(None)).with_context(named)?;
+            gateway.trusting(bundle).map_err(anyhow::Error::msg).with_context(named)?
+        }
+    };
     Ok(Some(Arc::new(gateway)))
+}
+
+/// Returns the certificates of the file, and behind them those of the machine: programs in the Pods know no others.
+fn bundle(file: &Path, outside: &Outside) -> anyhow::Result<String> {
+    let authority = certificates(&std::fs::read(file)?);
+    if authority.is_empty() {
+        bail!("it has no certificate; it must be PEM");
+    }
+    let public = outside.bundle().context("the public certificates")?;
+    if public.is_empty() {
+        bail!("there are no public certificates: name a file with them in the variable SSL_CERT_FILE");
+    }
+    Ok(String::from_utf8([authority, public].concat())?)
 }
 
 fn place(url: &str) -> anyhow::Result<Place> {
@@ -70,6 +92,26 @@ fn place(url: &str) -> anyhow::Result<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bundle_has_both_kinds_of_certificates_and_never_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let certificate =
+            |text: &str| format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n");
+        let (own, public) = (certificate("OWN"), certificate("PUBLIC"));
+        let key = "-----BEGIN PRIVATE KEY-----\nSECRET\n-----END PRIVATE KEY-----\n";
+        let outside = |text: &str| Outside { authorities: Some(file("public", text)), ..Outside::default() };
+        let both = bundle(&file("own", &(own.clone() + key)), &outside(&(public.clone() + key)));
+        assert_eq!(both.unwrap(), own.clone() + &public);
+        assert!(bundle(&file("none", key), &outside(&public)).is_err());
+        let error = bundle(&file("own", &own), &outside("")).unwrap_err();
+        assert!(error.to_string().contains("SSL_CERT_FILE"), "{error}");
+    }
 
     #[test]
     fn gateway_is_an_address_or_a_service() {

@@ -7,8 +7,8 @@ use hutch_privsep::Channel;
 /// Maximum bytes of an order that a tenant influences.
 const ORDER: usize = 128 << 10;
 
-/// Sends an order. Tenants decide how large levels, facts and peers are: of one that is too large, the strictest is sent, so
-/// that it concerns its own sandbox alone.
+/// Sends an order. Tenants decide how large levels, facts, credentials and peers are: of one that is too large, the
+/// strictest is sent, so that it concerns its own sandbox alone.
 pub(crate) async fn send(channel: &Channel, order: Order) -> std::io::Result<()> {
     let bytes = serde_json::to_vec(&order).map_or(usize::MAX, |bytes| bytes.len());
     let order = if bytes <= ORDER { order } else { strictest(order) };
@@ -24,6 +24,7 @@ fn strictest(order: Order) -> Order {
         }
         Order::Facts { sandbox, .. } => Order::Facts { sandbox, facts: hutch_policy::Facts::default() },
         Order::Peers { sandbox, namespace, .. } => Order::Peers { sandbox, namespace, peers: Vec::new() },
+        Order::Credentials { sandbox, .. } => Order::Credentials { sandbox, credentials: Vec::new() },
         other => other,
     }
 }

@@ -1,8 +1,9 @@
 //! The condition of a Pod that says whether its policies are enforced. The controller copies it to the Sandbox.
 
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
+use hutch_api::trust::CONFIG_MAP;
 use hutch_attach::{Closed, Objects};
-use hutch_policy::Applying;
+use hutch_policy::{Applying, Level};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -38,7 +39,7 @@ pub(super) struct Condition {
 pub(super) fn condition(
     pod: &Pod,
     objects: &Objects,
-    plugin: Plugin,
+    (plugin, ends_tls): (Plugin, bool),
     found: Result<&Applying, &Closed>,
 ) -> Condition {
     let not = |reason, message| Condition { holds: false, reason, message };
@@ -50,17 +51,34 @@ pub(super) fn condition(
         return not("NotEnforced", format!("{why}: programs that ignore the gateway may reach the network"));
     }
     let names: Vec<&str> = found.levels.iter().map(|level| level.name.as_str()).collect();
-    if reads_requests(found.levels.iter().map(AsRef::as_ref)) {
-        let names = names.join(", ");
-        let message =
-            format!("of {names}, rules that read requests allow nothing: TLS does not end at the gateway");
-        return not("PolicyNotEnforceable", message);
+    if let Some(why) = unusable(pod, found, ends_tls) {
+        return not("PolicyNotEnforceable", format!("of {}, {why}", names.join(", ")));
     }
     if names.is_empty() {
         return Condition { holds: true, reason: "NoPolicy", message: "no policy applies: no egress".into() };
     }
     let message = format!("egress through the gateway as allowed by each of: {}", names.join(", "));
     Condition { holds: true, reason: "Enforced", message }
+}
+
+/// Returns which rules have no effect.
+fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Option<&'static str> {
+    let levels = || found.levels.iter().map(AsRef::as_ref);
+    if levels().any(|level: &Level| !level.credentials.is_empty()) {
+        return Some("credentials are not used: the gateway has none");
+    }
+    if !reads_requests(levels()) {
+        return None;
+    }
+    if !ends_tls {
+        return Some("rules that read requests allow no TLS: the gateway has no --ca-dir");
+    }
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let trusts = volumes.into_iter().any(|volume| volume.name == CONFIG_MAP && volume.config_map.is_some());
+    (!trusts).then_some(
+        "rules that read requests allow no TLS: the Pod does not trust the gateway; it may be older than \
+         --egress-gateway-ca-file of the controller, and must then be replaced",
+    )
 }
 
 /// Returns why no NetworkPolicy closes the network of a Pod.
@@ -73,8 +91,10 @@ fn open(pod: &Pod, objects: &Objects, plugin: Plugin) -> Option<&'static str> {
         Plugin::Enforces => {}
     }
     let subject = objects.subject(pod)?;
-    let Some(template) = objects.template(&subject.namespace, subject.template.as_ref()) else {
-        return Some("the Sandbox has no template, and so no NetworkPolicy");
+    // Without a template, the Sandbox has a NetworkPolicy of its own.
+    let name = subject.template.as_ref()?;
+    let Some(template) = objects.template(&subject.namespace, Some(name)) else {
+        return Some("the template of the Sandbox is gone, and its NetworkPolicy with it");
     };
     template.unmanaged.then_some("the NetworkPolicy of the template is unmanaged")
 }

@@ -14,8 +14,8 @@ use hutch_policy::{Applying, Facts, Level};
 use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use kube::runtime::watcher;
-use kube::{Client, ResourceExt};
 
 use super::condition::{Conditions, Plugin, condition};
 use crate::egress::orders::send;
@@ -25,9 +25,24 @@ struct Known {
     number: u64,
     /// Namespace and name.
     name: String,
-    addresses: Vec<IpAddr>,
+    client: Client,
     levels: Vec<Arc<Level>>,
     facts: Facts,
+}
+
+/// How the proxy recognizes a Pod.
+#[derive(Debug, PartialEq)]
+struct Client {
+    addresses: Vec<IpAddr>,
+    token: TokenHash,
+}
+
+impl Client {
+    /// A Pod may get another owner, and then has the token of another Sandbox at the same address.
+    fn of(pod: &Pod, key: &TokenKey) -> Client {
+        let owner = owner::sandbox(pod).map(|owner| owner.uid.as_str()).unwrap_or_default();
+        Client { addresses: addresses(pod), token: TokenHash::of(key.token(owner).as_bytes()) }
+    }
 }
 
 /// The Pods of Sandboxes.
@@ -43,10 +58,12 @@ pub(super) struct Served {
     until: Option<Timestamp>,
     conditions: Conditions,
     pub(super) plugin: Plugin,
+    /// The gateway has an authority.
+    ends_tls: bool,
 }
 
 impl Served {
-    pub(super) fn new(client: Client, key: TokenKey) -> Served {
+    pub(super) fn new(client: kube::Client, key: TokenKey, ends_tls: bool) -> Served {
         Served {
             key,
             pods: Mirror::default(),
@@ -56,6 +73,7 @@ impl Served {
             until: None,
             conditions: Conditions::new(client),
             plugin: Plugin::default(),
+            ends_tls,
         }
     }
 
@@ -121,12 +139,12 @@ impl Served {
         channel: &Channel,
     ) -> std::io::Result<()> {
         let found = objects.levels(pod, now);
-        self.conditions.set(pod, condition(pod, objects, self.plugin, found.as_ref()));
+        self.conditions.set(pod, condition(pod, objects, (self.plugin, self.ends_tls), found.as_ref()));
         let Applying { levels, until } = found.unwrap_or_default();
         self.until = [self.until, until].into_iter().flatten().min();
         // The creator is recorded by the API server of one machine. On a cluster, anyone may write the annotation.
         let facts = Facts { user: None, ..objects.facts(pod) };
-        let addresses = addresses(pod);
+        let client = Client::of(pod, &self.key);
         let uid = pod.uid().unwrap_or_default();
         let mut numbers = Vec::new();
         for level in &levels {
@@ -147,14 +165,12 @@ impl Served {
         if known.is_none_or(|known| known.facts != facts) {
             send(channel, Order::Facts { sandbox, facts: facts.clone() }).await?;
         }
-        if known.is_none_or(|known| known.addresses != addresses) {
-            let owner = owner::sandbox(pod).map(|owner| owner.uid.clone()).unwrap_or_default();
-            let token = TokenHash::of(self.key.token(&owner).as_bytes());
-            let addresses = addresses.clone();
+        if known.is_none_or(|known| known.client != client) {
+            let (addresses, token) = (client.addresses.clone(), client.token.clone());
             channel.send(&Order::Client { sandbox, addresses, token }, &[]).await?;
         }
         let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-        self.known.insert(uid, Known { number: sandbox, name, addresses, levels, facts });
+        self.known.insert(uid, Known { number: sandbox, name, client, levels, facts });
         Ok(())
     }
 
@@ -208,8 +224,12 @@ fn reduced(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     pod.metadata.annotations = None;
     pod.metadata.resource_version = None;
-    let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network);
-    pod.spec = Some(PodSpec { host_network, ..PodSpec::default() });
+    let spec = pod.spec.take().unwrap_or_default();
+    let volumes = spec.volumes.map(|mut volumes| {
+        volumes.retain(|volume| volume.name == hutch_api::trust::CONFIG_MAP);
+        volumes
+    });
+    pod.spec = Some(PodSpec { host_network: spec.host_network, volumes, ..PodSpec::default() });
     if let Some(status) = &mut pod.status {
         status.container_statuses = None;
         status.init_container_statuses = None;
@@ -234,6 +254,16 @@ mod tests {
             "status": status,
         });
         reduced(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn client_with_the_same_address_and_another_token_is_another_client() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let status = json!({"podIPs": [{"ip": "10.0.0.1"}]});
+        let client = |uid: &str| Client::of(&pod(status.clone(), false, uid), &key);
+        assert_eq!(client("u"), client("u"));
+        assert_ne!(client("u"), client("another"));
+        assert_eq!(client("u").addresses, client("another").addresses);
     }
 
     #[test]

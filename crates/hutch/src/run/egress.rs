@@ -4,15 +4,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use hutch_egress::{AuthorityKeys, FLAGS};
 use hutch_image::Resolved;
-use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
+use hutch_jail::{Error, IdRange, IdRanges, Mount, NetworkPlan, Spec};
 use hutch_policy::{
     Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject, ScanRules,
     ScannerRules,
 };
 
+use super::hide;
 use super::trust::Trust;
 use crate::allow::without_effect;
 use crate::cli::RunArguments;
@@ -78,8 +79,24 @@ impl Network {
             let twice = arguments.env.iter().any(|(other, _)| *other == name);
             ensure!(!twice, "--env {name}: a credential of --policy sets this variable; remove one of them");
         }
+        Wanted::warn_of_closed(&credentials, &levels);
         let outside = egress::Outside { credentials, ..egress::Outside::new(upstream) };
         Ok(Network { levels, outside, early: None, proxy: None, ids: None })
+    }
+
+    /// Refuses files with values that the jail shows.
+    pub(super) fn check_sources(&self, spec: &Spec, hidden: &[Mount]) -> anyhow::Result<()> {
+        for one in &self.outside.credentials {
+            if let Some(shown) = one.file().and_then(|file| hide::shown(file, spec, hidden)) {
+                bail!(
+                    "{}: source.file: the sandbox could read it as {}, which --workspace, --mount, --tools or the image \
+                     shows; move it elsewhere, or hide it with --deny-read",
+                    one.named(),
+                    shown.display()
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Returns the variables that have placeholders.

@@ -33,6 +33,13 @@ pub(super) fn mounts(paths: &[PathBuf], spec: &Spec, workspace: &Path) -> anyhow
     Ok(mounts)
 }
 
+/// Returns a path inside at which a file of the machine can be read, unless a hidden mount lies over it.
+pub(super) fn shown(file: &Path, spec: &Spec, hidden: &[Mount]) -> Option<PathBuf> {
+    let path = file.canonicalize().ok()?;
+    let is_hidden = |target: &Path| hidden.iter().any(|mount| target.starts_with(&mount.target));
+    places(&path, false, spec).into_iter().map(|(target, _)| target).find(|target| !is_hidden(target))
+}
+
 /// Returns the paths inside at which a file or folder of the machine shows, each with `true` for a folder. A mount that
 /// shows only a part of it is such a path itself.
 fn places(path: &Path, is_folder: bool, spec: &Spec) -> Vec<(PathBuf, bool)> {
@@ -127,6 +134,12 @@ mod tests {
         assert_eq!(hidden(&["work/sub/key"]).unwrap(), ["/work/sub/key"]);
         assert_eq!(hidden(&["link/key"]).unwrap(), ["/work/sub/key"], "by its own path");
         assert_eq!(hidden(&["work/sub", "work/sub/key"]).unwrap(), ["/work/sub/"], "once");
+        let shown = |name: &str, hidden: &[Mount]| super::shown(&folder.join(name), &spec, hidden);
+        assert_eq!(shown("link/key", &[]), Some("/work/sub/key".into()), "a link leads into a mount");
+        assert_eq!(shown("image/etc/key", &[]), Some("/etc/key".into()));
+        let over = super::mounts(&[folder.join("work/sub")], &spec, Path::new("/work")).unwrap();
+        assert_eq!(shown("work/sub/key", &over), None);
+        assert_eq!(shown("elsewhere", &[]), None);
         assert_eq!(hidden(&["data/deep"]).unwrap(), ["/one/deep/", "/two/deep/"], "in both mounts");
         assert_eq!(hidden(&["data"]).unwrap(), ["/one/", "/two/"]);
         assert_eq!(hidden(&["image/etc/key"]).unwrap(), ["/etc/key"]);

@@ -11,7 +11,7 @@ use hutch_jail::{IdRange, IdRanges};
 use hutch_privsep::Channel;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::broker::{Answer, Request, spawn};
+use crate::broker::{Answer, Place, Request, spawn};
 use crate::egress::Process;
 use crate::folder::DataFolder;
 
@@ -27,8 +27,8 @@ pub(super) struct Broker {
     requests: mpsc::UnboundedSender<Asked>,
 }
 
-/// A request, and the receiver of the authority.
-type Asked = (Request, Option<oneshot::Sender<Result<AuthorityKeys, String>>>);
+/// A request, and the receiver of its answer.
+type Asked = (Request, Option<oneshot::Sender<Answer>>);
 
 impl Broker {
     /// Starts the process. Returns also the names of the sandboxes that have an authority. To be called on a thread that
@@ -45,10 +45,32 @@ impl Broker {
 
     /// Returns the authority of a sandbox: the same one as long as it is not forgotten and does not end soon.
     pub(super) async fn authority(&self, sandbox: &str) -> Result<AuthorityKeys, String> {
+        match self.answer(Request::Authority(sandbox.to_owned())).await? {
+            Answer::Authority(keys) => Ok(keys),
+            Answer::Failed(why) => Err(format!("the authority of the sandbox: {why}")),
+            _ => Err("the broker gave another answer".to_owned()),
+        }
+    }
+
+    /// Returns the placeholders of credentials of a sandbox, in their order: always the same ones.
+    pub(super) async fn placeholders(
+        &self,
+        sandbox: &str,
+        places: Vec<Place>,
+    ) -> Result<Vec<String>, String> {
+        let count = places.len();
+        match self.answer(Request::Placeholders(sandbox.to_owned(), places)).await? {
+            Answer::Placeholders(all) if all.len() == count => Ok(all),
+            Answer::Failed(why) => Err(format!("the placeholders of credentials: {why}")),
+            _ => Err("the broker gave another answer".to_owned()),
+        }
+    }
+
+    async fn answer(&self, request: Request) -> Result<Answer, String> {
         let (sender, receiver) = oneshot::channel();
         let ended = || "the broker has ended".to_owned();
-        self.requests.send((Request::Authority(sandbox.to_owned()), Some(sender))).map_err(|_| ended())?;
-        receiver.await.map_err(|_| ended())?
+        self.requests.send((request, Some(sender))).map_err(|_| ended())?;
+        receiver.await.map_err(|_| ended())
     }
 
     /// Removes the authority of a sandbox.
@@ -78,7 +100,9 @@ impl Started {
                 Answer::Known(names) => known.extend(names),
                 Answer::Ready => break,
                 Answer::Failed(why) => bail!("the broker in {}: {why}", self.folder.display()),
-                Answer::Authority(_) | Answer::Forgotten => bail!("the broker answers without a request"),
+                Answer::Authority(_) | Answer::Forgotten | Answer::Placeholders(_) => {
+                    bail!("the broker answers without a request")
+                }
             }
         }
         self.running = Some((process, channel));
@@ -140,11 +164,7 @@ fn settle(asked: Option<Asked>, answer: Answer) {
     };
     match (receiver, answer) {
         // A Pod that has ended meanwhile does not need it.
-        (Some(receiver), Answer::Authority(keys)) => drop(receiver.send(Ok(keys))),
-        (Some(receiver), Answer::Failed(why)) => {
-            drop(receiver.send(Err(format!("the authority of the sandbox: {why}"))));
-        }
-        (Some(receiver), _) => drop(receiver.send(Err("the broker gave another answer".into()))),
+        (Some(receiver), answer) => drop(receiver.send(answer)),
         (None, Answer::Forgotten) => {}
         (None, answer) => tracing::warn!(?request, ?answer, "an authority is not removed"),
     }

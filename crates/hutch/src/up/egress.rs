@@ -3,11 +3,11 @@
 //! This side keeps the listeners, the levels and the names, so the next process serves what the last one did. Meanwhile
 //! connections wait at the listeners.
 
+mod dialed;
 mod news;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,15 +16,18 @@ use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_egress::control::Order;
-use hutch_egress::{AuthorityKeys, Reason, UpstreamProxy};
+use hutch_egress::{AuthorityKeys, Issued, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
-use hutch_node::{Bundle, EgressNews, PeerRefusal, PeerRequest};
+use hutch_node::{Bundle, EgressNews, Holder, Offer};
 use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::Channel;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc};
 
+use self::dialed::Dialed;
 use super::audit::AuditLog;
 use super::broker::Broker;
+use super::issuer::{Issuer, place};
+use super::sources::Sources;
 use crate::egress::orders::send;
 use crate::egress::{Audience, Outside, Process, reads_requests, spawn};
 use crate::folder::DataFolder;
@@ -42,7 +45,8 @@ const NEWS: usize = 64;
 
 /// The proxy of all Pods.
 pub(super) struct Egress {
-    broker: Broker,
+    broker: Arc<Broker>,
+    issuer: Issuer,
     /// Sandboxes that had an authority before this program started and may be gone.
     earlier: HashSet<String>,
     /// Certificates of the machine's authorities, PEM.
@@ -52,23 +56,16 @@ pub(super) struct Egress {
 }
 
 /// Change of what is served, for a Pod.
-enum Change {
+pub(super) enum Change {
     Serve(String, Vec<OwnedFd>),
     Levels(String, Vec<Arc<Level>>),
     Peers(String, String, Vec<Peer>),
     Dialed(Dialed),
     Authority(String, AuthorityKeys),
     Facts(String, Facts),
+    /// With the number of the task that issues them: those of an earlier one no longer count.
+    Credentials(String, u64, Vec<Issued>),
     End(String),
-}
-
-/// Answer to a request for a connection to another Pod.
-struct Dialed {
-    /// Number of the process that made the request: numbers of requests mean nothing to the next one.
-    process: u64,
-    sandbox: u64,
-    dial: u64,
-    answer: Result<[OwnedFd; 2], PeerRefusal>,
 }
 
 impl Egress {
@@ -79,13 +76,16 @@ impl Egress {
         upstream: Option<UpstreamProxy>,
         metrics: Option<OwnedFd>,
         audit: Option<Arc<AuditLog>>,
+        sources: Sources,
     ) -> anyhow::Result<Egress> {
         let (broker, earlier) = Broker::start(data).await?;
+        let broker = Arc::new(broker);
         let public = Outside::new(None).bundle().context("the machine's authorities")?.into();
         let ids = IdRanges::open(rand::random())?.take()?;
         let (process, channel) = start_process(&ids, upstream.clone())?;
         let (changes, receiver) = mpsc::unbounded_channel();
         let (news, received) = mpsc::channel(NEWS);
+        let issuer = Issuer::new(broker.clone(), Arc::new(sources), changes.clone(), news.clone());
         let supervisor = Supervisor {
             ids,
             upstream,
@@ -102,7 +102,7 @@ impl Egress {
         };
         supervisor.begin(&channel).await?;
         tokio::spawn(supervisor.run(process, channel, receiver));
-        Ok(Egress { broker, earlier, public, changes, news: Mutex::new(received) })
+        Ok(Egress { broker, issuer, earlier, public, changes, news: Mutex::new(received) })
     }
 
     fn change(&self, change: Change) {
@@ -133,6 +133,7 @@ impl hutch_node::Egress for Egress {
 
     fn forget(&self, sandbox: &str) {
         self.broker.forget(sandbox);
+        self.issuer.forget(sandbox);
     }
 
     fn forget_others(&self, sandboxes: &HashSet<String>) {
@@ -151,7 +152,17 @@ impl hutch_node::Egress for Egress {
         self.change(Change::Peers(pod.to_owned(), namespace.to_owned(), peers));
     }
 
+    fn placeholders(&self, sandbox: &str, offers: &[Offer]) -> BoxFuture<'_, Result<Vec<String>, String>> {
+        let (sandbox, places) = (sandbox.to_owned(), offers.iter().map(place).collect());
+        async move { self.broker.placeholders(&sandbox, places).await }.boxed()
+    }
+
+    fn set_credentials(&self, holder: Holder, offers: Vec<Offer>) {
+        self.issuer.set(holder, offers);
+    }
+
     fn end(&self, pod: &str) {
+        self.issuer.end(pod);
         self.change(Change::End(pod.to_owned()));
     }
 
@@ -193,26 +204,16 @@ impl Pod {
     }
 }
 
-impl Dialed {
-    async fn send(self, channel: &Channel) -> std::io::Result<()> {
-        let Dialed { sandbox, dial, answer, .. } = self;
-        let (failed, sockets) = match answer {
-            Ok(sockets) => (None, Vec::from(sockets)),
-            Err(PeerRefusal::Denied(why)) => (Some(Reason::Closed(why)), Vec::new()),
-            Err(PeerRefusal::Unreachable(why)) => (Some(Reason::Unreachable(why)), Vec::new()),
-        };
-        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        channel.send(&Order::Dialed { sandbox, dial, failed }, &sockets).await
-    }
-}
-
-/// Authority and facts of a Pod, served or not yet.
+/// Authority, facts and credentials of a Pod, served or not yet.
 #[derive(Default)]
 struct About {
     authority: Option<AuthorityKeys>,
     /// The process has it.
     sent: bool,
     facts: Facts,
+    credentials: Vec<Issued>,
+    /// Number of the task that has issued them.
+    issued_by: u64,
 }
 
 /// A level that the process knows, and the number of Pods that have it.
@@ -286,24 +287,6 @@ impl Supervisor {
         self.last
     }
 
-    /// Passes a request for a connection on to the node, and its answer back.
-    fn request(&self, (sandbox, dial): (u64, u64), pod: String, service: (String, String), port: NonZeroU16) {
-        let (answer, answered) = oneshot::channel();
-        let request = EgressNews::Dial(PeerRequest { pod, service, port, answer });
-        let busy = self.news.try_send(request).is_err();
-        let (process, changes) = (self.process, self.changes.clone());
-        tokio::spawn(async move {
-            let refusal = |text: &str| Err(PeerRefusal::Unreachable(text.to_owned()));
-            let answer = match busy {
-                true => refusal("too many connections are being made"),
-                false => answered.await.unwrap_or_else(|_| refusal("the Pod has ended")),
-            };
-            if let Some(changes) = changes.upgrade() {
-                let _ = changes.send(Change::Dialed(Dialed { process, sandbox, dial, answer }));
-            }
-        });
-    }
-
     async fn apply(&mut self, change: Change, channel: &Channel) -> std::io::Result<()> {
         match change {
             Change::Serve(uid, listeners) => {
@@ -358,11 +341,30 @@ impl Supervisor {
                     None => Ok(()),
                 }
             }
+            Change::Credentials(uid, task, issued) => self.issue(&uid, task, issued, channel).await,
             Change::End(uid) => {
                 self.about.remove(&uid);
                 self.end(&uid, channel).await
             }
         }
+    }
+
+    /// Gives a Pod the credentials that a task has issued, unless a later one has issued others.
+    async fn issue(
+        &mut self,
+        uid: &str,
+        task: u64,
+        issued: Vec<Issued>,
+        channel: &Channel,
+    ) -> std::io::Result<()> {
+        // One that has ended needs none.
+        let Some(pod) = self.pods.get(uid) else { return Ok(()) };
+        let about = self.about.entry(uid.to_owned()).or_default();
+        if task < about.issued_by || (about.issued_by, &about.credentials) == (task, &issued) {
+            return Ok(());
+        }
+        (about.issued_by, about.credentials) = (task, issued.clone());
+        send(channel, Order::Credentials { sandbox: pod.number, credentials: issued }).await
     }
 
     async fn end(&mut self, uid: &str, channel: &Channel) -> std::io::Result<()> {
@@ -447,8 +449,15 @@ impl Supervisor {
         let (sandbox, levels) = (pod.number, self.numbers(&pod.levels));
         channel.send(&Order::Levels { sandbox, levels }, &[]).await?;
         send(channel, pod.peers()).await?;
-        let facts = self.about.get(uid).map(|about| Order::Facts { sandbox, facts: about.facts.clone() });
-        for order in facts.into_iter().chain(self.authority(uid, sandbox, &pod.levels)) {
+        let about = self.about.get(uid).into_iter().flat_map(|about| {
+            let credentials = about.credentials.clone();
+            [
+                Order::Facts { sandbox, facts: about.facts.clone() },
+                Order::Credentials { sandbox, credentials },
+            ]
+        });
+        let about: Vec<_> = about.collect();
+        for order in about.into_iter().chain(self.authority(uid, sandbox, &pod.levels)) {
             send(channel, order).await?;
         }
         for names in pod.names.chunks(NAMES) {

@@ -25,6 +25,8 @@ use tokio::task::JoinHandle;
 use super::audit::AuditLog;
 use super::egress::Egress;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, send_start};
+use super::sources::{Allowed, Sources};
+use super::vault::Vault;
 use super::{NODE, STOP_LIMIT, front};
 use crate::cli::{AuditMode, UpArguments};
 use crate::folder::DataFolder;
@@ -179,6 +181,7 @@ async fn end(mut process: Process) {
 /// Starts both processes; returns when the API answers and Pods can be started. To be called on the main thread: the
 /// kernel ends the front with the thread that started it.
 pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
+    let allowed = Allowed::new(arguments.credentials_dir.as_deref(), &arguments.credential_env)?;
     let runtime_classes = runtime_classes(&arguments.runtime_class)?;
     let image_dir = arguments.image_dir.as_deref().map(image_dir).transpose()?;
     let upstream = crate::upstream_proxy::of(arguments.upstream_proxy.as_ref())?;
@@ -209,19 +212,19 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     sockets.extend(front_records.map(OwnedFd::from));
     // Last: when the front is killed, the kernel closes it after the listeners, so the next start finds their ports free.
     sockets.push(folder.lock()?);
-    let (process, channel) = spawn(&start, &sockets)?;
+    let (process, channel) = spawn(&start, &sockets, &arguments.credential_env)?;
     drop(sockets);
     let channel = Arc::new(channel);
     let records = audit.clone().zip(records).map(|(log, records)| tokio::spawn(log.receive(records.into())));
     let credentials = serving(&channel).await?;
     credentials.check().map_err(anyhow::Error::msg)?;
 
-    let egress = Egress::start(&folder, upstream, metrics, audit.clone())
-        .await
-        .context("the proxy of the sandboxes")?;
+    let client = hutch_serve::pair::client(requests, "default").await.context("the front")?;
+    let sources = Sources::new(client.clone(), allowed, Vault::start(arguments)?);
+    let egress = Egress::start(&folder, upstream, metrics, audit.clone(), sources).await;
+    let egress = egress.context("the proxy of the sandboxes")?;
     let services: FrontServices = ServiceKind::ALL.map(|kind| (kind, Arc::default())).into();
-    let embedded =
-        services.iter().map(|(kind, service)| (*kind, service.clone() as Arc<dyn EmbeddedService>));
+    let embedded = services.iter().map(|(kind, service)| (*kind, service.clone() as _));
     let config = hutch_node::Config {
         node_name: NODE.to_owned(),
         data_dir: folder.path().to_owned(),
@@ -236,9 +239,8 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         egress: Some(Arc::new(egress)),
         journal: audit.clone().map(|log| log as Arc<dyn hutch_node::Journal>),
     };
-    let messages = tokio::spawn(follow(channel.clone(), services));
-    let (shutdown, client) = (Shutdown::new(), hutch_serve::pair::client(requests, "default").await);
-    let node = Node::start(client.context("the front")?, config, shutdown.clone()).await;
+    let (shutdown, messages) = (Shutdown::new(), tokio::spawn(follow(channel.clone(), services)));
+    let node = Node::start(client, config, shutdown.clone()).await;
     let node = Arc::new(node.context("the node")?);
     let streams = tokio::spawn(hutch_privsep::serve(kubelet, node.clone()));
 
@@ -274,12 +276,16 @@ fn lines(
     lines
 }
 
-/// Starts the front with its first message. Its further standard streams are those of this process.
-fn spawn(start: &Start, sockets: &[OwnedFd]) -> anyhow::Result<(Process, Channel)> {
+/// Starts the front with its first message. Its further standard streams are those of this process, and so is its
+/// environment, without what is secret.
+fn spawn(start: &Start, sockets: &[OwnedFd], secret: &[String]) -> anyhow::Result<(Process, Channel)> {
     let (ours, theirs) = hutch_privsep::pair()?;
     let program = "/proc/self/exe";
     let mut command = Command::new(program);
     command.arg0(front::NAME).stdin(theirs).env_remove(crate::upstream_proxy::VARIABLE);
+    for name in secret {
+        command.env_remove(name);
+    }
     let process = Process(command.spawn().context("cannot start the front")?);
     // Dropping the command closes this process's copy of the front's end of the channel, so its end is visible.
     drop(command);

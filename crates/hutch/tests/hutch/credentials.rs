@@ -1,5 +1,7 @@
 //! Credentials: a server receives the value, and nothing in the sandbox has it.
 
+mod aws;
+
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Output, Stdio};
@@ -24,14 +26,19 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
+        Server::of("credentials.py", &[])
+    }
+
+    /// Starts the server of a fixture with these further arguments.
+    fn of(fixture: &str, arguments: &[&str]) -> Server {
         let site = Site::new();
         let path = |name: &str| site.folder.path().join(name);
         let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n");
         std::fs::write(path("hosts"), hosts).expect("written");
         authority(&path("public"), &["web.example", "other.example"]);
         let mut python = Command::new("python3");
-        python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/credentials.py"));
-        python.arg(SERVER).arg(path("public"));
+        python.arg(format!("{}/tests/hutch/fixtures/{fixture}", env!("CARGO_MANIFEST_DIR")));
+        python.arg(SERVER).arg(path("public")).args(arguments);
         let (peer, port) = with_port(python, &path("log"));
         Server { site, peer, port }
     }
@@ -66,7 +73,7 @@ impl Server {
 }
 
 /// Returns a process and all that descend from it, without the proxy.
-fn descendants(first: u32) -> Vec<u32> {
+pub(crate) fn descendants(first: u32) -> Vec<u32> {
     let parent = |pid: u32| -> Option<u32> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
@@ -86,19 +93,25 @@ fn descendants(first: u32) -> Vec<u32> {
     found.into_iter().filter(|pid| !is_proxy(pid)).collect()
 }
 
-/// Returns true if the text stands in the memory of a process.
-fn in_memory(pid: u32, text: &[u8]) -> bool {
+/// Returns true if one of the texts stands in the memory of a process.
+pub(crate) fn in_memory(pid: u32, texts: &[&str]) -> bool {
+    use std::io::Write;
     let Ok(memory) = std::fs::File::open(format!("/proc/{pid}/mem")) else { return false };
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.lines().filter(|line| line.contains(" rw")).any(|line| {
+    let mut grep = Command::new("grep");
+    grep.args(["-caF"]).args(texts.iter().flat_map(|text| ["-e", text]));
+    let mut grep = grep.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("grep");
+    let mut input = grep.stdin.take().expect("piped");
+    for line in maps.lines().filter(|line| line.contains(" rw")) {
         let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-        let Some((start, end)) = range else { return false };
+        let Some((start, end)) = range else { continue };
         let number = |text: &str| u64::from_str_radix(text, 16).unwrap_or(0);
         let mut bytes = vec![0; (number(end) - number(start)).min(64 << 20) as usize];
         let read = memory.read_at(&mut bytes, number(start)).unwrap_or(0);
-        let first = text[0];
-        (0..read).filter(|at| bytes[*at] == first).any(|at| bytes[at..read].starts_with(text))
-    })
+        input.write_all(&bytes[..read]).and_then(|()| input.write_all(b"\n")).expect("grep reads");
+    }
+    drop(input);
+    text(&grep.wait_with_output().expect("grep").stdout).trim() != "0"
 }
 
 #[test]
@@ -157,10 +170,10 @@ fn memory_of_no_process_but_the_proxy_has_the_value() {
         until("the command sleeps", || asleep().is_some());
         let sleeping = asleep().expect("it sleeps");
         // The search finds what is there.
-        assert!(in_memory(sleeping, b"GITHUB_TOKEN=ghp_"), "{caller:?}");
+        assert!(in_memory(sleeping, &["GITHUB_TOKEN=ghp_"]), "{caller:?}");
         let all = descendants(child.id());
         assert!(all.len() >= 3, "{all:?}");
-        let with: Vec<u32> = all.into_iter().filter(|pid| in_memory(*pid, VALUE.as_bytes())).collect();
+        let with: Vec<u32> = all.into_iter().filter(|pid| in_memory(*pid, &[VALUE])).collect();
         let named = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         assert!(with.is_empty(), "{caller:?}: {:?}", with.iter().map(named).collect::<Vec<_>>());
         child.kill().expect("killed");
@@ -207,4 +220,48 @@ fn credential_without_a_value_is_refused_by_name() {
     let options = ["--policy", &server.policy("{env: CALLER_TOKEN}", ""), "--env", "GITHUB_TOKEN=x"];
     let output = server.site.run(Caller::Root, &options, &["true"]);
     refused(&output, 125, &["--env GITHUB_TOKEN: a credential of --policy sets this variable"]);
+}
+
+#[test]
+fn file_with_a_value_that_the_sandbox_shows_is_refused() {
+    hutch_testkit::require!(root, user_namespaces, openssl, python);
+    let server = Server::start();
+    let folder = server.path("shown");
+    std::fs::create_dir(&folder).expect("made");
+    let (file, link) = (format!("{folder}/token"), server.path("link"));
+    std::fs::write(&file, format!("{VALUE}\n")).expect("written");
+    std::os::unix::fs::symlink(&file, &link).expect("linked");
+    let (mount, read_only) = (format!("{folder}:/data"), format!("{folder}:ro"));
+    for (source, flag, value, inside) in [
+        (&file, "--workspace", folder.as_str(), file.as_str()),
+        (&link, "--workspace", &folder, &file),
+        (&file, "--mount", &mount, "/data/token"),
+        (&file, "--mount", &read_only, &file),
+    ] {
+        let policy = server.policy(&format!("{{file: {source}}}"), "");
+        let output = server.site.run(Caller::Root, &["--policy", &policy, flag, value], &["echo", "ran"]);
+        let expected = format!(
+            "credential \"github\" of policy \"team\": source.file: the sandbox could read it as {inside}"
+        );
+        refused(&output, 125, &[&expected]);
+        let options = ["--policy", &policy, flag, value, "--deny-read", &file];
+        succeeded("hidden", &server.site.run(Caller::Root, &options, &["true"]));
+    }
+}
+
+#[test]
+fn credential_that_no_rule_opens_is_reported() {
+    hutch_testkit::require!(root, user_namespaces, openssl, python);
+    let server = Server::start();
+    let line = "credential \"github\" of policy \"team\": no rule opens its hosts";
+    let policy = server.policy("{env: CALLER_TOKEN}", "");
+    let output = server.run(Caller::Root, &policy, "true");
+    assert!(!text(&output.stderr).contains(line), "{}", text(&output.stderr));
+    let closed = std::fs::read_to_string(&policy)
+        .expect("read")
+        .replace("hosts: [web.example]", "hosts: [no.example]");
+    std::fs::write(&policy, closed).expect("written");
+    let output = server.run(Caller::Root, &policy, "true");
+    succeeded("only reported", &output);
+    assert!(text(&output.stderr).contains(line), "{}", text(&output.stderr));
 }

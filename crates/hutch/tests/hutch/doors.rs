@@ -497,6 +497,8 @@ fn flags_and_files_without_meaning_are_refused() {
     let site = Site::new();
     let good = site.policy("good", &json!({"rules": [{"name": "a", "any": true}]}));
     let bad = site.policy("bad", &json!({"rules": [{"name": "a"}]}));
+    let credential = json!({"name": "a", "source": {"env": "T"}, "hosts": ["web.example"], "env": "T"});
+    let credentials = site.policy_of("credentials", &json!({"credentials": [credential]}));
     let key = site.path("shown");
     std::fs::create_dir(&key).expect("made");
     std::fs::write(key.join("ca.key.json"), "{}").expect("written");
@@ -508,6 +510,7 @@ fn flags_and_files_without_meaning_are_refused() {
         (vec!["egress", "--policy", &bad, "--listen", "127.0.0.1:0"], 1, "spec.egress.rules[0]"),
         (vec!["egress", "--policy", &good, "--listen", "127.0.0.1:0", "--ca-dir", &shown], 1, "must be 600"),
         (vec!["egress", "--policy", &good, "--listen", "192.0.2.1:1"], 1, "--listen"),
+        (vec!["egress", "--policy", &credentials, "--listen", "127.0.0.1:0"], 1, "needs --ca-dir"),
         (
             vec!["egress", "--policy", &good, "--listen", "127.0.0.1:0", "--allow-private", "10.0.0.1/8"],
             2,

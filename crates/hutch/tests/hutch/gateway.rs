@@ -3,9 +3,12 @@
 //!
 //! The names of the servers are in a hosts file that only the gateway sees.
 
+mod reads;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hutch_testkit::cluster::{Cluster, Options, Worker};
@@ -16,6 +19,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::control_plane::sandboxd;
 use crate::deploy::manifests::folder;
 use crate::harness::{HUTCH, succeeded, text};
+use crate::inspected;
 
 /// Address of the server. It is loopback, and no other test uses it.
 const SERVER: &str = "127.78.0.1";
@@ -29,6 +33,8 @@ struct Running {
     cluster: Cluster,
     gateway: SocketAddr,
     server: u16,
+    /// Bytes that the server has received.
+    received: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Running {
@@ -39,7 +45,7 @@ impl Running {
         let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy");
         kubectl(&cluster, &["apply", "--server-side", "-k", crds]);
         // The gateway has the rights that its manifest gives it, and no others.
-        for file in ["namespace.yaml", "egress.yaml"] {
+        for file in ["namespace.yaml", "rbac.yaml", "egress.yaml"] {
             kubectl(&cluster, &["apply", "--server-side", "-f", &folder().join(file).display().to_string()]);
         }
         kubectl(&cluster, &["delete", "deployment", "hutch-egress", "-n", NAMESPACE]);
@@ -47,15 +53,20 @@ impl Running {
         let mut command = Command::new("kubectl");
         command.args(["config", "set-context", "--current", "--namespace", NAMESPACE, "--kubeconfig"]);
         succeeded("set-context", &command.arg(account.kubeconfig()).output().expect("kubectl starts"));
-        let file = |name: &str| cluster.folder().join(name).display().to_string();
-        let (key, hosts) = (file("token.key"), file("hosts"));
+        let folder = cluster.folder().to_owned();
+        let file = |name: &str| folder.join(name).display().to_string();
+        let (key, hosts, public) = (file("token.key"), file("hosts"), file("public/ca.pem"));
+        inspected::authority(&cluster.folder().join("public"), &["tls.example", "passed.example"]);
+        reads::authority(&cluster.folder().join("ca"));
         std::fs::write(&key, KEY).expect("written");
-        std::fs::write(&hosts, format!("{SERVER} web.example other.example\n")).expect("written");
+        std::fs::write(&hosts, format!("{SERVER} web.example other.example tls.example passed.example\n"))
+            .expect("written");
 
         let mut command = Command::new("unshare");
         let script = "mount --bind \"$1\" /etc/hosts && shift && cd / && exec \"$@\"";
         command.args(["--mount", "bash", "-c", script, "bash", &hosts, HUTCH, "egress", "--cluster"]);
         command.args(["--listen", "127.0.0.1:0", "--token-key-file", &key, "--probe-image=i"]);
+        command.arg("--ca-dir").arg(cluster.folder().join("ca")).env("SSL_CERT_FILE", &public);
         command.arg("--kubeconfig").arg(account.kubeconfig());
         cluster.spawn(GATEWAY, command).expect("the gateway starts");
         let address = |cluster: &Cluster| {
@@ -66,14 +77,17 @@ impl Running {
         cluster.until("the gateway serves", async || address(&cluster).is_some()).await.unwrap();
         let gateway: SocketAddr = address(&cluster).expect("an address");
 
+        let account = cluster.service_account(NAMESPACE, "agent-sandbox-controller").await.expect("a token");
         let mut command = Command::new(HUTCH);
         command.args(["controller", "--extensions", "--enable-webhook=false", "--leader-elect=false"]);
         command.args(["--metrics-bind-address=0", "--health-probe-bind-address=0"]);
         command.arg(format!("--egress-gateway=http://{gateway}"));
         command.arg(format!("--egress-gateway-token-key-file={key}"));
-        command.arg("--kubeconfig").arg(cluster.kubeconfig());
+        command.arg(format!("--egress-gateway-ca-file={}", file("ca/tls.crt"))).env("SSL_CERT_FILE", &public);
+        command.arg("--kubeconfig").arg(account.kubeconfig());
         cluster.spawn("controller", command).expect("the controller starts");
-        Running { _worker: worker, cluster, gateway, server: serve() }
+        let (server, received) = serve();
+        Running { _worker: worker, cluster, gateway, server, received }
     }
 
     fn kubectl(&self, words: &[&str]) -> String {
@@ -128,6 +142,10 @@ impl Running {
         text(&self.exec(sandbox, &curl).stdout)
     }
 
+    fn log(&self, program: &str) -> String {
+        std::fs::read_to_string(self.cluster.program(program).expect("it runs").log()).expect("its log")
+    }
+
     async fn until_request(&self, options: &str, status: &str) {
         let holds = async || self.request("one", "web.example", options) == status;
         self.cluster.until(&format!("{options}: {status}"), holds).await.unwrap();
@@ -140,16 +158,20 @@ fn kubectl(cluster: &Cluster, words: &[&str]) -> String {
     succeeded(&words.join(" "), &command.output().expect("kubectl starts"))
 }
 
-/// A server that answers each request. Its port.
-fn serve() -> u16 {
+/// A server that answers each request. Its port, and what it receives.
+fn serve() -> (u16, Arc<Mutex<Vec<u8>>>) {
+    let received = Arc::<Mutex<Vec<u8>>>::default();
+    let kept = received.clone();
     let listener = TcpListener::bind((SERVER, 0)).expect("bind");
     let port = listener.local_addr().expect("address").port();
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let Ok(mut client) = client else { return };
+            let kept = kept.clone();
             std::thread::spawn(move || {
                 let mut bytes = [0; 4096];
-                while client.read(&mut bytes).is_ok_and(|count| count > 0) {
+                while let Ok(count @ 1..) = client.read(&mut bytes) {
+                    kept.lock().expect("no panic").extend_from_slice(&bytes[..count]);
                     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
                     if client.write_all(answer.as_bytes()).is_err() {
                         return;
@@ -158,7 +180,7 @@ fn serve() -> u16 {
             });
         }
     });
-    port
+    (port, received)
 }
 
 fn policy(server: u16) -> Value {
@@ -170,7 +192,7 @@ fn policy(server: u16) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_reaches_allowed_hosts_through_the_gateway_of_a_cluster() {
-    hutch_testkit::require!(root, kubernetes, kubectl, curl);
+    hutch_testkit::require!(root, kubernetes, kubectl, curl, openssl);
     let running = Running::start().await;
     running.sandbox("one");
     running.sandbox("two");
@@ -223,26 +245,31 @@ async fn sandbox_reaches_allowed_hosts_through_the_gateway_of_a_cluster() {
     let ended = tokio::time::timeout(Duration::from_secs(20), open.read(&mut [0])).await;
     assert!(!matches!(ended.expect("the open connection ends"), Ok(1..)));
 
-    let log =
-        std::fs::read_to_string(running.cluster.program(GATEWAY).expect("it runs").log()).expect("its log");
+    let log = running.log(GATEWAY);
     assert!(log.contains("default/one") && log.contains("other.example"), "{log}");
+    let received = text(&running.received.lock().expect("no panic"));
+    assert!(received.contains("GET / ") && !received.to_lowercase().contains("proxy-auth"), "{received}");
     for secret in [&token, &running.token("one"), KEY] {
-        assert!(!log.contains(secret), "the log has a secret");
+        assert!(!log.contains(secret) && !running.log("controller").contains(secret), "a log has a secret");
+        assert!(!received.contains(secret) && !received.contains(&base64(&format!("sandbox:{secret}"))));
     }
 }
 
-/// The NetworkPolicy of a template opens the gateway alone.
+/// The NetworkPolicies of a template, and of Sandboxes without one, open the gateway alone.
 async fn closed_by_its_template(running: &Running) {
     let spec = json!({"podTemplate": {"spec": {"containers": [{"name": "main", "image": "i"}]}}});
     running.apply(&json!({"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxTemplate",
         "metadata": {"name": "agents"}, "spec": spec}));
-    let words = ["get", "networkpolicy", "-o", "jsonpath={.items[*].spec.egress}"];
-    let holds = async || !running.kubectl(&words).is_empty();
-    running.cluster.until("the template has a NetworkPolicy", holds).await.unwrap();
-    let found: Value = serde_json::from_str(&running.kubectl(&words)).expect("one policy");
+    let words = ["get", "networkpolicy", "-o", "jsonpath={.items[*].metadata.name}"];
+    let names = "agents-network-policy one-sandbox-network two-sandbox-network";
+    let holds = async || running.kubectl(&words) == names;
+    running.cluster.until("the template has a NetworkPolicy, as the Sandboxes have", holds).await.unwrap();
     let (block, port) = (json!({"cidr": format!("{}/32", running.gateway.ip())}), running.gateway.port());
     let expected = json!([{"to": [{"ipBlock": block}], "ports": [{"port": port, "protocol": "TCP"}]}]);
-    assert_eq!(found, expected);
+    for name in names.split(' ') {
+        let found = running.kubectl(&["get", "networkpolicy", name, "-o", "jsonpath={.spec.egress}"]);
+        assert_eq!(serde_json::from_str::<Value>(&found).expect("JSON"), expected, "{name}");
+    }
 }
 
 /// A connection through the gateway on which a request was answered.

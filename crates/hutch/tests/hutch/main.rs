@@ -38,6 +38,7 @@ mod policies;
 mod policy_commands;
 mod policy_crds;
 mod processes;
+mod provided;
 mod recorded;
 mod registries;
 mod replica;

@@ -223,7 +223,11 @@ fn policy_without_meaning_is_refused_by_its_field() {
             json!({"name": "a", "any": true}),
             "spec.appliesTo.selector.matchExpressions[0]",
         ),
-        (json!({}), json!({"name": "a", "any": true, "credentials": ["x"]}), "credentials"),
+        (
+            json!({}),
+            json!({"name": "a", "any": true, "credentials": ["X"]}),
+            "spec.egress.rules[0].credentials",
+        ),
         (json!({}), json!({"name": "a", "any": true, "when": "1"}), "spec.egress.rules[0].when"),
         (
             json!({}),

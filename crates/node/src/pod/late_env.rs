@@ -1,6 +1,7 @@
-//! A claim's variables for a Pod that runs already, from an annotation. A container that starts has them from the
-//! beginning, one that runs gets them for every process that starts from then on.
+//! Variables for a Pod that runs already: those of its claim, from an annotation, and the placeholders of credentials. A
+//! container that starts has them from the beginning, one that runs gets them for every process that starts from then on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::{ClaimEnvVar, annotation, late_env};
@@ -11,8 +12,10 @@ use tokio::time::Instant;
 use super::Worker;
 use super::state::Role;
 use crate::blueprint::{Blueprint, Variables};
+use crate::config::Offer;
 use crate::environment::{self, Facts, References};
 use crate::shared::HOST_IP;
+use crate::trust;
 
 /// Wait before variables that could not be given are tried again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -27,19 +30,23 @@ pub(super) fn of(pod: &Pod) -> Option<&str> {
 pub(super) struct Late {
     /// `true` if it can receive more variables, and is then as if it had been started with them.
     able: bool,
-    /// The annotation that it follows.
-    has: Option<String>,
+    /// What it has.
+    has: Has,
     /// The environment of its image.
     image: Variables,
 }
 
+/// Sources of the variables that a container has beside those of the Pod's spec.
+#[derive(Default, Clone, PartialEq)]
+pub(super) struct Has {
+    /// The annotation.
+    annotation: Option<String>,
+    /// Credentials of which it has the placeholders.
+    offers: Arc<Vec<Offer>>,
+}
+
 impl Late {
-    pub(super) fn new(
-        container: &Container,
-        made: &Blueprint,
-        has: Option<String>,
-        image: Variables,
-    ) -> Late {
+    pub(super) fn new(container: &Container, made: &Blueprint, has: Has, image: Variables) -> Late {
         Late { able: is_able(container, made), has, image }
     }
 }
@@ -81,20 +88,37 @@ fn add(container: &mut Container, is_first: bool, annotation: &str) -> Result<()
     Ok(())
 }
 
+/// Puts placeholders in place of variables with the same names.
+fn put(container: &mut Container, placeholders: Variables) {
+    let list = container.env.get_or_insert_default();
+    for (name, value) in placeholders {
+        list.retain(|known| known.name != name);
+        // Last, so that it also counts before one of `envFrom`. In a value, `$$` stands for `$`.
+        let value = value.replace('$', "$$");
+        list.push(EnvVar { name, value: Some(value), value_from: None });
+    }
+}
+
 impl Worker {
+    /// Returns the sources of variables as they are now.
+    pub(super) fn sources(&self) -> Has {
+        Has { annotation: of(&self.pod).map(str::to_owned), offers: self.live.offers() }
+    }
+
     /// The whole environment of a container.
-    pub(super) fn environment(
+    pub(super) async fn environment(
         &self,
         index: usize,
         image: &[(String, String)],
-        late: Option<&str>,
+        sources: &Has,
         references: &References,
     ) -> Result<Variables, String> {
         let mut container = self.containers[index].clone();
-        if let Some(late) = late {
+        if let Some(late) = &sources.annotation {
             let first = self.states.iter().position(|state| state.role == Role::Main);
             add(&mut container, first == Some(index), late)?;
         }
+        put(&mut container, self.placeholders(&sources.offers).await?);
         let address = self.address.to_string();
         let facts = Facts {
             pod: &self.pod,
@@ -106,20 +130,34 @@ impl Worker {
         environment::environment(image, &container, &facts, references)
     }
 
-    /// Gives the containers that run what the annotation says, where that is new.
+    /// Returns the variables that have the placeholders of credentials.
+    async fn placeholders(&self, offers: &[Offer]) -> Result<Variables, String> {
+        let named: Vec<Offer> =
+            offers.iter().filter(|offer| offer.credential.env.is_some()).cloned().collect();
+        let Some(egress) = self.node.config.egress.as_ref().filter(|_| !named.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let placeholders = egress.placeholders(&trust::sandbox_of(&self.live.id, &self.pod), &named).await?;
+        let names = named.into_iter().filter_map(|offer| offer.credential.env);
+        Ok(names.zip(placeholders).collect())
+    }
+
+    /// Gives the containers that run the variables that are new.
     pub(super) async fn give_late_env(&mut self) {
         if self.late_env_at.is_some_and(|at| Instant::now() < at) {
             return;
         }
         self.late_env_at = None;
-        let Some(wanted) = of(&self.pod).map(str::to_owned) else { return };
+        let wanted = self.sources();
         for index in 0..self.slots.len() {
-            let late = &self.slots[index].late;
-            if !late.able || self.slots[index].running.is_none() || late.has.as_ref() == Some(&wanted) {
+            let Late { able, has, .. } = &self.slots[index].late;
+            // Processes that others start in a container can have placeholders, whatever its main process is.
+            let possible = *able || has.annotation == wanted.annotation;
+            if !possible || self.slots[index].running.is_none() || *has == wanted {
                 continue;
             }
             match self.give(index, &wanted).await {
-                Ok(()) => self.slots[index].late.has = Some(wanted.clone()),
+                Ok(()) => self.slots[index].late.has = wanted.clone(),
                 Err(why) => {
                     let (name, text) = (&self.states[index].name, format!("Error: {why}"));
                     self.node.events.container(&self.pod, name, true, "Failed", text);
@@ -129,11 +167,11 @@ impl Worker {
         }
     }
 
-    async fn give(&self, index: usize, wanted: &str) -> Result<(), String> {
+    async fn give(&self, index: usize, wanted: &Has) -> Result<(), String> {
         let slot = &self.slots[index];
         let Some(running) = slot.running.clone() else { return Ok(()) };
         let references = self.references(index).await?;
-        let mut env = self.environment(index, &slot.late.image, Some(wanted), &references)?;
+        let mut env = self.environment(index, &slot.late.image, wanted, &references).await?;
         if let (false, Some(home)) = (
             env.iter().any(|(name, _)| name == "HOME"),
             running.blueprint.env.iter().find(|(name, _)| name == "HOME"),
@@ -156,7 +194,7 @@ impl Worker {
                 .map(|(slot, _)| slot)
         };
         match of(&self.pod) {
-            Some(wanted) if all().all(|slot| slot.late.has.as_deref() == Some(wanted)) => {
+            Some(wanted) if all().all(|slot| slot.late.has.annotation.as_deref() == Some(wanted)) => {
                 Some(late_env::IN_FORCE)
             }
             Some(_) => Some(late_env::PENDING),
@@ -173,6 +211,17 @@ mod tests {
 
     fn env(container: &Container) -> serde_json::Value {
         json!(container.env)
+    }
+
+    #[test]
+    fn placeholder_takes_the_place_of_a_variable_and_is_not_expanded() {
+        let env = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, {"name": "B", "value": "1"}]);
+        let mut container: Container = serde_json::from_value(json!({"name": "main", "env": env})).unwrap();
+        put(&mut container, vec![("A".to_owned(), "x$(B)".to_owned())]);
+        assert_eq!(
+            json!(container.env),
+            json!([{"name": "B", "value": "1"}, {"name": "A", "value": "x$$(B)"}])
+        );
     }
 
     #[test]

@@ -112,8 +112,8 @@ impl Worker {
         let (image, trusted) = self.image(index).await?;
         let image_env = trust::environment(&image.config.env, &trusted);
         let references = self.references(index).await.map_err(config)?;
-        let late = late_env::of(&self.pod).map(str::to_owned);
-        let env = self.environment(index, &image_env, late.as_deref(), &references).map_err(config)?;
+        let late = self.sources();
+        let env = self.environment(index, &image_env, &late, &references).await.map_err(config)?;
         let container = &self.containers[index];
         let limits = limits::of(container, &self.node.config.defaults).map_err(config)?;
         let name = segment(&container.name).map_err(config)?;

@@ -1,7 +1,9 @@
 //! The objects by which policies are attached to Pods, and the Services that lead to Pods.
 
+use std::sync::Arc;
+
 use hutch_attach::{Mirror, Objects};
-use hutch_policy::{Applying, file_rules};
+use hutch_policy::{Applying, Provider, file_rules};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -12,6 +14,8 @@ use crate::live::Enforced;
 /// Everything that is known.
 #[derive(Default)]
 pub(super) struct Known {
+    /// `None` for one that is invalid.
+    pub(super) providers: Mirror<Option<Arc<Provider>>>,
     pub(super) objects: Objects,
     pub(super) services: Mirror<ServiceFacts>,
 }

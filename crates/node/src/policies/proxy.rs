@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use hutch_jail::NetworkPlan;
 use hutch_policy::{Facts, Level, Peer};
 
-use crate::config::{Bundle, Egress, EgressNews};
+use crate::config::{Bundle, Egress, EgressNews, Holder, Offer};
 
 /// No proxy.
 pub(crate) struct NoProxy;
@@ -35,6 +35,12 @@ impl Egress for NoProxy {
     fn set_levels(&self, _: &str, _: Vec<Arc<Level>>) {}
 
     fn set_peers(&self, _: &str, _: &str, _: Vec<Peer>) {}
+
+    fn placeholders(&self, _: &str, _: &[Offer]) -> BoxFuture<'_, Result<Vec<String>, String>> {
+        async { Err("there is no proxy".to_owned()) }.boxed()
+    }
+
+    fn set_credentials(&self, _: Holder, _: Vec<Offer>) {}
 
     fn end(&self, _: &str) {}
 

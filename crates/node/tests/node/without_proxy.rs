@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_jail::NetworkPlan;
-use hutch_node::{Bundle, Egress, EgressNews};
+use hutch_node::{Bundle, Egress, EgressNews, Holder, Offer};
 use hutch_policy::{Facts, Level, Peer};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
@@ -39,6 +39,12 @@ impl Egress for Refused {
     fn set_levels(&self, _: &str, _: Vec<Arc<Level>>) {}
 
     fn set_peers(&self, _: &str, _: &str, _: Vec<Peer>) {}
+
+    fn placeholders(&self, _: &str, _: &[Offer]) -> BoxFuture<'_, Result<Vec<String>, String>> {
+        async { Err("there is no proxy".to_owned()) }.boxed()
+    }
+
+    fn set_credentials(&self, _: Holder, _: Vec<Offer>) {}
 
     fn end(&self, _: &str) {}
 

@@ -49,7 +49,7 @@ pub trait Audit: Send + Sync + 'static {
     fn after(&self, exchange: &Exchange<'_>, answered: &Answered<'_>);
 }
 
-/// What the record of a request has and its entry in the access log has not.
+/// Parts of the record of a request that its entry in the access log does not have.
 pub(crate) struct Trail {
     pub(crate) log: Arc<dyn Audit>,
     pub(crate) caller: Arc<str>,

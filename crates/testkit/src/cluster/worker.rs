@@ -1,8 +1,9 @@
 //! A Node of this machine: each Pod is a process for each container, at an address of its own on `lo`, and its kubelet serves
 //! exec, attach, port-forward and logs to the API server.
 //!
-//! A container without a command runs the program that [`Worker::start`] is given. What a Pod says about images, volumes,
-//! limits and restarts is not done. Pods without a node are taken: no scheduler is needed.
+//! A container without a command runs the program that [`Worker::start`] is given. What a Pod says about images, limits and
+//! restarts is not done; of volumes, variables lead to the files of ConfigMaps. Pods without a node are taken: no scheduler is
+//! needed.
 
 mod address;
 mod container;
@@ -14,6 +15,7 @@ mod pods;
 mod process;
 mod streams;
 mod terminal;
+mod volumes;
 
 use std::net::SocketAddr;
 use std::path::Path;

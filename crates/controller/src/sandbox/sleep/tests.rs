@@ -32,6 +32,7 @@ fn observed(more: Value) -> Observed {
         volumes: vec![],
         sandbox,
         pool_eviction: true,
+        policy: None,
         gateway: None,
     }
 }

@@ -44,6 +44,9 @@ fn simulate(observed: &Observed, actions: Vec<Action>) -> Observed {
                     next.sandbox.spec.volumes().iter().position(|t| volume::name(t, "s") == claim.name_any());
                 next.volumes[at.unwrap()] = Some(Arc::new(*claim));
             }
+            Action::CreatePolicy(_) | Action::PatchPolicy(..) | Action::DeletePolicy(_) => {
+                unreachable!("there is no gateway")
+            }
             Action::PatchVolume(..) | Action::DeleteSandbox | Action::Sleep(_) => {}
         }
     }

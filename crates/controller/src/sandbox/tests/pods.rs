@@ -199,6 +199,7 @@ fn sandboxes_whose_names_collide_keep_apart() {
         service: None,
         volumes: vec![],
         pool_eviction: true,
+        policy: None,
         gateway: None,
     };
     assert_eq!(steps(&observed), [format!("create pod {other}"), "note own name".into()]);

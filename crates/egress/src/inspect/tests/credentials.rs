@@ -22,6 +22,7 @@ fn issued(host: &str, port: u16, more: &str) -> Issued {
         placeholder: PLACEHOLDER.into(),
         value: Secret::new(VALUE.into()),
         binding: serde_json::from_str(&binding).unwrap(),
+        bounds: None,
         ends: None,
     }
 }
@@ -76,6 +77,81 @@ async fn websocket_to_a_host_of_a_credential_is_refused() {
         let mut answer = vec![0; 512];
         let count = stream.read(&mut answer).await.unwrap();
         assert!(answer[..count].starts_with(expected.as_bytes()), "{}", String::from_utf8_lossy(&answer));
+    }
+}
+
+#[tokio::test]
+async fn header_of_an_answer_whose_name_is_the_value_is_dropped() {
+    let site = Site::new(OPEN).await;
+    let value = Secret::new("Real-Value-Of-Letters".into());
+    site.sandbox.set_credentials(vec![Issued { value, ..issued("localhost", site.port, "") }]);
+    let answer =
+        site.raw(&head("GET /a", &format!("X-Answer: {PLACEHOLDER}=1\r\nX-Answer: x-own=2\r\n"))).await;
+    assert!(answer.contains("x-own: 2"), "{answer}");
+    assert!(!answer.to_lowercase().contains("real-value"), "{answer}");
+}
+
+#[tokio::test]
+async fn answer_in_which_a_value_cannot_be_found_is_refused() {
+    let site = site("").await;
+    for (headers, why) in [
+        ("X-Answer: content-encoding=gzip\r\n", "compressed"),
+        ("X-Answer: transfer-encoding=gzip, chunked\r\n", "compressed on its way"),
+        ("X-Status: 206\r\n", "only a part"),
+        ("X-Answer: content-range=bytes 1-2/9\r\n", "only a part"),
+        ("X-Answer: content-type=Multipart/ByteRanges; boundary=x\r\n", "only a part"),
+    ] {
+        let answer = site.raw(&head("GET /a", headers)).await;
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains(why), "{headers}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn request_for_aws_that_cannot_be_signed_again_is_refused() {
+    let signature = "0".repeat(64);
+    let scope = format!("Credential={PLACEHOLDER}/20150830/us-east-1/s3/aws4_request");
+    let signed = |algorithm: &str| {
+        format!(
+            "Authorization: {algorithm} {scope}, SignedHeaders=host, Signature={signature}\r\n\
+             X-Amz-Date: 20150830T123600Z\r\n"
+        )
+    };
+    let good = signed("AWS4-HMAC-SHA256");
+    let content = |content: &str| format!("{good}X-Amz-Content-SHA256: {content}\r\n");
+    let query = format!("GET /a?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={PLACEHOLDER}%2F20150830");
+    let long = format!("{good}Content-Length: {}\r\n\r\n{}", (10 << 20) + 1, "x".repeat((10 << 20) + 1));
+    for (host, more, line, headers, expected) in [
+        ("localhost", "", "GET /a", good.clone(), ""),
+        ("localhost", "", "GET /a", content("UNSIGNED-PAYLOAD"), ""),
+        ("localhost", "", "GET /a", content("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), "signatures of its own"),
+        ("localhost", "", "GET /a", signed("AWS4-ECDSA-P256-SHA256"), "SigV4A"),
+        ("localhost", "", "GET /a", good.replace("/s3/", "/"), "not one of AWS4-HMAC-SHA256"),
+        ("localhost", "", "GET /a", good.replace("20150830T", "20150831T"), "of the day"),
+        ("localhost", "", "GET /a", format!("{good}Authorization: x\r\n"), "two headers"),
+        ("localhost", "", &query, String::new(), "signed in advance"),
+        ("localhost", "", "GET /a", "X-Key: placeholder-of-the-secret-key\r\n".into(), "only signs"),
+        ("localhost", "", "POST /a", long, "longer than 10 MiB"),
+        ("other.example", "", "GET /a", good.clone(), "not bound to this host"),
+        ("localhost", r#", "paths": ["/b"]"#, "GET /a", good.clone(), "not bound to this path"),
+    ] {
+        let mut site = Site::new(OPEN).await;
+        let mut key = issued(host, site.port, &format!(r#"{more}, "aws": {{"accessKeyId": "id"}}"#));
+        key.placeholder = "placeholder-of-the-secret-key".into();
+        let id = Issued {
+            name: "id".into(),
+            value: Secret::new("AKIDEXAMPLE".into()),
+            ..issued("localhost", site.port, "")
+        };
+        site.sandbox.set_credentials(vec![id, key]);
+        let answer = site.raw(&head(line, &headers)).await;
+        let Ok(refusal) = site.refused.try_recv() else {
+            assert!(expected.is_empty() && answer.starts_with("HTTP/1.1 200"), "{expected}: {answer}");
+            // The echo has the signature of the program back.
+            assert!(answer.contains(&signature) && answer.contains(&scope), "{answer}");
+            continue;
+        };
+        let Reason::Credential(name, why) = &refusal.reason else { panic!("{refusal:?}") };
+        assert!(!expected.is_empty() && name == "github" && why.contains(expected), "{expected}: {why}");
     }
 }
 

@@ -45,6 +45,9 @@ pub(crate) fn check(flags: &Flags) -> Result<(), String> {
         let line = "--egress-gateway and --egress-gateway-token-key-file: set both, or neither";
         return Err(line.to_owned());
     }
+    if flags.egress_gateway.is_empty() && !flags.egress_gateway_ca_file.is_empty() {
+        return Err("--egress-gateway-ca-file: needs --egress-gateway".to_owned());
+    }
     check_webhook(flags)?;
     check_addresses(flags)
 }

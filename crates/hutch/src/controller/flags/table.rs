@@ -36,7 +36,7 @@ const fn row(name: &'static str, kind: Kind, help: &'static str) -> Flag {
 use Kind::{Folder, Number, OfGo, Switch, SwitchOfGo, Text, Time, Whole};
 
 #[rustfmt::skip]
-static FLAGS: [Flag; 46] = [
+static FLAGS: [Flag; 47] = [
     row("version", Switch(|f| &mut f.version), "print the version and exit"),
     row("extensions", Switch(|f| &mut f.extensions), "reconcile claims, templates and pools too"),
     row("leader-elect", Switch(|f| &mut f.leader_elect), "work only while holding the lease a3317529.agent-sandbox.x-k8s.io"),
@@ -73,6 +73,7 @@ static FLAGS: [Flag; 46] = [
     row("enable-tracing", Switch(|f| &mut f.tracing), "send traces by OTLP/gRPC, as the OTEL_* variables say"),
     row("egress-gateway", Text(|f| &mut f.egress_gateway), "http://SERVICE.NAMESPACE:PORT or http://ADDRESS:PORT of `hutch egress --cluster`; Sandboxes reach only that"),
     row("egress-gateway-token-key-file", Text(|f| &mut f.egress_gateway_token_key_file), "file with the key of the Sandboxes' tokens for the gateway, 32 bytes at least"),
+    row("egress-gateway-ca-file", Text(|f| &mut f.egress_gateway_ca_file), "file with the certificate of the gateway's authority, which Pods then trust beside those that SSL_CERT_FILE names"),
     row("kubeconfig", Text(|f| &mut f.kubeconfig), "kubeconfig file; empty: KUBECONFIG, else that of the cluster's Pods, else ~/.kube/config"),
     row("enable-pprof", SwitchOfGo, "accepted for compatibility, no effect"),
     row("enable-pprof-debug", SwitchOfGo, "accepted for compatibility, no effect"),

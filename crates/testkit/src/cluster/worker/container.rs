@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::log::Log;
 use super::pods::Minder;
 use super::process::Process;
+use super::volumes::Volumes;
 
 /// Where sandboxd serves the runtime's HTTP contract.
 const RUNTIME_PORT: u16 = 8888;
@@ -25,6 +26,7 @@ pub(super) struct Place<'a> {
     pub(super) folder: &'a Path,
     pub(super) runtime: &'a Path,
     pub(super) minder: &'a Arc<Minder>,
+    pub(super) volumes: &'a Volumes,
 }
 
 /// A container's main process.
@@ -119,8 +121,10 @@ impl Container {
 
 fn environment(spec: &Spec, place: &Place<'_>) -> Vec<(OsString, OsString)> {
     let given = spec.env.iter().flatten();
-    let given =
-        given.filter_map(|variable| Some((variable.name.clone().into(), variable.value.clone()?.into())));
+    let given = given.filter_map(|variable| {
+        let value = place.volumes.here(spec, variable.value.clone()?);
+        Some((variable.name.clone().into(), value.into()))
+    });
     let own = [
         ("POD_IP".into(), place.address.to_string().into()),
         ("SANDBOX_BASE_DIR".into(), place.folder.join("app").into()),

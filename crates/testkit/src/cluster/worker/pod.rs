@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::address::Address;
 use super::container::{Container, Place};
 use super::pods::Minder;
+use super::volumes::Volumes;
 
 /// Pause between two tries to connect to a container that is to be ready.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -36,6 +37,7 @@ impl Pod {
         folder: &Path,
         runtime: &Path,
         minder: &Arc<Minder>,
+        volumes: &Volumes,
     ) -> anyhow::Result<Pod> {
         let id = PodId {
             namespace: object.namespace().unwrap_or_default(),
@@ -47,7 +49,7 @@ impl Pod {
         let address = Address::next();
         minder.watch_address(address);
         let held = Address::add(address)?;
-        let place = Place { address, folder: &folder, runtime, minder };
+        let place = Place { address, folder: &folder, runtime, minder, volumes };
         let specs = object.spec.iter().flat_map(|spec| &spec.containers);
         let containers = specs.map(|spec| Container::start(spec, &place)).collect::<anyhow::Result<_>>()?;
         Ok(Pod {

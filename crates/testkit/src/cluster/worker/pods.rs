@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::node::NAME;
 use super::pod::Pod;
+use super::volumes::{Volumes, has_volumes};
 use crate::cluster::guardian::Guardian;
 
 /// The Pods of the Node.
@@ -24,6 +25,8 @@ pub(super) struct Pods {
     runtime: PathBuf,
     minder: Arc<Minder>,
     known: Mutex<HashMap<String, Arc<Pod>>>,
+    /// Uids of Pods with volumes that were started, or will be.
+    waiting: Mutex<HashSet<Option<String>>>,
 }
 
 /// Ends what was started here, also when this program is killed.
@@ -53,7 +56,7 @@ impl Pods {
     pub(super) fn new(client: Client, folder: PathBuf, runtime: PathBuf) -> anyhow::Result<Pods> {
         std::fs::create_dir_all(&folder)?;
         let minder = Arc::new(Minder(Mutex::new(Guardian::start(&folder)?)));
-        Ok(Pods { client, folder, runtime, minder, known: Mutex::default() })
+        Ok(Pods { client, folder, runtime, minder, known: Mutex::default(), waiting: Mutex::default() })
     }
 
     /// Ends all of them at once.
@@ -97,7 +100,10 @@ impl Pods {
         let over = ["Succeeded", "Failed"].contains(&phase);
         match (known, object.metadata.deletion_timestamp.is_some()) {
             (None, false) if node.is_empty() => drop(tokio::spawn(async move { self.bind(&object).await })),
-            (None, false) if node == NAME && !over => self.start(object),
+            (None, false) if node == NAME && !over => match has_volumes(&object) {
+                true => drop(tokio::spawn(self.start_with_volumes(object))),
+                false => self.start(&object, Ok(Volumes::default())),
+            },
             (None, true) if node == NAME => drop(tokio::spawn(async move { self.delete(&object).await })),
             (Some(pod), true) if pod.ends() => drop(tokio::spawn(async move {
                 let grace = object.metadata.deletion_grace_period_seconds.unwrap_or(0);
@@ -120,8 +126,18 @@ impl Pods {
             .await;
     }
 
-    fn start(self: Arc<Pods>, object: Object) {
-        let started = Pod::start(&object, &self.folder, &self.runtime, &self.minder);
+    /// Starts a Pod once its volumes are there. Until then it may change, and is still started once.
+    async fn start_with_volumes(self: Arc<Pods>, object: Object) {
+        if self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(object.uid()) {
+            let volumes = Volumes::read(&self.client, &object, &self.folder).await;
+            self.start(&object, volumes);
+        }
+    }
+
+    fn start(self: Arc<Pods>, object: &Object, volumes: anyhow::Result<Volumes>) {
+        let started = volumes
+            .and_then(|volumes| Pod::start(object, &self.folder, &self.runtime, &self.minder, &volumes));
+        let object = object.clone();
         match started {
             Ok(pod) => {
                 let pod = Arc::new(pod);

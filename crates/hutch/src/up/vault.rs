@@ -1,0 +1,244 @@
+//! Vault as the root process sees it: a process that makes the requests, which is started again when it dies.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use hutch_jail::{IdRange, IdRanges};
+use hutch_privsep::Channel;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::sources::{Found, Value, set};
+use crate::cli::UpArguments;
+use crate::credentials::{checked, file};
+use crate::egress::{Outside, Process};
+use crate::vault::{Address, Answer, Lease, Request, What, spawn};
+
+/// Pause before a request that failed is repeated, and before the process is started again.
+const AGAIN: Duration = Duration::from_secs(5);
+const RESTART: Duration = Duration::from_millis(100);
+/// Interval at which a secret that is only stored is read again.
+const LOOK: Duration = Duration::from_secs(5);
+/// Minimum time between two requests about a lease.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// The Vault of this machine.
+pub(super) struct Vault {
+    token: PathBuf,
+    requests: mpsc::UnboundedSender<Asked>,
+    last: AtomicU64,
+}
+
+/// A request, and the receiver of its answer.
+type Asked = (Request, oneshot::Sender<Result<Lease, String>>);
+
+/// Fields of a secret, or why there are none; `None` as long as that is not known.
+pub(super) type Secrets = Option<Result<Lease, String>>;
+
+impl Vault {
+    /// Starts the process, if the arguments name a Vault. To be called on a thread that lasts: the kernel ends the process
+    /// with it.
+    pub(super) fn start(arguments: &UpArguments) -> anyhow::Result<Option<Vault>> {
+        let (Some(address), Some(token)) = (&arguments.vault, &arguments.vault_token_file) else {
+            return Ok(None);
+        };
+        let token = std::path::absolute(token).context("--vault-token-file")?;
+        let read = file(&token).and_then(|text| checked(&text).map_err(anyhow::Error::msg));
+        read.with_context(|| format!("--vault-token-file: {}", token.display()))?;
+        let authorities = match &arguments.vault_ca_file {
+            Some(file) => {
+                std::fs::read(file).with_context(|| format!("--vault-ca-file: {}", file.display()))?
+            }
+            None => Outside::new(None).bundle().context("the machine's authorities")?,
+        };
+        let client =
+            Client { address: address.clone(), authorities, ids: IdRanges::open(rand::random())?.take()? };
+        let started = client.start().context("the client of Vault")?;
+        let (requests, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(client.run(started, receiver));
+        Ok(Some(Vault { token, requests, last: AtomicU64::new(0) }))
+    }
+
+    async fn request(&self, what: What) -> Result<Lease, String> {
+        // It may have been replaced.
+        let token = file(&self.token).map_err(|error| format!("{error:#}")).and_then(|text| checked(&text));
+        let token = token.map_err(|why| format!("--vault-token-file: {why}"))?;
+        let number = self.last.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        let ended = || "its client has ended".to_owned();
+        self.requests.send((Request { number, token, what }, sender)).map_err(|_| ended())?;
+        receiver.await.map_err(|_| ended())?
+    }
+
+    /// Sends the secret of a path, and prolongs its lease. Does not end.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        path: &str,
+        parameters: &BTreeMap<String, String>,
+        sender: &watch::Sender<Secrets>,
+    ) {
+        let mut held = Held { vault: self.clone(), lease: None };
+        loop {
+            let read = self.request(What::Read(path.to_owned(), parameters.clone())).await;
+            let pause = match &read {
+                Ok(lease) if lease.id.is_some() => lease.seconds,
+                _ => 0,
+            };
+            if let Ok(lease) = &read {
+                held.replace(lease.id.clone());
+            }
+            let failed = read.is_err();
+            publish(sender, read);
+            match (failed, pause) {
+                (true, _) => tokio::time::sleep(AGAIN).await,
+                (false, 0) => tokio::time::sleep(LOOK).await,
+                (false, seconds) => self.prolong(&held, seconds).await,
+            }
+        }
+    }
+
+    /// Prolongs a lease as long as that works. Returns when a new one is needed.
+    async fn prolong(&self, held: &Held, mut seconds: u64) {
+        let first = seconds;
+        while let Some(lease) = &held.lease {
+            tokio::time::sleep((Duration::from_secs(seconds) * 2 / 3).max(SHORTEST)).await;
+            match self.request(What::Renew(lease.clone())).await {
+                // Near its last possible end, each renewal is for less time.
+                Ok(renewed) if renewed.seconds >= first / 2 && renewed.seconds > 0 => {
+                    seconds = renewed.seconds
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Sends a secret, if it is another one. While Vault does not answer, what it said last still counts.
+fn publish(sender: &watch::Sender<Secrets>, read: Result<Lease, String>) {
+    sender.send_if_modified(|known| {
+        let refused = |why: &String| why.starts_with("40");
+        let keeps = matches!((&known, &read), (Some(Ok(_)), Err(why)) if !refused(why));
+        let differs = !keeps && known.as_ref() != Some(&read);
+        if differs {
+            *known = Some(read);
+        }
+        differs
+    });
+}
+
+/// Sends the values of one field. Ends with the secret.
+pub(super) async fn send_field(
+    mut secrets: watch::Receiver<Secrets>,
+    (path, field): (&str, &str),
+    sender: &watch::Sender<Value>,
+) {
+    loop {
+        let value = secrets.borrow_and_update().as_ref().map(|read| {
+            let lease = read.as_ref().map_err(Clone::clone)?;
+            let value = lease.fields.get(field).ok_or_else(|| format!("it has no text in {field:?}"))?;
+            Ok(Found { secret: checked(value.expose())?, ends: None })
+        });
+        if let Some(value) = value {
+            set(sender, value.map_err(|why: String| format!("Vault: {path}: {why}")));
+        }
+        if secrets.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A lease, which ends when this is dropped.
+struct Held {
+    vault: Arc<Vault>,
+    lease: Option<String>,
+}
+
+impl Held {
+    fn replace(&mut self, lease: Option<String>) {
+        let earlier = std::mem::replace(&mut self.lease, lease);
+        if let Some(earlier) = earlier.filter(|earlier| Some(earlier) != self.lease.as_ref()) {
+            let vault = self.vault.clone();
+            tokio::spawn(async move {
+                if let Err(error) = vault.request(What::Revoke(earlier)).await {
+                    tracing::warn!(error, "a lease of Vault is not revoked and lasts until its end");
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.replace(None);
+    }
+}
+
+/// The process, which can be started again.
+struct Client {
+    address: Address,
+    authorities: Vec<u8>,
+    ids: IdRange,
+}
+
+impl Client {
+    fn start(&self) -> anyhow::Result<(Process, Channel)> {
+        let (process, channel) = spawn(&self.address, self.authorities.clone(), self.ids.base())?;
+        Ok((process, Channel::new(channel)?))
+    }
+
+    /// Passes requests to the process. When it ends, their senders see that and repeat them.
+    async fn run(self, mut started: (Process, Channel), mut requests: mpsc::UnboundedReceiver<Asked>) {
+        let mut outstanding = HashMap::new();
+        loop {
+            let done = tokio::select! {
+                asked = requests.recv() => {
+                    let Some((request, receiver)) = asked else { return };
+                    outstanding.insert(request.number, receiver);
+                    started.1.send(&request, &[]).await
+                }
+                message = started.1.receive_bare() => match message {
+                    Ok(Some(message)) => message.decode().map(|Answer { number, answer }| {
+                        if let Some(receiver) = outstanding.remove(&number) {
+                            let _ = receiver.send(answer);
+                        }
+                    }),
+                    Ok(None) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+                    Err(error) => Err(error),
+                },
+            };
+            let Err(error) = done else { continue };
+            tracing::error!(%error, "the client of Vault failed and is started again");
+            outstanding.clear();
+            started = loop {
+                tokio::time::sleep(RESTART).await;
+                match self.start() {
+                    Ok(started) => break started,
+                    Err(error) => tracing::error!("the client of Vault cannot be started: {error:#}"),
+                }
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hutch_egress::Secret;
+
+    use super::*;
+
+    #[test]
+    fn secret_counts_while_vault_does_not_answer_and_not_when_it_refuses() {
+        let (sender, receiver) = watch::channel(None);
+        let lease =
+            Lease { fields: [("token".to_owned(), Secret::new("a".into()))].into(), ..Lease::default() };
+        let known = || receiver.borrow().clone();
+        publish(&sender, Ok(lease.clone()));
+        publish(&sender, Err("it did not answer in time".to_owned()));
+        assert_eq!(known(), Some(Ok(lease)));
+        publish(&sender, Err("403: permission denied".to_owned()));
+        assert_eq!(known(), Some(Err("403: permission denied".to_owned())));
+    }
+}

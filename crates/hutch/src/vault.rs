@@ -1,0 +1,338 @@
+//! The client of Vault: a process of `hutch up` that only speaks with one server. It has a user of its own, no capability
+//! and no files. It parses what that server sends, and nothing that sandboxes or callers of the API send.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use http::{Method, Request as HttpRequest, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hutch_egress::Secret;
+use hutch_jail::service::{Confinement, confine};
+use hutch_privsep::{Channel, receive_now, send_now};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::egress::{FILES, Process};
+use crate::runtime::runtime;
+
+/// Name of the program as the root process starts it. Not a command for users.
+pub(crate) const NAME: &str = "hutch-vault";
+/// Maximum time for an answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Maximum bytes of an answer.
+const BYTES: usize = 1 << 20;
+/// Maximum characters of a message of Vault in a log or an event.
+const MESSAGE: usize = 200;
+/// Maximum bytes of a value, and of all values of a secret; what is longer is no credential.
+const VALUE: usize = 8 << 10;
+const VALUES: usize = 32 << 10;
+
+/// First message to the process; requests follow.
+#[derive(Serialize, Deserialize)]
+struct Start {
+    /// User and group id of the process.
+    id: u32,
+    address: String,
+    /// Authorities that may sign its certificate, PEM.
+    authorities: Vec<u8>,
+}
+
+/// Request to the process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// Number, which the answer has too.
+    pub(crate) number: u64,
+    /// Token for Vault.
+    pub(crate) token: Secret,
+    /// What is requested.
+    pub(crate) what: What,
+}
+
+/// What is requested of Vault.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum What {
+    /// Read the secret at a path, or request one with these parameters.
+    Read(String, BTreeMap<String, String>),
+    /// Prolong a lease.
+    Renew(String),
+    /// End a lease.
+    Revoke(String),
+}
+
+/// Answer of the process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) number: u64,
+    pub(crate) answer: Result<Lease, String>,
+}
+
+/// Secret of Vault.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lease {
+    /// Texts of its fields.
+    pub(crate) fields: BTreeMap<String, Secret>,
+    /// Id of the lease; `None` for one that is only stored.
+    pub(crate) id: Option<String>,
+    /// Time for which the lease lasts.
+    pub(crate) seconds: u64,
+}
+
+/// Address of Vault: scheme, host and port, without a path.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Address(String);
+
+impl fmt::Debug for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        let wrong = || format!("{text:?} is not an address of Vault, such as https://vault.example:8200");
+        let uri: Uri = text.trim_end_matches('/').parse().map_err(|_| wrong())?;
+        let host = uri.host().ok_or_else(wrong)?;
+        let plain = uri.path() == "/" && uri.query().is_none();
+        if !plain || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(wrong());
+        }
+        let loopback =
+            host == "localhost" || host.parse().is_ok_and(|host: std::net::IpAddr| host.is_loopback());
+        match uri.scheme_str() {
+            Some("https") => Ok(Address(text.trim_end_matches('/').to_owned())),
+            Some("http") if loopback => Ok(Address(text.trim_end_matches('/').to_owned())),
+            Some("http") => Err(format!("{text:?}: without TLS, Vault must be on this machine")),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// Returns true if this process was started as the client of Vault.
+pub(crate) fn is_this() -> bool {
+    std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
+}
+
+/// Starts the process. To be called on a thread that lasts: the kernel ends the process with it.
+pub(crate) fn spawn(address: &Address, authorities: Vec<u8>, id: u32) -> io::Result<(Process, OwnedFd)> {
+    hutch_jail::close_inherited_on_exec()?;
+    let (ours, theirs) = hutch_privsep::pair()?;
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0(NAME)
+        .env_clear()
+        .env("LOCALDOMAIN", "")
+        .current_dir("/")
+        .stdin(theirs)
+        .stdout(Stdio::null());
+    let process = Process::of(command.spawn()?);
+    send_now(ours.as_fd(), &Start { id, address: address.0.clone(), authorities }, &[])?;
+    Ok((process, ours))
+}
+
+/// Answers until the process that started it ends.
+pub(crate) fn main() -> ExitCode {
+    crate::runtime::log("warn,hutch=info");
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{NAME}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let input = rustix::stdio::stdin();
+    let message = receive_now(input).context("started by hutch alone")?.context("started by hutch alone")?;
+    let Start { id, address, authorities } = message.decode().context("the first message")?;
+    rustix::thread::set_name(c"hutch-vault").context("name")?;
+    rustix::process::setsid().context("session")?;
+    let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
+    confine(&Confinement { uid: id, gid: id, writable: &[], readable: &readable, connects: true })
+        .context("cannot be confined")?;
+    let server = Arc::new(Server::new(address, &authorities)?);
+    let input = input.try_clone_to_owned().context("the channel")?;
+    runtime()?.block_on(async {
+        let channel = Arc::new(Channel::new(input)?);
+        while let Some(message) = channel.receive_bare().await? {
+            let Request { number, token, what } = message.decode()?;
+            let (server, channel) = (server.clone(), channel.clone());
+            tokio::spawn(async move {
+                let answered = tokio::time::timeout(ANSWER, server.answer(&token, what)).await;
+                let answer = answered.unwrap_or_else(|_| Err("it did not answer in time".to_owned()));
+                // A closed channel is the end of this process.
+                let _ = channel.send(&Answer { number, answer }, &[]).await;
+            });
+        }
+        anyhow::Ok(())
+    })
+}
+
+/// The server.
+struct Server {
+    address: String,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+impl Server {
+    fn new(address: String, authorities: &[u8]) -> anyhow::Result<Server> {
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(authorities).flatten() {
+            // As other programs do: a machine's store has certificates that are no authorities.
+            let _ = roots.add(certificate);
+        }
+        ensure!(
+            address.starts_with("http:") || !roots.is_empty(),
+            "no authority for the certificate of Vault"
+        );
+        let tls = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .build();
+        Ok(Server { address, client: Client::builder(TokioExecutor::new()).build(connector) })
+    }
+
+    async fn answer(&self, token: &Secret, what: What) -> Result<Lease, String> {
+        let (method, path, body) = match what {
+            What::Read(path, parameters) if parameters.is_empty() => (Method::GET, path, Value::Null),
+            What::Read(path, parameters) => (Method::PUT, path, json!(parameters)),
+            What::Renew(lease) => (Method::PUT, "sys/leases/renew".to_owned(), json!({ "lease_id": lease })),
+            What::Revoke(lease) => {
+                (Method::PUT, "sys/leases/revoke".to_owned(), json!({ "lease_id": lease }))
+            }
+        };
+        let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        let mut header = http::HeaderValue::from_str(token.expose()).map_err(|_| "its token is not text")?;
+        header.set_sensitive(true);
+        let request = HttpRequest::builder()
+            .method(method)
+            .uri(format!("{}/v1/{path}", self.address))
+            .header("X-Vault-Token", header)
+            .header("X-Vault-Request", "true")
+            .body(Full::new(body))
+            .map_err(|_| "the path is invalid")?;
+        let answer = self.client.request(request).await.map_err(|error| reason(&error))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), BYTES).collect().await;
+        let body = body.map_err(|_| "its answer is too long, or was cut")?.to_bytes();
+        if !status.is_success() {
+            return Err(format!("{}{}", status.as_u16(), messages(&body)));
+        }
+        if body.is_empty() {
+            return Ok(Lease::default());
+        }
+        read(&body).ok_or_else(|| "its answer is not one of Vault".to_owned())
+    }
+}
+
+/// Returns the reason why there is no answer, with its causes.
+fn reason(error: &dyn std::error::Error) -> String {
+    let mut reason = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        reason.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    reason
+}
+
+/// Returns the messages of an answer that refuses.
+fn messages(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Refusal {
+        errors: Vec<String>,
+    }
+    let Ok(refusal) = serde_json::from_slice::<Refusal>(body) else { return String::new() };
+    let text: String = refusal.errors.join(", ").chars().filter(|c| !c.is_control()).take(MESSAGE).collect();
+    if text.is_empty() { text } else { format!(": {text}") }
+}
+
+/// Reads a secret, of any engine: version 2 of the engine of keys and values has its fields one level deeper.
+fn read(body: &[u8]) -> Option<Lease> {
+    #[derive(Deserialize)]
+    struct Read {
+        #[serde(default)]
+        lease_id: String,
+        #[serde(default)]
+        lease_duration: u64,
+        #[serde(default)]
+        data: Option<serde_json::Map<String, Value>>,
+    }
+    let Read { lease_id, lease_duration, data } = serde_json::from_slice(body).ok()?;
+    let mut data = data.unwrap_or_default();
+    if data.get("metadata").is_some_and(Value::is_object)
+        && let Some(Value::Object(inner)) = data.get_mut("data")
+    {
+        data = std::mem::take(inner);
+    }
+    let mut left = VALUES;
+    let texts = data.into_iter().filter_map(|(name, value)| match value {
+        Value::String(text) if text.len() <= VALUE => {
+            left = left.checked_sub(name.len() + text.len())?;
+            Some((name, Secret::new(text)))
+        }
+        _ => None,
+    });
+    let fields = texts.collect();
+    let id = (!lease_id.is_empty()).then_some(lease_id);
+    Some(Lease { fields, id, seconds: lease_duration })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_has_tls_or_is_of_this_machine() {
+        for address in
+            ["https://vault.example", "https://v:8200/", "http://127.0.0.1:8200", "http://localhost"]
+        {
+            assert!(address.parse::<Address>().is_ok(), "{address}");
+        }
+        for address in ["http://vault.example", "vault:8200", "https://a@b", "https://v/path", "ftp://v", ""]
+        {
+            assert!(address.parse::<Address>().is_err(), "{address}");
+        }
+    }
+
+    #[test]
+    fn fields_are_found_in_secrets_of_every_engine() {
+        let fields = |body: &str| {
+            let lease = read(body.as_bytes()).unwrap();
+            let names: Vec<_> = lease.fields.keys().cloned().collect();
+            (names.join(","), lease.id, lease.seconds)
+        };
+        let stored = r#"{"lease_id": "", "lease_duration": 0, "data": {"data": {"token": "a"}, "metadata": {"version": 1}}}"#;
+        assert_eq!(fields(stored), ("token".into(), None, 0));
+        assert_eq!(fields(r#"{"data": {"token": "a", "number": 1}}"#), ("token".into(), None, 0));
+        let issued = r#"{"lease_id": "database/creds/a/x", "lease_duration": 60, "data": {"username": "u", "password": "p"}}"#;
+        assert_eq!(fields(issued), ("password,username".into(), Some("database/creds/a/x".into()), 60));
+        assert!(read(b"<html>").is_none());
+    }
+
+    #[test]
+    fn refusal_has_the_messages_of_vault_and_no_control_characters() {
+        assert_eq!(messages(br#"{"errors": ["permission denied\n"]}"#), ": permission denied");
+        assert_eq!(messages(b"<html>"), "");
+    }
+}

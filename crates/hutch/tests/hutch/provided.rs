@@ -1,0 +1,447 @@
+//! Credentials of Pods of `hutch up`: providers have the values, programs have placeholders, and only the server that a
+//! provider names receives a value.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use hutch_testkit::wait::until;
+use serde_json::{Value, json};
+
+use crate::credentials::in_memory;
+use crate::harness::{Up, binary, refused, succeeded, text};
+use crate::inspected::{authority, with_port};
+use crate::peers::Peer;
+use crate::policies::{applied, apply, enforced, policy, proxy, sandbox};
+use crate::processes::child_of;
+
+/// Address of the servers. It is loopback, and no other test uses it.
+const SERVER: &str = "127.77.32.1";
+/// Values.
+const VALUE: &str = "value-of-the-secret-8c1f4e2ab7";
+const SECOND: &str = "second-value-of-the-secret-03d9";
+const OF_FILE: &str = "value-of-the-file-5d2e7740c1";
+const OF_VARIABLE: &str = "value-of-the-variable-91ab3f";
+
+/// A server of HTTPS, whose authority `hutch up` trusts, and values of providers.
+struct Site {
+    up: Up,
+    port: u16,
+    peer: Peer,
+    folder: tempfile::TempDir,
+}
+
+impl Site {
+    fn start() -> Site {
+        Site::start_with(&[])
+    }
+
+    fn start_with(options: &[&str]) -> Site {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (public, values) = (folder.path().join("public"), folder.path().join("values"));
+        authority(&public, &["web.example", "other.example"]);
+        std::fs::create_dir(&values).expect("a folder");
+        std::fs::write(values.join("token"), format!("{OF_FILE}\n")).expect("written");
+        let mut python = Command::new("python3");
+        python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/credentials.py"));
+        python.arg(SERVER).arg(&public);
+        let (peer, port) = with_port(python, &folder.path().join("log"));
+        let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n");
+        let variables = [("SSL_CERT_FILE", public.join("ca.pem")), ("OF_UP", PathBuf::from(OF_VARIABLE))];
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_path()));
+        let values = values.display().to_string();
+        let options = [&["--credentials-dir", &values, "--credential-env", "OF_UP"], options].concat();
+        let up = Up::start_outside(&hosts, &variables, &options);
+        Site { up, port, peer, folder }
+    }
+
+    fn provide(&self, name: &str, source: &Value) {
+        applied(&self.up, &self.provider(name, source));
+    }
+
+    fn provider(&self, name: &str, source: &Value) -> Value {
+        let mut spec = json!({"hosts": ["web.example"], "ports": [self.port]});
+        for (field, value) in source.as_object().expect("fields") {
+            spec[field] = value.clone();
+        }
+        json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "CredentialProvider", "metadata": {"name": name}, "spec": spec})
+    }
+
+    /// Opens both hosts, and returns a policy that offers a credential for each of these providers, by their names.
+    fn policy(&self, providers: &[&str]) -> Value {
+        let rule = json!({"name": "web", "hosts": ["web.example", "other.example"], "ports": [self.port],
+            "private": [SERVER], "http": [{}]});
+        // Both hosts have an address of the machine, which only administrators open.
+        applied(&self.up, &policy("ClusterSandboxPolicy", "machine", &json!({}), &json!([rule])));
+        let offer = |name: &&str| {
+            let env = format!("{}_TOKEN", name.to_uppercase());
+            json!({"name": name, "provider": name, "hosts": ["web.example", "other.example"], "ports": [self.port], "env": env})
+        };
+        let credentials: Value = providers.iter().map(offer).collect();
+        json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {"name": "team"},
+            "spec": {"appliesTo": {}, "credentials": credentials}})
+    }
+
+    fn ready(&self, name: &str, class: Option<&str>) {
+        applied(&self.up, &sandbox(name, &json!({}), class));
+        self.up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=180s"));
+        enforced(&self.up, name, "Enforced");
+    }
+
+    fn exec(&self, sandbox: &str, script: &str) -> Output {
+        let script = script.replace("PORT", &self.port.to_string());
+        self.up.kubectl_args(&["exec", sandbox, "--", "sh", "-c", &script])
+    }
+
+    /// Sends the variable as a token, and returns what the server has received as such.
+    fn received(&self, sandbox: &str, host: &str, variable: &str) -> String {
+        let before = self.peer.printed().len();
+        let url = format!("https://{host}:{}/", self.port);
+        let script = format!("curl -s -m 20 -H \"Authorization: Bearer ${variable}\" {url}");
+        self.exec(sandbox, &script);
+        let printed = self.peer.printed()[before..].to_owned();
+        printed
+            .lines()
+            .find_map(|line| line.split_once("authorization=Bearer "))
+            .map_or_else(String::new, |(_, value)| value.to_owned())
+    }
+
+    #[track_caller]
+    fn receives(&self, sandbox: &str, variable: &str, value: &str) {
+        until(value, || self.received(sandbox, "web.example", variable) == value);
+    }
+}
+
+#[test]
+fn server_receives_values_of_all_providers_and_the_sandbox_has_none() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python);
+    let site = Site::start();
+    site.up.ok(&format!("create secret generic github --from-literal=token={VALUE}"));
+    site.provide("secret", &json!({"secret": {"name": "github", "key": "token"}}));
+    site.provide("file", &json!({"file": "token"}));
+    site.provide("variable", &json!({"env": "OF_UP"}));
+    site.provide("account", &json!({"serviceAccountToken": {"audience": "https://web.example"}}));
+    applied(&site.up, &site.policy(&["secret", "file", "variable", "account"]));
+    let mut classes = vec![("native", None)];
+    if hutch_testkit::Need::Runsc.missing().is_none() {
+        classes.push(("gvisor", Some("gvisor")));
+    }
+    for (name, class) in classes {
+        site.ready(name, class);
+        site.receives(name, "SECRET_TOKEN", VALUE);
+        site.receives(name, "FILE_TOKEN", OF_FILE);
+        site.receives(name, "VARIABLE_TOKEN", OF_VARIABLE);
+        until("a token", || site.received(name, "web.example", "ACCOUNT_TOKEN").starts_with("eyJ"));
+        let token = site.received(name, "web.example", "ACCOUNT_TOKEN");
+        let claims: Value = {
+            use base64::Engine;
+            let engine = base64::engine::general_purpose::URL_SAFE_NO_PAD;
+            serde_json::from_slice(&engine.decode(token.split('.').nth(1).expect("claims")).unwrap()).unwrap()
+        };
+        assert_eq!(claims["aud"], json!(["https://web.example"]));
+        assert_eq!(claims["kubernetes.io"]["pod"]["name"], name);
+
+        // The provider names one host, whatever a policy says.
+        assert_eq!(site.received(name, "other.example", "SECRET_TOKEN"), "");
+        nothing_inside(&site, name, &[VALUE, OF_FILE, OF_VARIABLE, &token]);
+    }
+    // A policy shows where a value comes from, and not the value.
+    for words in ["get sandboxpolicy,credentialprovider -o yaml", "describe pods", "get events -o yaml"] {
+        let shown = site.up.ok(words);
+        for value in [VALUE, OF_FILE, OF_VARIABLE] {
+            assert!(!shown.contains(value), "{words}: {shown}");
+        }
+    }
+}
+
+/// Checks the environment, the memory and the files of a Sandbox, what is copied out of it, its log, and the log of the server.
+fn nothing_inside(site: &Site, sandbox: &str, values: &[&str]) {
+    site.exec(sandbox, "env > /proc/1/fd/1; env > /tmp/env");
+    let script = "env; cat /proc/*/environ /proc/*/cmdline; cat /tmp/env; \
+        curl -s -H \"Authorization: Bearer $SECRET_TOKEN\" https://web.example:PORT/x";
+    let shown = text(&site.exec(sandbox, script).stdout);
+    assert!(shown.contains("SECRET_TOKEN=hutch_") && shown.contains("Bearer hutch_"), "{shown}");
+    let log = site.up.ok(&format!("logs {sandbox}"));
+    let copy = site.folder.path().join(format!("copy-{sandbox}"));
+    let copied = Command::new(binary())
+        .args(["cp", &format!("{sandbox}:/tmp"), &copy.display().to_string()])
+        .env("KUBECONFIG", site.up.kubeconfig())
+        .output()
+        .expect("hutch");
+    succeeded("hutch cp", &copied);
+    let of_up = std::fs::read_to_string(site.up.folder().join("log")).expect("the log");
+    for value in values {
+        for (what, text) in [("exec", &shown), ("log", &log), ("log of the server", &of_up)] {
+            assert!(!text.contains(value), "{what}: {text}");
+        }
+        let pods = site.up.data().join("node");
+        for folder in [&copy, &pods, &site.up.data().join("audit"), &site.up.data().join("broker")] {
+            let found = Command::new("grep").args(["-rlaF", value]).arg(folder).output().expect("grep");
+            assert_eq!(text(&found.stdout), "", "{folder:?}");
+        }
+    }
+    // The root process and the front serve Secrets, and the proxy puts values in requests.
+    let (root, front) = (site.up.pid(), child_of(&site.up, "hutch-front"));
+    let mut inside = crate::credentials::descendants(root);
+    inside.retain(|pid| *pid != root && *pid != front);
+    assert!(inside.len() > 2, "{inside:?}");
+    // The search finds what is there.
+    assert!(inside.iter().any(|pid| in_memory(*pid, &["SECRET_TOKEN=hutch_"])));
+    let named = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let with: Vec<_> = inside.iter().filter(|pid| in_memory(**pid, values)).map(named).collect();
+    assert!(with.is_empty(), "{with:?}");
+}
+
+#[test]
+fn value_that_is_replaced_or_taken_away_counts_at_once() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python);
+    let mut site = Site::start();
+    site.up.ok(&format!("create secret generic github --from-literal=token={VALUE}"));
+    site.provide("secret", &json!({"secret": {"name": "github", "key": "token"}}));
+    site.provide("file", &json!({"file": "token"}));
+    applied(&site.up, &site.policy(&["secret", "file"]));
+    site.ready("a", None);
+    site.receives("a", "SECRET_TOKEN", VALUE);
+    let placeholder = text(&site.exec("a", "echo $SECRET_TOKEN").stdout);
+
+    let patch = json!({"stringData": {"token": SECOND}}).to_string();
+    site.up.ok_args(&["patch", "secret", "github", "--type=merge", "-p", &patch]);
+    site.receives("a", "SECRET_TOKEN", SECOND);
+    std::fs::write(site.folder.path().join("values/token"), "another-value-of-the-file").expect("written");
+    site.receives("a", "FILE_TOKEN", "another-value-of-the-file");
+
+    // The proxy starts again, and so does everything.
+    let proxy = proxy(&site.up).expect("the proxy");
+    crate::processes::kill(proxy.try_into().expect("a pid"));
+    site.receives("a", "SECRET_TOKEN", SECOND);
+    let suspend = |mode: &str| {
+        let patch = json!({"spec": {"operatingMode": mode}}).to_string();
+        site.up.ok_args(&["patch", "sandbox", "a", "--type=merge", "-p", &patch]);
+    };
+    suspend("Suspended");
+    site.up.ok("wait --for=condition=Suspended sandbox/a --timeout=60s");
+    suspend("Running");
+    site.up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    site.receives("a", "SECRET_TOKEN", SECOND);
+    assert_eq!(text(&site.exec("a", "echo $SECRET_TOKEN").stdout), placeholder, "the next Pod has the same");
+
+    // The server still gets what programs send; the value it gets no more.
+    site.up.ok("delete secret github");
+    until("nothing", || site.received("a", "web.example", "SECRET_TOKEN") != SECOND);
+    let condition = "get events --field-selector reason=CredentialNotIssued -o jsonpath={.items[*].message}";
+    let told = site.up.eventually(condition, |found| found.contains("Secret default/github"));
+    assert!(told.contains("does not exist") && !told.contains(SECOND), "{told}");
+    site.up.ok("delete credentialprovider file");
+    until("nothing", || !site.received("a", "web.example", "FILE_TOKEN").contains("another"));
+    let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].message}";
+    site.up.eventually(&format!("get sandbox a -o {path}"), |found| {
+        found.contains("CredentialProvider \"file\" does not exist")
+    });
+    site.up.stop();
+}
+
+#[test]
+fn pooled_sandbox_has_the_placeholder_and_gets_the_value_with_its_claim() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python);
+    let site = Site::start();
+    site.provide("file", &json!({"file": "token"}));
+    applied(&site.up, &site.policy(&["file"]));
+    let container = json!({"name": "main", "image": "hutch/host", "command": ["sleep", "1000"]});
+    let template = json!({"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxTemplate",
+        "metadata": {"name": "t"}, "spec": {"podTemplate": {"spec": {"containers": [container]}}}});
+    applied(&site.up, &template);
+    let pool = json!({"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxWarmPool",
+        "metadata": {"name": "t"}, "spec": {"replicas": 1, "sandboxTemplateRef": {"name": "t"}}});
+    applied(&site.up, &pool);
+    let all = "get sandboxes -o jsonpath={.items[0].metadata.name}";
+    let pooled = site.up.eventually(all, |name| !name.is_empty());
+    site.up.ok(&format!("wait --for=condition=Ready sandbox/{pooled} --timeout=180s"));
+    enforced(&site.up, &pooled, "Enforced");
+    let placeholder = text(&site.exec(&pooled, "echo $FILE_TOKEN").stdout);
+    assert!(placeholder.starts_with("hutch_"), "{placeholder}");
+    until("an answer", || site.received(&pooled, "web.example", "FILE_TOKEN") == placeholder.trim());
+
+    let claim = json!({"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxClaim",
+        "metadata": {"name": "mine"}, "spec": {"warmPoolRef": {"name": "t"}}});
+    applied(&site.up, &claim);
+    let bound = site
+        .up
+        .eventually("get sandboxclaim mine -o jsonpath={.status.sandbox.name}", |name| !name.is_empty());
+    assert_eq!(bound, pooled);
+    site.receives(&pooled, "FILE_TOKEN", OF_FILE);
+    assert_eq!(text(&site.exec(&pooled, "echo $FILE_TOKEN").stdout), placeholder);
+}
+
+#[test]
+fn policy_that_comes_later_gives_placeholders_to_processes_that_start_from_then_on() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python);
+    let site = Site::start();
+    applied(&site.up, &sandbox("a", &json!({}), None));
+    site.up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    assert_eq!(text(&site.exec("a", "echo $VARIABLE_TOKEN").stdout), "\n");
+    site.provide("variable", &json!({"env": "OF_UP"}));
+    applied(&site.up, &site.policy(&["variable"]));
+    until("a placeholder", || text(&site.exec("a", "echo $VARIABLE_TOKEN").stdout).starts_with("hutch_"));
+    site.receives("a", "VARIABLE_TOKEN", OF_VARIABLE);
+    // Without the policy, the placeholder goes and is worth nothing.
+    let placeholder = text(&site.exec("a", "echo $VARIABLE_TOKEN").stdout);
+    applied(&site.up, &site.policy(&[]));
+    until("no placeholder", || text(&site.exec("a", "echo $VARIABLE_TOKEN").stdout) == "\n");
+    let script =
+        format!("curl -s -H \"Authorization: Bearer {}\" https://web.example:PORT/", placeholder.trim());
+    site.exec("a", &script);
+    assert!(site.peer.printed().trim_end().ends_with(placeholder.trim()), "{}", site.peer.printed());
+}
+
+#[test]
+fn author_of_a_policy_needs_the_right_to_use_its_provider() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python);
+    let site = Site::start();
+    let up = &site.up;
+    site.provide("file", &json!({"file": "token"}));
+    let resources = "--resource=sandboxpolicies.policy.hutch.dev";
+    up.ok(&format!("create role author --verb=create,get,patch,update {resources}"));
+    up.ok("create rolebinding author --role=author --user=alice");
+    let as_alice = |object: &Value| {
+        let file = up.folder().join("object.json");
+        std::fs::write(&file, object.to_string()).expect("written");
+        up.kubectl_args(&["apply", "--as=alice", "-f", &file.display().to_string()])
+    };
+    let with = site.policy(&["file"]);
+    let mut without = with.clone();
+    without["spec"].as_object_mut().expect("a spec").remove("credentials");
+    let denied = r#"user "alice" cannot use credentialproviders.policy.hutch.dev "file""#;
+    let is_denied = |output: &Output| {
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(denied), "{error}");
+    };
+    is_denied(&as_alice(&with));
+    succeeded("without", &as_alice(&without));
+    is_denied(&as_alice(&with));
+    // Someone with the right adds the credential. Who has it not cannot open it to further Sandboxes or hosts.
+    applied(up, &with);
+    let mut wider = with.clone();
+    wider["spec"]["appliesTo"] = json!({"selector": {}});
+    is_denied(&as_alice(&wider));
+    let mut labeled = with.clone();
+    labeled["metadata"]["labels"] = json!({"a": "b"});
+    succeeded("a label", &as_alice(&labeled));
+    let rule = json!({"apiGroups": ["policy.hutch.dev"], "resources": ["credentialproviders"], "resourceNames": ["file"],
+        "verbs": ["use"]});
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "user"},
+        "rules": [rule]});
+    applied(up, &role);
+    up.ok("create rolebinding user --role=user --user=alice");
+    succeeded("with the right", &as_alice(&wider));
+
+    for (source, field) in [
+        (json!({"file": "../passwd"}), "spec.file"),
+        (json!({"file": "a", "env": "B"}), "one source"),
+        (json!({"secret": {"name": "a"}}), "spec.secret.key"),
+        (json!({"value": "x"}), "value"),
+    ] {
+        let error = text(&apply(up, &site.provider("bad", &source)).stderr);
+        assert!(error.contains(field), "{source}: {error}");
+    }
+    let mut own = with.clone();
+    own["spec"]["credentials"] =
+        json!([{"name": "a", "source": {"env": "A"}, "hosts": ["web.example"], "env": "A"}]);
+    refused(&apply(up, &own), 1, &["spec.credentials[0].source", "CredentialProvider"]);
+}
+
+/// A Vault in its development mode, with an engine of secrets that have leases.
+struct Vault {
+    _peer: Peer,
+    address: String,
+    folder: PathBuf,
+}
+
+const ROOT: &str = "root-token-of-this-test";
+
+impl Vault {
+    fn start(folder: &std::path::Path) -> Vault {
+        let port = crate::peers::free_port("127.0.0.1");
+        let mut vault = Command::new("vault");
+        let listen = format!("-dev-listen-address=127.0.0.1:{port}");
+        vault.args(["server", "-dev", "-dev-no-store-token", &format!("-dev-root-token-id={ROOT}"), &listen]);
+        let mut peer = Peer::start(vault, &folder.join("vault"));
+        peer.printed_until("Development mode should NOT be used in production");
+        Vault { _peer: peer, address: format!("http://127.0.0.1:{port}"), folder: folder.to_owned() }
+    }
+
+    fn ok(&self, words: &[&str]) -> String {
+        let output = Command::new("vault")
+            .args(words)
+            .env("VAULT_ADDR", &self.address)
+            .env("VAULT_TOKEN", ROOT)
+            .env("HOME", &self.folder)
+            .output()
+            .expect("vault");
+        succeeded(&words.join(" "), &output)
+    }
+
+    /// Number of the secrets that it has issued and not revoked.
+    fn leases(&self) -> usize {
+        let mut list = Command::new("vault");
+        list.args(["list", "-format=json", "sys/leases/lookup/ssh/creds/once"]).env("HOME", &self.folder);
+        let listed = list.env("VAULT_ADDR", &self.address).env("VAULT_TOKEN", ROOT).output().expect("vault");
+        serde_json::from_slice::<Vec<String>>(&listed.stdout).map_or(0, |leases| leases.len())
+    }
+}
+
+#[test]
+fn vault_gives_values_and_its_leases_end_with_the_sandbox() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python, vault);
+    let folder = tempfile::tempdir().expect("a folder");
+    let vault = Vault::start(folder.path());
+    vault.ok(&["kv", "put", "-mount=secret", "default/github", &format!("token={VALUE}")]);
+    vault.ok(&["secrets", "enable", "ssh"]);
+    vault.ok(&["write", "ssh/roles/once", "key_type=otp", "default_user=agent", "cidr_list=192.0.2.0/24"]);
+    vault.ok(&["secrets", "tune", "-default-lease-ttl=6s", "ssh"]);
+    // The token of `hutch up` may do this, and nothing else.
+    let rules = "path \"secret/data/default/github\" { capabilities = [\"read\"] }\n\
+        path \"ssh/creds/once\" { capabilities = [\"update\"] }\n\
+        path \"sys/leases/*\" { capabilities = [\"update\"] }\n";
+    std::fs::write(folder.path().join("rules"), rules).expect("written");
+    vault.ok(&["policy", "write", "hutch", &folder.path().join("rules").display().to_string()]);
+    let token = vault.ok(&["token", "create", "-policy=hutch", "-field=token"]);
+    let file = folder.path().join("token");
+    std::fs::write(&file, &token).expect("written");
+    let options = ["--vault", &vault.address, "--vault-token-file", &file.display().to_string()];
+    let site = Site::start_with(&options);
+    site.provide("vault", &json!({"vault": {"path": "secret/data/{namespace}/github", "field": "token"}}));
+    let once = json!({"path": "ssh/creds/once", "field": "key", "parameters": {"ip": "192.0.2.7"}});
+    site.provide("once", &json!({"vault": once}));
+    applied(&site.up, &site.policy(&["vault", "once"]));
+    site.ready("a", None);
+    site.receives("a", "VAULT_TOKEN", VALUE);
+    let issued = |name: &str| {
+        let value = || site.received(name, "web.example", "ONCE_TOKEN");
+        until("a value", || !matches!(value().as_bytes(), [] | [b'h', ..]));
+        value()
+    };
+    let first = issued("a");
+    assert_eq!((first.len(), vault.leases()), (36, 1), "{first}");
+    // It ends after six seconds, unless it is renewed or replaced.
+    std::thread::sleep(std::time::Duration::from_secs(8));
+    assert!(vault.leases() == 1 && issued("a").len() == 36);
+    site.ready("b", None);
+    assert_ne!(issued("b"), issued("a"), "each Sandbox has its own");
+    until("two leases", || vault.leases() == 2);
+    site.up.ok("delete sandbox b");
+    until("one lease", || vault.leases() == 1);
+    assert!(!in_memory(child_of(&site.up, "hutch-broker"), &[VALUE, &token]));
+
+    vault.ok(&["kv", "put", "-mount=secret", "default/github", &format!("token={SECOND}")]);
+    site.receives("a", "VAULT_TOKEN", SECOND);
+    // The client of Vault starts again.
+    crate::processes::kill(child_of(&site.up, "hutch-vault"));
+    vault.ok(&["kv", "put", "-mount=secret", "default/github", &format!("token={VALUE}")]);
+    site.receives("a", "VAULT_TOKEN", VALUE);
+    vault.ok(&["token", "revoke", token.trim()]);
+    until("nothing", || site.received("a", "web.example", "VAULT_TOKEN") != VALUE);
+    let told = site.up.eventually(
+        "get events --field-selector reason=CredentialNotIssued -o jsonpath={.items[*].message}",
+        |found| found.contains("403"),
+    );
+    assert!(!told.contains(token.trim()) && !told.contains(VALUE), "{told}");
+}

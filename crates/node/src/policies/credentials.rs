@@ -1,0 +1,68 @@
+//! Credentials that the policies of Pods offer. Values never come here: the proxy gets them from elsewhere.
+
+use std::sync::Arc;
+
+use hutch_api::label;
+use hutch_policy::{Level, Provider, ProviderObject, unambiguous};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+
+use super::known::Known;
+use crate::config::{Holder, Offer};
+use crate::live::Live;
+use crate::trust;
+
+/// Name of the ServiceAccount of a Pod that names none.
+const DEFAULT_ACCOUNT: &str = "default";
+
+/// Reads a provider; `None` for one that is invalid.
+pub(super) fn provider(object: DynamicObject) -> Option<Arc<Provider>> {
+    let name = object.name_any();
+    let read = serde_json::to_value(&object).and_then(serde_json::from_value::<ProviderObject>);
+    let read = read.map_err(|error| error.to_string());
+    let read = read.and_then(|provider| match provider.check() {
+        Ok(()) => Ok(Arc::new(provider.spec)),
+        Err(error) => Err(error.to_string()),
+    });
+    read.inspect_err(|error| tracing::warn!(provider = name, error, "a CredentialProvider is invalid")).ok()
+}
+
+impl Known {
+    /// Returns the credentials that the levels of a Pod offer, and what is wrong with others.
+    pub(super) fn offers(&self, levels: &[Arc<Level>]) -> (Vec<Offer>, Vec<String>) {
+        let (found, mut mistakes) = unambiguous(levels);
+        let mut offers = Vec::with_capacity(found.len());
+        for (level, credential) in found {
+            let name = credential.provider.clone().unwrap_or_default();
+            let provider = self.providers.objects.get(&(String::new(), name.clone()));
+            if !matches!(provider, Some(Some(_))) {
+                let what = if provider.is_some() { "is invalid" } else { "does not exist" };
+                let of = format!("credential {:?} of policy {:?}", credential.name, level.name);
+                mistakes.push(format!("{of}: CredentialProvider {name:?} {what}"));
+            }
+            offers.push(Offer {
+                policy: level.name.clone(),
+                credential: credential.clone(),
+                provider: provider.cloned().flatten(),
+            });
+        }
+        (offers, mistakes)
+    }
+
+    /// Returns true if the Sandbox of a Pod waits in a warm pool. It gets no value before a claim has it.
+    pub(super) fn is_pooled(&self, pod: &Pod) -> bool {
+        let sandbox = self.objects.sandbox(pod);
+        sandbox.is_some_and(|sandbox| sandbox.labels.contains_key(label::WARM_POOL_SANDBOX))
+    }
+}
+
+/// Returns the Pod as the holder of credentials.
+pub(super) fn holder(live: &Live, pod: &Pod) -> Holder {
+    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+    Holder {
+        pod: live.id.clone(),
+        sandbox: trust::sandbox_of(&live.id, pod),
+        account: account.filter(|name| !name.is_empty()).unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned()),
+    }
+}

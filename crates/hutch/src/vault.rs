@@ -60,11 +60,11 @@ pub(crate) struct Request {
     pub(crate) number: u64,
     /// Token for Vault.
     pub(crate) token: Secret,
-    /// What is requested.
+    /// Operation.
     pub(crate) what: What,
 }
 
-/// What is requested of Vault.
+/// Operation of Vault.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum What {
     /// Read the secret at a path, or request one with these parameters.

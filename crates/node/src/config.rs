@@ -131,7 +131,7 @@ pub struct Offer {
     pub policy: String,
     /// Credential.
     pub credential: Credential,
-    /// Its provider; `None` if there is none.
+    /// Its provider; `None` if it is missing or invalid.
     pub provider: Option<Arc<Provider>>,
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn check_use(call: &Call, before: Option<&Value>, object: &Value) -> 
     if before.is_some_and(|before| before.get("spec") == object.get("spec")) {
         return Ok(());
     }
-    // What is no policy is refused later.
+    // An invalid policy is refused later.
     let Ok(policy) = PolicyObject::deserialize(object) else { return Ok(()) };
     let namespace = call.namespace.as_deref().unwrap_or_default();
     let denied = policy.providers().find(|name| {

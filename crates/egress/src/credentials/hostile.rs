@@ -53,6 +53,7 @@ pub(crate) fn placing(bytes: &[u8]) {
             placeholder: PLACEHOLDER.into(),
             value: Secret::new(value.into()),
             binding: Binding::default(),
+            bounds: None,
             ends: None,
         };
         let form = fill(text, std::slice::from_ref(&one), percent);

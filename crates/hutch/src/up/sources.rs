@@ -22,10 +22,10 @@ use tokio::sync::watch;
 use super::vault::{Secrets, Vault, send_field};
 use crate::credentials::{self, checked};
 
-/// Interval at which a file is looked at.
+/// Interval of checks for a changed file.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Value of a credential, or why there is none; `None` as long as that is not known.
+/// Value of a credential, or why it is missing; `None` as long as that is not known.
 pub(super) type Value = Option<Result<Found, String>>;
 
 /// Value of a source.
@@ -63,7 +63,7 @@ pub(super) struct Sources {
     secrets: Followed<VaultSecret, Secrets>,
 }
 
-/// What is followed, by its place.
+/// Senders by the places that are followed.
 type Followed<P, V> = Arc<Mutex<HashMap<P, Arc<watch::Sender<V>>>>>;
 
 /// Files and variables that the administrator of the machine has opened.

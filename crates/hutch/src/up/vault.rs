@@ -35,7 +35,7 @@ pub(super) struct Vault {
 /// A request, and the receiver of its answer.
 type Asked = (Request, oneshot::Sender<Result<Lease, String>>);
 
-/// Fields of a secret, or why there are none; `None` as long as that is not known.
+/// Fields of a secret, or why they are missing; `None` as long as that is not known.
 pub(super) type Secrets = Option<Result<Lease, String>>;
 
 impl Vault {
@@ -116,7 +116,7 @@ impl Vault {
     }
 }
 
-/// Sends a secret, if it is another one. While Vault does not answer, what it said last still counts.
+/// Sends a secret, if it is another one. While Vault does not answer, its last answer still counts.
 fn publish(sender: &watch::Sender<Secrets>, read: Result<Lease, String>) {
     sender.send_if_modified(|known| {
         let refused = |why: &String| why.starts_with("40");

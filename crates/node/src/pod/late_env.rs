@@ -30,7 +30,7 @@ pub(super) fn of(pod: &Pod) -> Option<&str> {
 pub(super) struct Late {
     /// `true` if it can receive more variables, and is then as if it had been started with them.
     able: bool,
-    /// What it has.
+    /// Sources of its variables.
     has: Has,
     /// The environment of its image.
     image: Variables,

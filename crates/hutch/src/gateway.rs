@@ -199,7 +199,11 @@ impl Gateway {
                 }
             }
             // No names are synthetic here, other Sandboxes cannot be reached, and no decision is requested.
-            News::Named { .. } | News::Dial { .. } | News::Decided { .. } | News::Lost { .. } => {}
+            News::Named { .. }
+            | News::Dial { .. }
+            | News::Decided { .. }
+            | News::Lost { .. }
+            | News::Used { .. } => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The audit log of `hutch up`. The root process writes it: what the front reports about its callers, what the proxy decides
 //! for sandboxes, and what the node does with containers.
 
+mod findings;
 mod requests;
 mod wire;
 
@@ -13,7 +14,8 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use hutch_audit::event::{
-    Change, Connection, ConnectionActivity, Decision, Lifecycle, Lookup, Request, Rule, Sandbox, Verdict,
+    Change, Connection, ConnectionActivity, CredentialUse, Decision, Lifecycle, Lookup, Request, Rule,
+    Sandbox, Verdict,
 };
 use hutch_audit::{Event, Kind, Log, Options, Record};
 use hutch_egress::{Decided, Outcome, Refusal};
@@ -98,6 +100,16 @@ impl AuditLog {
         let verdict = Verdict { decision, rule, reason: decided.reason.as_deref(), success };
         let (host, port) = split(&decided.destination);
         let (sandbox, now) = (subject.sandbox(), SystemTime::now());
+        if let Some(found) = &decided.finding {
+            self.push(&findings::found(&sandbox, found, &decided.destination, verdict));
+            if decided.outcome == Outcome::Observed {
+                // The request itself has a record of its own.
+                return;
+            }
+        }
+        if let Some(credential) = &decided.credential {
+            self.push(&Event::credential(now, &CredentialUse { sandbox, credential, host, verdict }));
+        }
         let event = match (&decided.method, &decided.path) {
             (Some(method), path) => {
                 let (path, calls) = (path.as_deref().unwrap_or("/"), decided.calls.as_slice());
@@ -120,6 +132,15 @@ impl AuditLog {
             }
         };
         self.push(&event);
+    }
+
+    /// Records that the value of a credential was sent for a Pod.
+    pub(super) fn used(&self, pod: &str, credential: &str, destination: &str) {
+        let Some(subject) = self.subject(pod) else { return };
+        let (host, _) = split(destination);
+        let verdict = Verdict::of(Decision::Allowed);
+        let used = CredentialUse { sandbox: subject.sandbox(), credential, host, verdict };
+        self.push(&Event::credential(SystemTime::now(), &used));
     }
 
     /// Records that a name of a Pod has got an address.
@@ -311,6 +332,57 @@ mod tests {
         let forged = text.replace(r#""user":"#, r#""app":"#);
         assert_ne!(forged, text);
         assert!(of_front(forged.into_bytes()).is_err());
+    }
+
+    #[tokio::test]
+    async fn findings_and_uses_of_credentials_are_events_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("audit");
+        let log = AuditLog::open(&folder, false).unwrap();
+        let pod = PodId { namespace: "team".into(), name: "p".into(), uid: "u".into() };
+        log.begins(&pod, Some(("box", "s")));
+        let decided = |outcome, finding: serde_json::Value, credential: Option<&str>| Decided {
+            outcome,
+            destination: "a.example:443".into(),
+            method: Some("POST".into()),
+            path: Some("/x".into()),
+            calls: Vec::new(),
+            level: None,
+            rule: None,
+            reason: Some("a reason".into()),
+            finding: serde_json::from_value(finding).unwrap(),
+            credential: credential.map(str::to_owned),
+        };
+        let found = serde_json::json!({ "rule": "aws-key", "kind": "secret", "severity": "high",
+            "direction": "outbound", "at": "body", "fingerprint": "0123456789abcdef" });
+        log.decided("u", &decided(Outcome::Denied, found.clone(), None));
+        log.decided("u", &decided(Outcome::Observed, found, None));
+        log.decided("u", &decided(Outcome::Denied, serde_json::Value::Null, Some("github")));
+        log.used("u", "github", "a.example:443");
+        log.close().await;
+        let mut reader = hutch_audit::Reader::new(&folder, 0);
+        let (mut lines, mut severities) = (Vec::new(), Vec::new());
+        while let Some(entry) = reader.read().unwrap() {
+            let view = View::parse(entry.event());
+            if view.kind() != Some(Kind::Log) {
+                lines.push(view.to_string().split_whitespace().skip(1).collect::<Vec<_>>().join(" "));
+                severities.push(view.severity());
+            }
+        }
+        let finding =
+            "aws-key: the scanner finds `aws-key` in the body, a.example:443 sha256:0123456789abcdef";
+        assert_eq!(
+            lines,
+            [
+                &format!("finding team/box denied {finding} (a reason)"),
+                "http team/box denied POST a.example:443/x (a reason)",
+                &format!("finding team/box alerted {finding} (a reason)"),
+                "credential team/box denied github for a.example (a reason)",
+                "http team/box denied POST a.example:443/x (a reason)",
+                "credential team/box allowed github for a.example",
+            ]
+        );
+        assert_eq!(severities, [4, 3, 4, 3, 3, 1]);
     }
 
     #[test]

@@ -60,12 +60,13 @@ struct Outcome<'a> {
     name: Option<&'a str>,
     /// Number of requests that the record stands for.
     count: Option<u32>,
+    time: SystemTime,
 }
 
 impl Outcome<'_> {
     fn denied(reason: &str, status: StatusCode) -> Outcome<'_> {
-        let decision = Decision::Denied;
-        Outcome { decision, reason: Some(reason), status: Some(status), name: None, count: None }
+        let (decision, time) = (Decision::Denied, SystemTime::now());
+        Outcome { decision, reason: Some(reason), status: Some(status), name: None, count: None, time }
     }
 }
 
@@ -87,7 +88,11 @@ impl Attempt {
         let action = RequestAction::of(request.method().as_str(), request.uri().path(), query.as_ref());
         let agent = request.headers().get(header::USER_AGENT).map(|agent| bounded(agent.as_bytes()));
         let extensions = request.extensions();
-        let (sandbox, claim) = subject(core, &action.action(), None);
+        // The object of a request that deletes it. Others are read when the record is made, off the way of the request.
+        let is_late =
+            matches!(action.action(), Action::Resource { resource: "sandboxes" | "sandboxclaims", .. })
+                && *request.method() != Method::DELETE;
+        let (sandbox, claim) = if is_late { (None, None) } else { subject(core, &action.action(), None) };
         Attempt {
             log: log.clone(),
             identity: identity.clone(),
@@ -147,46 +152,40 @@ impl Attempt {
         if self.log.is_strict() && self.has_effect() {
             // A denial has no effect that waits. It is the answer, so that the next decision cannot be another one.
             if let Err(denied) = core.access.check(&self.identity, self.action.action()) {
-                return self.answered(&core, denied.into_response()).await;
+                return self.answered(core, denied.into_response()).await;
             }
-            let before =
-                Outcome { decision: Decision::Allowed, reason: None, status: None, name: None, count: None };
+            let (decision, time) = (Decision::Allowed, SystemTime::now());
+            let before = Outcome { decision, reason: None, status: None, name: None, count: None, time };
             if let Err(error) = self.log.record(self.event(&core, &before)).await {
                 return Failure::unavailable(error).into_response();
             }
         }
         let response = answer(core.clone()).await;
-        self.answered(&core, response).await
+        self.answered(core, response).await
     }
 
     /// Records the answer, and returns it.
-    async fn answered(&self, core: &Core, response: Response) -> Response {
+    async fn answered(self, core: Arc<Core>, response: Response) -> Response {
         let status = response.status();
-        let refused = response.extensions().get::<Refused>().map(|refused| &*refused.0);
-        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-            let outcome = Outcome { reason: refused, ..Outcome::denied("", status) };
-            if self.identity.is_anonymous() {
-                let record = |count| self.event(core, &Outcome { count, ..outcome });
-                core.refusals.add(&self.log, self.source, record);
-            } else {
-                self.log.enqueue(self.event(core, &outcome)).await;
-            }
-            return response;
-        }
-        let created = response.extensions().get::<Created>().map(|created| created.0.as_str());
-        let outcome = Outcome {
-            decision: Decision::Allowed,
-            reason: refused,
-            status: Some(status),
-            name: created,
-            count: None,
+        let refused = response.extensions().get::<Refused>().map(|refused| refused.0.clone());
+        let created = response.extensions().get::<Created>().map(|created| created.0.clone());
+        let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        let decision = if is_denied { Decision::Denied } else { Decision::Allowed };
+        let (log, source, is_strict) = (self.log.clone(), self.source, self.log.is_strict());
+        let (has_effect, is_anonymous) = (self.has_effect(), self.identity.is_anonymous());
+        let (time, of) = (SystemTime::now(), core.clone());
+        let make = move |count| {
+            let (reason, name) = (refused.as_deref(), created.as_deref());
+            self.event(&of, &Outcome { decision, reason, status: Some(status), name, count, time })
         };
-        let record = self.event(core, &outcome);
-        // What the request was about has happened, whatever the log says. An answer to a strict log's caller waits, so that
-        // the log has the name of each object that the caller knows to exist.
-        match self.log.is_strict() && !self.has_effect() {
-            true => self.log.enqueue(record).await,
-            false => drop(self.log.record(record).await),
+        if is_denied && is_anonymous {
+            core.refusals.add(&log, source, make);
+        } else if is_strict && has_effect && !is_denied {
+            // What the request was about has happened, whatever the log says. The answer waits, so that the log has the name
+            // of each object that the caller knows to exist.
+            drop(log.record(make(None)).await);
+        } else {
+            log.enqueue(Box::new(move || make(None))).await;
         }
         response
     }
@@ -208,9 +207,9 @@ impl Attempt {
         };
         let name = outcome.name.filter(|_| name.is_empty()).unwrap_or(name);
         // A new object, and one that got an owner, are known only now.
-        let (made, owner) = match &self.claim {
-            Some(_) => (None, None),
-            None => subject(core, &self.action.action(), Some(name)),
+        let (made, owner) = match (&self.sandbox, &self.claim) {
+            (None, None) => subject(core, &self.action.action(), Some(name)),
+            _ => (None, None),
         };
         let sandbox = self.sandbox.as_ref().or(made.as_ref());
         let sandbox = sandbox.map(|(name, uid)| sandbox_named(namespace, name, uid));
@@ -234,7 +233,7 @@ impl Attempt {
             claim,
             verdict,
         };
-        Event::api(SystemTime::now(), &call).record()
+        Event::api(outcome.time, &call).record()
     }
 }
 
@@ -258,7 +257,8 @@ pub(crate) fn refuse(
 ) -> impl Future<Output = ()> + use<> {
     let recorded = core.audit.get().map(|log| {
         let attempt = Attempt::new(core, log, caller, request);
-        log.enqueue(attempt.event(core, &Outcome::denied(&failure.message, failure.code)))
+        let record = attempt.event(core, &Outcome::denied(&failure.message, failure.code));
+        log.enqueue(Box::new(move || record))
     });
     async move {
         if let Some(recorded) = recorded {

@@ -18,10 +18,13 @@ pub trait Audit: Send + Sync + 'static {
     /// The error is the reason why a side effect must not happen; only a strict log has one.
     fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>>;
     /// Records an event. Waits for room only.
-    fn enqueue(&self, record: Record) -> BoxFuture<'static, ()>;
+    fn enqueue(&self, make: Make) -> BoxFuture<'static, ()>;
     /// Records an event without waiting.
-    fn push(&self, record: Record);
+    fn push(&self, make: Make);
 }
+
+/// Makes a record later, so that no caller waits for that.
+pub type Make = Box<dyn FnOnce() -> Record + Send>;
 
 /// Request extension: name of the caller who acts as another one.
 #[derive(Debug, Clone)]

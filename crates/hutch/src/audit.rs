@@ -112,9 +112,9 @@ fn print(folder: &Path, arguments: &AuditListArguments, follow: bool) -> anyhow:
             }
         }
         output.flush()?;
-        match &selection.sandbox {
+        match &filter.sandbox {
             _ if follow => std::thread::sleep(POLL),
-            Some(sandbox) if !is_known => bail!(unknown(sandbox)),
+            Some(sandbox) if !is_known => bail!(unknown(&shown(sandbox))),
             _ => return Ok(ExitCode::SUCCESS),
         }
     }
@@ -150,14 +150,18 @@ fn parsed(name: &str, namespace: &str) -> Selector {
     }
 }
 
+/// Returns a Sandbox as `--sandbox` takes it.
+fn shown(selector: &Selector) -> String {
+    match selector {
+        Selector::Uid(name) | Selector::Sandbox(name) => name.clone(),
+        Selector::Claim(name, _) => format!("claim/{name}"),
+    }
+}
+
 fn summarize(folder: &Path, arguments: &AuditShowArguments) -> anyhow::Result<ExitCode> {
     exists(folder)?;
     let selector = selector(folder, &arguments.sandbox, &arguments.namespace)?;
-    let name = match &selector {
-        Selector::Uid(uid) => uid.clone(),
-        Selector::Sandbox(name) => name.clone(),
-        Selector::Claim(name, _) => format!("claim/{name}"),
-    };
+    let name = shown(&selector);
     let (mut reader, mut summary) = (Reader::new(folder, 0), Summary::of(&name));
     while let Some(entry) = next(&mut reader)? {
         let view = View::parse(entry.event());

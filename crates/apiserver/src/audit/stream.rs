@@ -122,7 +122,8 @@ impl Running {
             code,
             failure: if let Exit::Failed(why) = exit { Some(why) } else { None },
         };
-        self.about.log.push(Event::exit(SystemTime::now(), &end).record());
+        let record = Event::exit(SystemTime::now(), &end).record();
+        self.about.log.push(Box::new(move || record));
         if let Some((activity, path)) = copy_of(&self.arguments) {
             let success = Some(code == Some(0));
             let access = FileAccess {
@@ -134,7 +135,8 @@ impl Running {
                 size: None,
                 verdict: Verdict { success, ..Verdict::of(Decision::Allowed) },
             };
-            self.about.log.push(Event::file(SystemTime::now(), &access).record());
+            let record = Event::file(SystemTime::now(), &access).record();
+            self.about.log.push(Box::new(move || record));
         }
     }
 }

@@ -8,7 +8,7 @@ use hutch_audit::Record;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::Audit;
+use super::{Audit, Make};
 
 /// Log in memory, which takes a record when its gate is open.
 pub(crate) struct Records {
@@ -36,19 +36,19 @@ impl Audit for Records {
     }
 
     fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>> {
-        self.enqueue(record).map(Ok).boxed()
+        self.enqueue(Box::new(move || record)).map(Ok).boxed()
     }
 
-    fn enqueue(&self, record: Record) -> BoxFuture<'static, ()> {
+    fn enqueue(&self, make: Make) -> BoxFuture<'static, ()> {
         let (events, gate) = (self.events.clone(), self.gate.clone());
         async move {
             let _place = gate.acquire().await.unwrap();
-            events.lock().unwrap().push(serde_json::from_slice(record.as_bytes()).unwrap());
+            events.lock().unwrap().push(serde_json::from_slice(make().as_bytes()).unwrap());
         }
         .boxed()
     }
 
-    fn push(&self, record: Record) {
-        self.events.lock().unwrap().push(serde_json::from_slice(record.as_bytes()).unwrap());
+    fn push(&self, make: Make) {
+        self.events.lock().unwrap().push(serde_json::from_slice(make().as_bytes()).unwrap());
     }
 }

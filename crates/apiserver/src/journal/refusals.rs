@@ -41,7 +41,8 @@ impl Refusals {
         }
         windows.insert(address, Window::default());
         drop(windows);
-        log.push(record(None));
+        let first = record(None);
+        log.push(Box::new(move || first));
         let (this, log) = (self.clone(), log.clone());
         tokio::spawn(async move {
             tokio::time::sleep(WINDOW).await;
@@ -49,7 +50,7 @@ impl Refusals {
             let Some(window) = windows.remove(&address) else { return };
             drop(windows);
             if let Some(last) = window.last {
-                log.push(last.counted(window.count));
+                log.push(Box::new(move || last.counted(window.count)));
             }
         });
     }

@@ -40,7 +40,7 @@ impl hutch_router::Audit for RequestLog {
         match self.log.is_strict() && has_effect {
             true => {
                 let verdict = Verdict::of(Decision::Allowed);
-                Some(self.log.record(request(exchange, None, None, verdict)))
+                Some(self.log.record(routed(SystemTime::now(), exchange, None, None, verdict)))
             }
             false => Some(self.front.room()?.map(Ok).boxed()),
         }
@@ -48,31 +48,95 @@ impl hutch_router::Audit for RequestLog {
 
     fn after(&self, exchange: &Exchange<'_>, answered: &Answered<'_>) {
         let decision = if answered.denied { Decision::Denied } else { Decision::Allowed };
-        let success = answered.refused.map(|_| false);
-        let verdict = Verdict { reason: answered.refused, success, ..Verdict::of(decision) };
-        let status = Some(answered.status);
+        let (request, status) = (Owned::of(exchange), answered.status);
+        let (time, refused) = (SystemTime::now(), answered.refused.map(str::to_owned));
+        let make = move |count| {
+            let success = refused.as_ref().map(|_| false);
+            let verdict = Verdict { reason: refused.as_deref(), success, ..Verdict::of(decision) };
+            routed(time, &request.exchange(), Some(status), count, verdict)
+        };
         if exchange.caller.is_empty() {
             let source = exchange.source.and_then(|source| source.parse().ok());
-            let record = |count| request(exchange, status, count, verdict);
-            return self.refusals.add(&self.log, source, record);
+            return self.refusals.add(&self.log, source, make);
         }
-        self.log.push(request(exchange, status, None, verdict));
-        if let (Some((activity, path, is_folder)), Some(sandbox)) = (file(exchange), sandbox(exchange)) {
-            let principal = Principal { name: exchange.caller, ..Principal::default() };
-            let success = Some(answered.status < 400);
-            let verdict = Verdict { success, ..verdict };
-            let access =
-                FileAccess { sandbox, principal, activity, path: &path, is_folder, size: None, verdict };
-            self.log.push(Event::file(SystemTime::now(), &access).record());
+        self.log.push(Box::new(move || make(None)));
+        if let Some((activity, path, is_folder)) = file(exchange) {
+            let request = Owned::of(exchange);
+            self.log.push(Box::new(move || {
+                let success = Some(status < 400);
+                let verdict = Verdict { success, ..Verdict::of(decision) };
+                let file = (activity, path.as_str(), is_folder);
+                accessed(time, &request.exchange(), file, verdict)
+            }));
         }
     }
+}
+
+/// Copy of a request, of which the record is made later.
+struct Owned {
+    caller: String,
+    source: Option<String>,
+    method: String,
+    path: String,
+    user_agent: Option<String>,
+    sandbox: Option<(String, String)>,
+    uid: Option<String>,
+    port: Option<u16>,
+}
+
+impl Owned {
+    fn of(exchange: &Exchange<'_>) -> Owned {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        Owned {
+            caller: exchange.caller.to_owned(),
+            source: owned(exchange.source),
+            method: exchange.method.to_owned(),
+            path: exchange.path.to_owned(),
+            user_agent: owned(exchange.user_agent),
+            sandbox: exchange.sandbox.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())),
+            uid: owned(exchange.uid),
+            port: exchange.port,
+        }
+    }
+
+    fn exchange(&self) -> Exchange<'_> {
+        Exchange {
+            caller: &self.caller,
+            source: self.source.as_deref(),
+            method: &self.method,
+            path: &self.path,
+            user_agent: self.user_agent.as_deref(),
+            sandbox: self.sandbox.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str())),
+            uid: self.uid.as_deref(),
+            port: self.port,
+        }
+    }
+}
+
+fn accessed(
+    time: SystemTime,
+    exchange: &Exchange<'_>,
+    (activity, path, is_folder): (FileActivity, &str, bool),
+    verdict: Verdict<'_>,
+) -> Record {
+    // Requests that name no Sandbox reach no files.
+    let sandbox = sandbox(exchange).unwrap_or(Sandbox { namespace: "", name: "", uid: None });
+    let principal = Principal { name: exchange.caller, ..Principal::default() };
+    let access = FileAccess { sandbox, principal, activity, path, is_folder, size: None, verdict };
+    Event::file(time, &access).record()
 }
 
 fn sandbox<'a>(exchange: &Exchange<'a>) -> Option<Sandbox<'a>> {
     exchange.sandbox.map(|(namespace, name)| Sandbox { namespace, name, uid: exchange.uid })
 }
 
-fn request(exchange: &Exchange<'_>, status: Option<u16>, count: Option<u32>, verdict: Verdict<'_>) -> Record {
+fn routed(
+    time: SystemTime,
+    exchange: &Exchange<'_>,
+    status: Option<u16>,
+    count: Option<u32>,
+    verdict: Verdict<'_>,
+) -> Record {
     let routed = Routed {
         principal: Principal { name: exchange.caller, ..Principal::default() },
         source: exchange.source.and_then(|source| source.parse().ok()),
@@ -85,7 +149,7 @@ fn request(exchange: &Exchange<'_>, status: Option<u16>, count: Option<u32>, ver
         count,
         verdict,
     };
-    Event::routed(SystemTime::now(), &routed).record()
+    Event::routed(time, &routed).record()
 }
 
 /// Returns the activity, the path and true for a folder, of a request to the files API of sandboxd.

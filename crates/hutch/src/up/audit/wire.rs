@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_apiserver::Audit;
+use hutch_apiserver::{Audit, Make};
 use hutch_audit::Record;
 use hutch_audit::event::EVENT_MAX;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter};
@@ -23,7 +23,7 @@ use super::{OwnedReadHalf, OwnedWriteHalf, UnixStream};
 /// Records that wait to be sent.
 const QUEUE: usize = 4096;
 /// Time for which records are gathered, so that a request costs no call of the system. One that is awaited ends it.
-const GATHER: Duration = Duration::from_millis(1);
+const GATHER: Duration = Duration::from_millis(5);
 /// Bytes that are sent at once.
 const BUFFER: usize = 64 << 10;
 const LOST: u8 = 0;
@@ -68,18 +68,35 @@ impl Frame {
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "an unknown kind of audit record")),
         }
     }
+}
 
-    async fn write(&self, writer: &mut BufWriter<OwnedWriteHalf>) -> io::Result<()> {
-        let (kind, number, bytes) = match self {
-            Frame::Lost(count) => (LOST, *count, [].as_slice()),
-            Frame::Record(bytes) => (RECORD, 0, bytes.as_slice()),
-            Frame::Durable(number, bytes) => (DURABLE, *number, bytes.as_slice()),
-        };
-        writer.write_u8(kind).await?;
-        writer.write_u64_le(number).await?;
-        writer.write_u32_le(u32::try_from(bytes.len()).unwrap_or(u32::MAX)).await?;
-        writer.write_all(bytes).await
+/// Record that waits to be sent.
+enum Waiter {
+    /// It is made when it is sent.
+    Later(Make),
+    /// It is answered when it is on the disk, with this number.
+    Durable(u64, Record),
+}
+
+impl Waiter {
+    async fn write(self, writer: &mut BufWriter<OwnedWriteHalf>) -> io::Result<()> {
+        match self {
+            Waiter::Later(make) => write(writer, RECORD, 0, make().as_bytes()).await,
+            Waiter::Durable(number, record) => write(writer, DURABLE, number, record.as_bytes()).await,
+        }
     }
+}
+
+async fn write(
+    writer: &mut BufWriter<OwnedWriteHalf>,
+    kind: u8,
+    number: u64,
+    bytes: &[u8],
+) -> io::Result<()> {
+    writer.write_u8(kind).await?;
+    writer.write_u64_le(number).await?;
+    writer.write_u32_le(u32::try_from(bytes.len()).unwrap_or(u32::MAX)).await?;
+    writer.write_all(bytes).await
 }
 
 /// Returns the stream of a socket.
@@ -106,7 +123,7 @@ type Waiting = Mutex<HashMap<u64, oneshot::Sender<bool>>>;
 /// The log as the front has it.
 pub(in crate::up) struct FrontLog {
     strict: bool,
-    frames: mpsc::Sender<Frame>,
+    frames: mpsc::Sender<Waiter>,
     shared: Arc<Shared>,
 }
 
@@ -145,27 +162,27 @@ impl FrontLog {
     }
 }
 
-async fn send(writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Frame>, shared: Arc<Shared>) {
+async fn send(writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Waiter>, shared: Arc<Shared>) {
     let mut writer = BufWriter::with_capacity(BUFFER, writer);
     while let Some(first) = queue.recv().await {
-        if !matches!(first, Frame::Durable(..)) {
+        if !matches!(first, Waiter::Durable(..)) {
             tokio::select! {
                 () = tokio::time::sleep(GATHER) => {}
                 () = shared.urgent.notified() => {}
             }
         }
-        let write = async {
+        let written = async {
             first.write(&mut writer).await?;
             while let Ok(frame) = queue.try_recv() {
                 frame.write(&mut writer).await?;
             }
             let lost = shared.lost.swap(0, Ordering::Relaxed);
             if lost > 0 {
-                Frame::Lost(lost).write(&mut writer).await?;
+                write(&mut writer, LOST, lost, &[]).await?;
             }
             writer.flush().await
         };
-        if write.await.is_err() {
+        if written.await.is_err() {
             return;
         }
     }
@@ -193,9 +210,9 @@ impl Audit for FrontLog {
     }
 
     fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>> {
-        let (frames, shared, bytes) = (self.frames.clone(), self.shared.clone(), record.as_bytes().to_vec());
+        let (frames, shared) = (self.frames.clone(), self.shared.clone());
         if !self.strict {
-            return self.enqueue(record).map(Ok).boxed();
+            return self.enqueue(Box::new(move || record)).map(Ok).boxed();
         }
         async move {
             let id = shared.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -205,7 +222,7 @@ impl Audit for FrontLog {
                 shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
                 return Err(REFUSED.to_owned());
             }
-            let sent = frames.send(Frame::Durable(id, bytes)).await.is_ok();
+            let sent = frames.send(Waiter::Durable(id, record)).await.is_ok();
             shared.urgent.notify_one();
             match sent && answered.await == Ok(true) {
                 true => Ok(()),
@@ -215,14 +232,14 @@ impl Audit for FrontLog {
         .boxed()
     }
 
-    fn enqueue(&self, record: Record) -> BoxFuture<'static, ()> {
-        let (frames, bytes) = (self.frames.clone(), record.as_bytes().to_vec());
+    fn enqueue(&self, make: Make) -> BoxFuture<'static, ()> {
+        let frames = self.frames.clone();
         // A server whose root process has gone ends.
-        async move { drop(frames.send(Frame::Record(bytes)).await) }.boxed()
+        async move { drop(frames.send(Waiter::Later(make)).await) }.boxed()
     }
 
-    fn push(&self, record: Record) {
-        if self.frames.try_send(Frame::Record(record.as_bytes().to_vec())).is_err() {
+    fn push(&self, make: Make) {
+        if self.frames.try_send(Waiter::Later(make)).is_err() {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -17,7 +17,7 @@ use std::fmt;
 
 pub(crate) use answer::answer;
 pub(crate) use body::{Guarded, filled};
-use hutch_policy::{Binding, Destination, Path};
+use hutch_policy::{Aws, Binding, Destination, Path};
 pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
 pub(crate) use sign::hashed;
@@ -74,6 +74,9 @@ pub struct Issued {
     pub bounds: Option<Binding>,
     /// Time from which on the value is not used, in seconds since 1970.
     pub ends: Option<i64>,
+    /// The source has no value now. The placeholder stands in its place, and is refused everywhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub missing: bool,
 }
 
 /// Credentials of a sandbox.
@@ -89,6 +92,17 @@ impl Set {
     /// Returns the credentials for a destination.
     pub(crate) fn of<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a Issued> {
         self.0.iter().filter(|one| one.covers(destination))
+    }
+
+    /// Returns true if all credentials for the destination belong to keys of AWS. Of such a key only the secret counts, which
+    /// no request has.
+    fn is_of_aws(&self, destination: &Destination) -> bool {
+        let belongs = |one: &Issued| {
+            let named =
+                |aws: &Aws| aws.access_key_id == one.name || aws.session_token.as_ref() == Some(&one.name);
+            one.binding.aws.is_some() || self.0.iter().filter_map(|key| key.binding.aws.as_ref()).any(named)
+        };
+        self.of(destination).all(belongs)
     }
 
     /// Returns the time at which the next credential for the destination ends.
@@ -123,6 +137,9 @@ impl Issued {
         tls: bool,
         now: i64,
     ) -> Option<&'static str> {
+        if self.missing {
+            return Some("it has no value now");
+        }
         if !tls {
             return Some("the connection has no TLS");
         }
@@ -150,6 +167,7 @@ mod tests {
             binding: serde_json::from_str(binding).unwrap(),
             bounds: None,
             ends: Some(10),
+            missing: false,
         }
     }
 
@@ -185,6 +203,14 @@ mod tests {
         }
         let elsewhere = r#"{"hosts": ["api.example"], "paths": ["/c/**"]}"#;
         assert_eq!(closed(elsewhere), Some("it is not bound to this path"));
+    }
+
+    #[test]
+    fn placeholder_without_a_value_is_refused() {
+        let missing = Issued { missing: true, ..issued() };
+        let path = Path::read("/a/b").unwrap();
+        let why = missing.closed(&"api.example".parse().unwrap(), &path, true, 9);
+        assert_eq!(why, Some("it has no value now"));
     }
 
     #[test]

@@ -18,7 +18,8 @@
 //!
 //! Anything else is refused and reported: HTTP without TLS gets status 403 with the reason, another connection is reset.
 //!
-//! The process that serves holds no secret and needs no file except those by which names are resolved.
+//! The process that serves holds no secret but the values of credentials, and needs no file except those by which names are
+//! resolved.
 
 mod authority;
 mod body;

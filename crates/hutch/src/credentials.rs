@@ -123,6 +123,7 @@ impl Wanted {
             binding: self.binding.clone(),
             bounds: None,
             ends: self.seconds.map(|seconds| now.saturating_add(seconds).cast_signed()),
+            missing: false,
         })
     }
 }

@@ -144,6 +144,8 @@ pub struct Holder {
     pub sandbox: String,
     /// Name of its ServiceAccount.
     pub account: String,
+    /// `false` for a Sandbox that waits in a warm pool. It gets no value before a claim has it.
+    pub claimed: bool,
 }
 
 /// Request of a Pod for a connection to another one.

@@ -62,8 +62,8 @@ struct Served {
     /// Time at which the levels change by themselves.
     until: Option<Timestamp>,
     facts: hutch_policy::Facts,
-    /// Credentials whose values the proxy gets.
-    granted: Arc<Vec<Offer>>,
+    /// Credentials of which the proxy knows, and whether it gets their values.
+    granted: (Arc<Vec<Offer>>, bool),
     events: u32,
 }
 
@@ -167,7 +167,7 @@ impl Policies {
             peers: Vec::new(),
             until: None,
             facts: hutch_policy::Facts::default(),
-            granted: Arc::default(),
+            granted: (Arc::default(), true),
             events: 0,
         };
         let served = self.served.entry(uid).or_insert_with(new);
@@ -334,12 +334,11 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
             egress.set_levels(&served.live.id.uid, found.levels.clone());
             served.levels = found.levels;
         }
-        let granted = match enforced.holds && !known.is_pooled(&pod) {
-            true => served.live.offers(),
-            false => Arc::default(),
-        };
+        let offers = if enforced.holds { served.live.offers() } else { Arc::default() };
+        let granted = (offers, !known.is_pooled(&pod));
         if granted != served.granted {
-            egress.set_credentials(credentials::holder(&served.live, &pod), granted.to_vec());
+            let holder = credentials::holder(&served.live, &pod, granted.1);
+            egress.set_credentials(holder, granted.0.to_vec());
             served.granted = granted;
         }
     }

@@ -98,6 +98,9 @@ pub struct Binding {
 pub struct Aws {
     /// Name of the credential that has the access key id.
     pub access_key_id: String,
+    /// Name of the credential that has the session token, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_token: Option<String>,
 }
 
 /// Source of a value on the machine of the caller.
@@ -175,7 +178,9 @@ impl Credential {
         }
         match (&self.provider, &self.source) {
             (Some(_), Some(_)) => return invalid(".source", "has no effect with `provider`".to_owned()),
-            (None, None) => return invalid("", "needs `provider` or, for a command, `source`".to_owned()),
+            (None, None) => {
+                return invalid("", "needs either `provider` or, for a command, `source`".to_owned());
+            }
             _ => {}
         }
         let Binding { hosts, ports, paths, header, format, .. } = &self.binding;
@@ -209,6 +214,10 @@ impl Credential {
             Some(env) if !is_variable(env) => {
                 invalid(".env", format!("{env:?} is not a name of a variable: letters, digits and `_`"))
             }
+            Some(env) if is_of_system(env) => invalid(
+                ".env",
+                format!("{env:?} has another meaning for programs; choose a variable for a token"),
+            ),
             None if header.is_none() => {
                 invalid("", "needs `env`, `header` or both: else no program can use it".to_owned())
             }
@@ -243,12 +252,15 @@ pub(crate) fn check_all(all: &[Credential], administers: bool, observes: bool) -
         if credential.env.is_some() && earlier.iter().any(|other| other.env == credential.env) {
             return refuse(field(".env"), "is there twice".to_owned());
         }
-        let is_id = |other: &Credential, name: &str| other.name == name && other.binding.aws.is_none();
-        if let Some(Aws { access_key_id }) = &credential.binding.aws
-            && !all.iter().any(|other| is_id(other, access_key_id))
+        let is_plain = |other: &Credential, name: &str| other.name == name && other.binding.aws.is_none();
+        let Some(Aws { access_key_id, session_token }) = &credential.binding.aws else { continue };
+        for (of, name) in
+            [(".aws.accessKeyId", Some(access_key_id)), (".aws.sessionToken", session_token.as_ref())]
         {
-            let why = format!("{access_key_id:?} is not another credential of this policy");
-            return refuse(field(".aws.accessKeyId"), why);
+            let Some(missing) = name.filter(|name| !all.iter().any(|other| is_plain(other, name))) else {
+                continue;
+            };
+            return refuse(field(of), format!("{missing:?} is not another credential of this policy"));
         }
     }
     Ok(())
@@ -313,6 +325,33 @@ fn is_format(format: &str) -> bool {
         && format.trim() == format
 }
 
+/// Returns true for variables that say where programs, libraries, authorities or proxies are.
+fn is_of_system(name: &str) -> bool {
+    const EXACT: [&str; 18] = [
+        "PATH",
+        "HOME",
+        "HOSTNAME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "PWD",
+        "TMPDIR",
+        "LANG",
+        "TERM",
+        "IFS",
+        "ENV",
+        "BASH_ENV",
+        "CURL_CA_BUNDLE",
+        "REQUESTS_CA_BUNDLE",
+        "AWS_CA_BUNDLE",
+        "PIP_CERT",
+        "DENO_CERT",
+    ];
+    const STARTS: [&str; 7] = ["LD_", "SSL_CERT_", "NODE_", "PYTHON", "GIT_SSL_", "CARGO_HTTP_", "LC_"];
+    let upper = name.to_ascii_uppercase();
+    EXACT.contains(&name) || upper.ends_with("_PROXY") || STARTS.iter().any(|start| name.starts_with(start))
+}
+
 pub(crate) fn is_variable(name: &str) -> bool {
     let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     (1..=NAME).contains(&name.len())
@@ -344,6 +383,9 @@ mod tests {
         assert!(policy(&credential(r#""env": "GITHUB_TOKEN""#)).is_ok());
         for (spec, expected) in [
             (credential(r#""env": "A B""#), "spec.credentials[0].env: "),
+            (credential(r#""env": "PATH""#), "spec.credentials[0].env: \"PATH\" has another meaning"),
+            (credential(r#""env": "SSL_CERT_FILE""#), "spec.credentials[0].env: "),
+            (credential(r#""env": "https_proxy""#), "spec.credentials[0].env: "),
             (credential(r#""paths": ["/a"]"#), "spec.credentials[0]: needs `env`, `header`"),
             (credential(r#""header": "Host""#), "spec.credentials[0].header: "),
             (credential(r#""header": "a b""#), "spec.credentials[0].header: "),
@@ -355,6 +397,11 @@ mod tests {
             (credential(r#""env": "A", "value": "secret""#), "unknown field `value`"),
             (credential(r#""env": "A", "shape": "Stripe""#), "unknown variant"),
             (credential(r#""env": "A", "aws": {"accessKeyId": "github"}"#), "spec.credentials[0].aws.accessKeyId: "),
+            (
+                credential(r#""env": "A"}, {"name": "key", "source": {"env": "T"}, "hosts": ["a.example"], "env": "B",
+                    "aws": {"accessKeyId": "github", "sessionToken": "key"}"#),
+                "spec.credentials[1].aws.sessionToken: \"key\" is not another",
+            ),
             (credential(r#""header": "X", "aws": {"accessKeyId": "x"}"#), "spec.credentials[0].aws: has no effect"),
             (credential(r#""env": "A", "aws": {"key": "x"}"#), "unknown field `key`"),
             (
@@ -363,7 +410,7 @@ mod tests {
             ),
             (
                 r#"{"credentials": [{"name": "a", "hosts": ["a.example"], "env": "A"}]}"#.into(),
-                "spec.credentials[0]: needs `provider`",
+                "spec.credentials[0]: needs either `provider`",
             ),
             (
                 r#"{"credentials": [{"name": "a", "provider": "x", "hosts": [], "env": "A"}]}"#.into(),

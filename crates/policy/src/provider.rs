@@ -169,7 +169,7 @@ impl Provider {
             return refuse([".hosts", ".ports", ".paths"][list], "at most 64 entries");
         }
         match self.source() {
-            None => refuse("", &format!("needs one source: {SOURCES}")),
+            None => refuse("", &format!("needs exactly one source: {SOURCES}")),
             Some(ProviderSource::File(name)) if !is_file(name) => {
                 refuse(".file", "is the name of a file in the folder of credentials, without `/`")
             }
@@ -274,7 +274,7 @@ mod tests {
         assert!(matches!(read(&with(secret)).unwrap().source(), Some(ProviderSource::Secret(_))));
         assert!(matches!(read(&with(r#""file": "a.txt""#)).unwrap().source(), Some(ProviderSource::File(_))));
         for source in [format!(r#"{secret}, "file": "a""#), r#""ports": [443]"#.to_owned()] {
-            assert!(read(&with(&source)).unwrap_err().contains("needs one source"), "{source}");
+            assert!(read(&with(&source)).unwrap_err().contains("needs exactly one source"), "{source}");
         }
     }
 

@@ -40,6 +40,8 @@ pub enum Need {
     Node,
     /// `openssl` on the path.
     Openssl,
+    /// `iptables-restore`.
+    Iptables,
     /// `psql` on the path, and the server that [`postgres`] finds.
     Postgres,
     /// A compiler for C, `cc` on the path.
@@ -88,6 +90,7 @@ impl Need {
             Need::Curl => on_path("curl").is_none().then_some("needs curl"),
             Need::Git => on_path("git").is_none().then_some("needs git"),
             Need::Node => on_path("node").is_none().then_some("needs node"),
+            Need::Iptables => on_path("iptables-restore").is_none().then_some("needs iptables"),
             Need::Openssl => on_path("openssl").is_none().then_some("needs openssl"),
             Need::Compiler => on_path("cc").is_none().then_some("needs cc"),
             Need::Postgres => {
@@ -163,7 +166,7 @@ pub fn strict() -> bool {
 /// Returns from the test, counted as skipped, unless the machine has what is named:
 /// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
 /// `buildah`, `git`, `node`, `openssl`, `postgres`, `compiler`, `tunnels`, `grpcio`, `sandbox_client`,
-/// `async_sandbox_client`.
+/// `async_sandbox_client`, `iptables`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {
@@ -218,6 +221,9 @@ macro_rules! need {
     };
     (node) => {
         $crate::Need::Node
+    };
+    (iptables) => {
+        $crate::Need::Iptables
     };
     (openssl) => {
         $crate::Need::Openssl

@@ -28,7 +28,7 @@ pub(crate) fn answer(placed: Placed, parts: &mut Parts, body: Body) -> Result<Bo
     if http_body::Body::is_end_stream(&body) {
         return Ok(body);
     }
-    if let Some(how) = hidden(parts) {
+    if let Some(how) = hidden(parts).filter(|_| !placed.only_signed) {
         let why = format!("the answer is {how}, so no credential can be removed from it");
         return Err(Reason::Ambiguous(why));
     }
@@ -115,5 +115,32 @@ impl http_body::Body for Redacted {
 
     fn is_end_stream(&self) -> bool {
         self.ended && self.trailers.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+    use crate::credentials::encode::forms;
+
+    #[tokio::test]
+    async fn names_and_values_of_trailers_are_redacted() {
+        let mut parts = http::Response::new(()).into_parts().0;
+        let pairs: [(&'static str, &str); 3] =
+            [("x-real-value", "1"), ("x-own", "a Real-Value"), ("x-kept", "2")];
+        let pairs = pairs.map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+        let trailers: HeaderMap = pairs.into_iter().collect();
+        let body = Full::new(Bytes::from_static(b"Real-Value")).with_trailers(async { Some(Ok(trailers)) });
+        let body = body.map_err(|never| match never {}).boxed_unsync();
+        let placed = Placed { pairs: forms("Real-Value", "P"), ..Placed::default() };
+        let collected = answer(placed, &mut parts, body).unwrap().collect().await.unwrap();
+        let trailers = collected.trailers().unwrap();
+        assert_eq!(
+            (trailers.len(), &trailers["x-own"], &trailers["x-kept"]),
+            (2, &"a P".parse().unwrap(), &"2".parse().unwrap())
+        );
+        assert_eq!(collected.to_bytes(), "P");
     }
 }

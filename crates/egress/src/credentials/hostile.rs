@@ -55,6 +55,7 @@ pub(crate) fn placing(bytes: &[u8]) {
             binding: Binding::default(),
             bounds: None,
             ends: None,
+            missing: false,
         };
         let form = fill(text, std::slice::from_ref(&one), percent);
         assert!(!form.contains(PLACEHOLDER) && form.matches('&').count() == text.matches('&').count());

@@ -27,6 +27,8 @@ pub(crate) struct Placed {
     pub(super) pairs: Vec<Pair>,
     /// Credentials that may stand in the body.
     pub(super) in_body: Vec<Issued>,
+    /// It is signed, and has no secret: its answer may be encoded, and a part.
+    pub(super) only_signed: bool,
     /// Signature to be made for AWS.
     pub(super) signing: Option<Signing>,
     /// Placeholders that end the request where they stand in its body, and the names of their credentials.
@@ -71,16 +73,19 @@ pub(crate) fn place(
     }
     let mut placed = Placed::default();
     judged.refuse(set, parts.uri.path().as_bytes(), "a path cannot have it")?;
-    placed.signing = Signing::find(set, &judged, parts)?;
+    placed.signing = Signing::find(set, &judged, (parts, destination))?;
     placed.target = judged.target(set, parts)?;
     placed.headers = judged.headers(set, parts, &mut placed.pairs)?;
     placed.used = judged.used.take();
     if set.covers(destination) && request.tls {
         let headers = placed.headers.get_or_insert_with(|| parts.headers.clone());
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        // Parts of an answer could split a value.
-        headers.remove(header::RANGE);
-        headers.remove(header::IF_RANGE);
+        placed.only_signed = placed.signing.is_some() && set.is_of_aws(destination);
+        if !placed.only_signed {
+            // They could split a value.
+            headers.remove(header::RANGE);
+            headers.remove(header::IF_RANGE);
+        }
         set.of(destination).for_each(|one| placed.pairs.extend(forms(one.value.expose(), &one.placeholder)));
     }
     if set.covers(destination) && request.websocket {

@@ -57,16 +57,31 @@ impl Redactor {
         pairs.sort_by_key(|pair| std::cmp::Reverse(pair.value.len()));
         let mut firsts = Box::new([const { Vec::new() }; 256]);
         let mut starts = Box::new([0; 1024]);
+        let mut start = |first: u8, next: u8| {
+            let place = place(first, next);
+            starts[place / 64] |= 1_u64 << (place % 64);
+        };
         for (index, pair) in pairs.iter().enumerate() {
             for byte in plain(pair.value[0]) {
                 firsts[usize::from(byte)].push(index);
                 firsts[usize::from(byte)].dedup();
-                let follows: Vec<u8> = match pair.value.get(1) {
-                    Some(second) => [&plain(*second), ESCAPES.as_slice()].concat(),
-                    None => (0..=255).collect(),
-                };
-                for place in follows.into_iter().map(|next| place(byte, next)) {
-                    starts[place / 64] |= 1_u64 << (place % 64);
+                match pair.value.get(1) {
+                    Some(second) => {
+                        plain(*second).into_iter().chain(ESCAPES).for_each(|next| start(byte, next))
+                    }
+                    None => (0..=255).for_each(|next| start(byte, next)),
+                }
+            }
+        }
+        for next in (0..=255).filter(|_| !pairs.is_empty()) {
+            let quoted = b"\"'/".contains(&next) && !firsts[usize::from(next)].is_empty();
+            for (first, escapes) in [
+                (b'%', next.is_ascii_hexdigit()),
+                (b'&', next == b'#' || next.is_ascii_alphabetic()),
+                (b'\\', quoted || b"xu\\".contains(&next)),
+            ] {
+                if escapes {
+                    start(first, next);
                 }
             }
         }
@@ -111,7 +126,7 @@ impl Redactor {
     fn may_start(&self, bytes: &[u8]) -> bool {
         let [first, next, ..] = bytes else { return true };
         let place = place(*first, *next);
-        ESCAPES.contains(first) || self.starts[place / 64] >> (place % 64) & 1 == 1
+        self.starts[place / 64] >> (place % 64) & 1 == 1
     }
 
     /// Returns what takes the place of the value with which the bytes begin, and the bytes that it takes.

@@ -7,6 +7,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Uri};
 use http_body_util::BodyExt;
+use hutch_policy::Destination;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -40,7 +41,11 @@ impl Signing {
     ///
     /// # Errors
     /// The request may not be signed with the key, or is signed in another way.
-    pub(super) fn find(set: &Set, judged: &Judged<'_>, parts: &Parts) -> Result<Option<Signing>, Reason> {
+    pub(super) fn find(
+        set: &Set,
+        judged: &Judged<'_>,
+        (parts, destination): (&Parts, &Destination),
+    ) -> Result<Option<Signing>, Reason> {
         for key in &set.0 {
             let Some(aws) = &key.binding.aws else { continue };
             let Some(id) = set.0.iter().find(|one| one.name == aws.access_key_id) else { continue };
@@ -65,6 +70,11 @@ impl Signing {
             let signed = Signed::read(text).map_err(|why| refusal(key, why))?;
             if signed.access_key_id != id.placeholder {
                 return Err(refusal(key, "its access key id is another one"));
+            }
+            if parts.headers.contains_key(header::RANGE) && !set.is_of_aws(destination) {
+                let why =
+                    "a part of an object needs a host whose credentials all belong to a key of AWS, by `aws`";
+                return Err(refusal(key, why));
             }
             let content = content(&parts.headers).map_err(|why| refusal(key, why))?.map(str::to_owned);
             return Ok(Some(Signing { key: key.clone(), id: id.clone(), signed, content }));

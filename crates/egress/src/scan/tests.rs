@@ -136,6 +136,7 @@ fn placeholder_of_a_credential_is_no_secret() {
         binding: serde_json::from_str(r#"{"hosts": ["api.example"]}"#).unwrap(),
         bounds: None,
         ends: None,
+        missing: false,
     };
     let scan = scan.ignoring(&Set(vec![issued]));
     assert!(scan.headers(Direction::Outbound, &headers).blocked.is_none());

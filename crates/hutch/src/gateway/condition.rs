@@ -3,7 +3,7 @@
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
 use hutch_api::trust::CONFIG_MAP;
 use hutch_attach::{Closed, Objects};
-use hutch_policy::{Applying, Level};
+use hutch_policy::{Applying, Level, names_sandboxes};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -51,8 +51,10 @@ pub(super) fn condition(
         return not("NotEnforced", format!("{why}: programs that ignore the gateway may reach the network"));
     }
     let names: Vec<&str> = found.levels.iter().map(|level| level.name.as_str()).collect();
-    if let Some(why) = unusable(pod, found, ends_tls) {
-        return not("PolicyNotEnforceable", format!("of {}, {why}", names.join(", ")));
+    let unusable = unusable(pod, found, ends_tls);
+    if !unusable.is_empty() {
+        let message = format!("of {}: {}", names.join(", "), unusable.join("; "));
+        return not("PolicyNotEnforceable", message);
     }
     if names.is_empty() {
         return Condition { holds: true, reason: "NoPolicy", message: "no policy applies: no egress".into() };
@@ -61,24 +63,33 @@ pub(super) fn condition(
     Condition { holds: true, reason: "Enforced", message }
 }
 
-/// Returns which rules have no effect.
-fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Option<&'static str> {
+/// Returns what has no effect in the policies of a Pod.
+fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Vec<&'static str> {
     let levels = || found.levels.iter().map(AsRef::as_ref);
+    let mut unusable = Vec::new();
+    if names_sandboxes(&found.levels) {
+        unusable.push(
+            "rules with `sandboxes` open nothing: Sandboxes do not reach each other through the gateway",
+        );
+    }
     if levels().any(|level: &Level| !level.credentials.is_empty()) {
-        return Some("credentials are not used: the gateway has none");
+        unusable.push("credentials are not put into requests: the gateway has none");
     }
-    if !reads_requests(levels()) {
-        return None;
+    if reads_requests(levels()) && !ends_tls {
+        unusable.push("rules that read requests allow no TLS: the gateway has no --ca-dir");
+    } else if reads_requests(levels()) && !trusts(pod) {
+        unusable.push(
+            "rules that read requests allow no TLS: the Pod does not trust the gateway; if it is older than \
+             --egress-gateway-ca-file of the controller, replace it",
+        );
     }
-    if !ends_tls {
-        return Some("rules that read requests allow no TLS: the gateway has no --ca-dir");
-    }
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let trusts = volumes.into_iter().any(|volume| volume.name == CONFIG_MAP && volume.config_map.is_some());
-    (!trusts).then_some(
-        "rules that read requests allow no TLS: the Pod does not trust the gateway; it may be older than \
-         --egress-gateway-ca-file of the controller, and must then be replaced",
-    )
+    unusable
+}
+
+/// Returns true if a Pod has the certificate of the gateway's authority.
+fn trusts(pod: &Pod) -> bool {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.any(|volume| volume.name == CONFIG_MAP && volume.config_map.is_some())
 }
 
 /// Returns why no NetworkPolicy closes the network of a Pod.
@@ -157,5 +168,50 @@ impl Write {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             other => other.map(drop),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hutch_policy::Authority;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn applying(rule: Value) -> Applying {
+        let egress = serde_json::from_value(json!({"rules": [rule]})).unwrap();
+        let level = Level::new(Authority::Cluster, "team", Some(egress));
+        Applying { levels: vec![Arc::new(level)], until: None }
+    }
+
+    fn pod(spec: Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "d"}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn rules_without_effect_are_named() {
+        let old = pod(json!({"containers": []}));
+        let new =
+            json!({"containers": [], "volumes": [{"name": CONFIG_MAP, "configMap": {"name": CONFIG_MAP}}]});
+        let new = pod(new);
+        let plain = applying(json!({"name": "a", "hosts": ["a.example"]}));
+        let reads = applying(json!({"name": "a", "hosts": ["a.example"], "http": [{"paths": ["/ok"]}]}));
+        let peers = applying(json!({"name": "a", "sandboxes": [{"name": "db"}], "ports": [1]}));
+        for (pod, found, ends_tls, reason, word) in [
+            (&old, &plain, false, "Enforced", "team"),
+            (&new, &reads, true, "Enforced", "team"),
+            (&new, &reads, false, "PolicyNotEnforceable", "--ca-dir"),
+            (&old, &reads, true, "PolicyNotEnforceable", "replace it"),
+            (&new, &peers, true, "PolicyNotEnforceable", "`sandboxes`"),
+        ] {
+            let plugin = (Plugin::Enforces, ends_tls);
+            let condition = condition(pod, &Objects::default(), plugin, Ok(found));
+            assert_eq!(condition.reason, reason, "{}", condition.message);
+            assert!(condition.message.contains(word), "{}", condition.message);
+        }
+        let unknown = condition(&new, &Objects::default(), (Plugin::Unknown, true), Ok(&plain));
+        assert_eq!(unknown.reason, "NotEnforced");
     }
 }

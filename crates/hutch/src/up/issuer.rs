@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::FutureExt;
 use futures::future::select_all;
-use hutch_egress::Issued;
+use hutch_egress::{Issued, Secret};
 use hutch_node::{EgressNews, Holder, Offer};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -40,9 +40,12 @@ struct Pods {
     last: u64,
 }
 
-/// Time of the first issue of the credentials of each sandbox, by policy and name, in seconds since 1970.
+/// Times of the first issue of the credentials of each sandbox, in seconds since 1970.
 #[derive(Default)]
-struct Started(Mutex<HashMap<String, HashMap<(String, String), i64>>>);
+struct Started(Mutex<HashMap<String, Times>>);
+
+/// Times by policy and name of the credential.
+type Times = HashMap<(String, String), i64>;
 
 /// Credential that is issued as long as its source has a value.
 struct Following {
@@ -128,7 +131,7 @@ impl Task {
     async fn run(self, offers: Vec<Offer>) {
         let mut all = self.follow(offers).await;
         loop {
-            let issued = all.iter_mut().filter_map(|one| self.value(one)).collect();
+            let issued = all.iter_mut().map(|one| self.value(one)).collect();
             self.issue(issued);
             if all.is_empty() {
                 return;
@@ -150,35 +153,41 @@ impl Task {
             tokio::time::sleep(AGAIN).await;
         };
         let following = |(offer, placeholder): (Offer, String)| {
-            let provider = offer.provider.clone()?;
-            let place = Place::new(provider.source()?, &self.holder);
-            Some(Following { offer, placeholder, value: self.sources.follow(place), reported: None })
+            let source = offer.provider.as_ref().filter(|_| self.holder.claimed).and_then(|of| of.source());
+            let value = match source {
+                Some(source) => self.sources.follow(Place::new(source, &self.holder)),
+                None => self.sources.nothing(),
+            };
+            Following { offer, placeholder, value, reported: None }
         };
-        offers.into_iter().zip(placeholders).filter_map(following).collect()
+        offers.into_iter().zip(placeholders).map(following).collect()
     }
 
-    /// Returns a credential with its value, if it has one.
-    fn value(&self, one: &mut Following) -> Option<Issued> {
-        let found = one.value.borrow_and_update().clone()?;
-        let problem = found.as_ref().err();
+    /// Returns a credential with its value. Without one, its placeholder is refused.
+    fn value(&self, one: &mut Following) -> Issued {
+        let found = one.value.borrow_and_update().clone();
+        let problem = found.as_ref().and_then(|found| found.as_ref().err());
         if let Some(why) = problem.filter(|why| one.reported.as_ref() != Some(why)) {
             self.report(&one.offer, why);
         }
         one.reported = problem.cloned();
-        let found = found.ok()?;
         let Offer { policy, credential, provider } = &one.offer;
+        let issued = Issued {
+            name: credential.name.clone(),
+            placeholder: one.placeholder.clone(),
+            value: Secret::new(one.placeholder.clone()),
+            binding: credential.binding.clone(),
+            bounds: provider.as_ref().map(|provider| provider.bounds()),
+            ends: None,
+            missing: true,
+        };
+        let Some(Ok(found)) = found else { return issued };
         let ends = credential.expires.map(|expires| {
             let seconds = i64::try_from(expires.duration().as_secs()).unwrap_or(i64::MAX);
             self.started.of(&self.holder.sandbox, policy, &credential.name).saturating_add(seconds)
         });
-        Some(Issued {
-            name: credential.name.clone(),
-            placeholder: one.placeholder.clone(),
-            value: found.secret,
-            binding: credential.binding.clone(),
-            bounds: provider.as_ref().map(|provider| provider.bounds()),
-            ends: [ends, found.ends].into_iter().flatten().min(),
-        })
+        let ends = [ends, found.ends].into_iter().flatten().min();
+        Issued { value: found.secret, ends, missing: false, ..issued }
     }
 
     fn issue(&self, issued: Vec<Issued>) {

@@ -61,6 +61,8 @@ pub(super) struct Sources {
     vault: Option<Arc<Vault>>,
     values: Followed<Place, Value>,
     secrets: Followed<VaultSecret, Secrets>,
+    /// Never sends a value.
+    nothing: watch::Sender<Value>,
 }
 
 /// Senders by the places that are followed.
@@ -124,7 +126,19 @@ impl Place {
 impl Sources {
     pub(super) fn new(client: Client, allowed: Allowed, vault: Option<Vault>) -> Sources {
         let vault = vault.map(Arc::new);
-        Sources { client, allowed, vault, values: Arc::default(), secrets: Arc::default() }
+        Sources {
+            client,
+            allowed,
+            vault,
+            values: Arc::default(),
+            secrets: Arc::default(),
+            nothing: watch::channel(None).0,
+        }
+    }
+
+    /// Returns a receiver of no value, which waits as others do.
+    pub(super) fn nothing(&self) -> watch::Receiver<Value> {
+        self.nothing.subscribe()
     }
 
     /// Follows the value at a place, until the last receiver is dropped.
@@ -169,9 +183,13 @@ impl Sources {
         let path = folder.join(name);
         let mut last = None;
         loop {
-            let (at, before) = (path.clone(), last.clone());
-            let looked = tokio::task::spawn_blocking(move || look(&at, before.as_ref())).await;
-            if let Ok((mark, Some(value))) = looked {
+            let (at, before) = (path.clone(), last);
+            let of = folder.clone();
+            let looked = tokio::task::spawn_blocking(move || match checked_folder(&of) {
+                Ok(_) => look(&at, before.as_ref()),
+                Err(error) => (None, Some(Err(format!("{error:#}")))),
+            });
+            if let Ok((mark, Some(value))) = looked.await {
                 last = Some(mark);
                 put(sender, value.map_err(|why| format!("file {name}: {why}")));
             }

@@ -3,6 +3,7 @@
 //!
 //! The names of the servers are in a hosts file that only the gateway sees.
 
+mod enforced;
 mod reads;
 
 use std::io::{Read, Write};
@@ -39,11 +40,17 @@ struct Running {
 
 impl Running {
     async fn start() -> Running {
+        Running::start_after(|_| ()).await
+    }
+
+    /// Starts after something else has begun that needs the cluster.
+    async fn start_after(begin: impl FnOnce(&Cluster)) -> Running {
         let options = Options { node: false, ..Options::default() };
         let mut cluster = Cluster::start(options).await.expect("a cluster");
         let worker = Worker::start(&cluster, &sandboxd(cluster.folder())).await.expect("a Node");
         let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy");
         kubectl(&cluster, &["apply", "--server-side", "-k", crds]);
+        begin(&cluster);
         // The gateway has the rights that its manifest gives it, and no others.
         for file in ["namespace.yaml", "rbac.yaml", "egress.yaml"] {
             kubectl(&cluster, &["apply", "--server-side", "-f", &folder().join(file).display().to_string()]);
@@ -102,10 +109,16 @@ impl Running {
 
     /// A Sandbox that is Ready.
     fn sandbox(&self, name: &str) {
+        self.sandbox_with(name, &json!({}));
+    }
+
+    /// A Sandbox whose Pod has this security context, when it is Ready.
+    fn sandbox_with(&self, name: &str, context: &Value) {
         let container = json!({"name": "main", "image": "i", "command": ["sleep", "infinity"]});
         self.apply(&json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
             "metadata": {"name": name, "labels": {"app": "agent"}},
-            "spec": {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}}}));
+            "spec": {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container],
+                "securityContext": context}}}}));
         self.kubectl(&["wait", "sandbox", name, "--for=condition=Ready", "--timeout=90s"]);
     }
 

@@ -50,7 +50,7 @@ impl Known {
         (offers, mistakes)
     }
 
-    /// Returns true if the Sandbox of a Pod waits in a warm pool. It gets no value before a claim has it.
+    /// Returns true if the Sandbox of a Pod waits in a warm pool.
     pub(super) fn is_pooled(&self, pod: &Pod) -> bool {
         let sandbox = self.objects.sandbox(pod);
         sandbox.is_some_and(|sandbox| sandbox.labels.contains_key(label::WARM_POOL_SANDBOX))
@@ -58,11 +58,12 @@ impl Known {
 }
 
 /// Returns the Pod as the holder of credentials.
-pub(super) fn holder(live: &Live, pod: &Pod) -> Holder {
+pub(super) fn holder(live: &Live, pod: &Pod, claimed: bool) -> Holder {
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
     Holder {
         pod: live.id.clone(),
         sandbox: trust::sandbox_of(&live.id, pod),
         account: account.filter(|name| !name.is_empty()).unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned()),
+        claimed,
     }
 }

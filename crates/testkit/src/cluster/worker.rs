@@ -2,8 +2,8 @@
 //! exec, attach, port-forward and logs to the API server.
 //!
 //! A container without a command runs the program that [`Worker::start`] is given. What a Pod says about images, limits and
-//! restarts is not done; of volumes, variables lead to the files of ConfigMaps. Pods without a node are taken: no scheduler is
-//! needed.
+//! restarts is not done; of volumes, variables lead to the files of ConfigMaps. `runAsUser` of a Pod counts. Pods without a
+//! node are taken: no scheduler is needed.
 
 mod address;
 mod container;

@@ -24,6 +24,7 @@ fn issued(host: &str, port: u16, more: &str) -> Issued {
         binding: serde_json::from_str(&binding).unwrap(),
         bounds: None,
         ends: None,
+        missing: false,
     }
 }
 
@@ -123,6 +124,9 @@ async fn request_for_aws_that_cannot_be_signed_again_is_refused() {
     for (host, more, line, headers, expected) in [
         ("localhost", "", "GET /a", good.clone(), ""),
         ("localhost", "", "GET /a", content("UNSIGNED-PAYLOAD"), ""),
+        ("localhost", "", "GET /a", format!("{good}Range: bytes=0-1\r\nX-Status: 206\r\n"), ""),
+        ("localhost", "", "GET /a", format!("{good}X-Answer: content-encoding=gzip\r\n"), ""),
+        ("localhost", "", "GET /token", format!("{good}Range: bytes=0-1\r\n"), "part of an object"),
         ("localhost", "", "GET /a", content("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), "signatures of its own"),
         ("localhost", "", "GET /a", signed("AWS4-ECDSA-P256-SHA256"), "SigV4A"),
         ("localhost", "", "GET /a", good.replace("/s3/", "/"), "not one of AWS4-HMAC-SHA256"),
@@ -142,10 +146,15 @@ async fn request_for_aws_that_cannot_be_signed_again_is_refused() {
             value: Secret::new("AKIDEXAMPLE".into()),
             ..issued("localhost", site.port, "")
         };
-        site.sandbox.set_credentials(vec![id, key]);
+        let token = Issued { name: "token".into(), ..issued("localhost", site.port, "") };
+        let token = Issued { placeholder: "placeholder-of-the-token".into(), ..token };
+        // One that does not belong to the key.
+        let more = Some(token).filter(|_| line.contains("/token"));
+        site.sandbox.set_credentials([id, key].into_iter().chain(more).collect());
         let answer = site.raw(&head(line, &headers)).await;
         let Ok(refusal) = site.refused.try_recv() else {
-            assert!(expected.is_empty() && answer.starts_with("HTTP/1.1 200"), "{expected}: {answer}");
+            assert!(expected.is_empty() && answer.starts_with("HTTP/1.1 20"), "{expected}: {answer}");
+            assert_eq!(headers.contains("Range"), answer.contains("range: bytes=0-1"), "{answer}");
             // The echo has the signature of the program back.
             assert!(answer.contains(&signature) && answer.contains(&scope), "{answer}");
             continue;

@@ -23,7 +23,7 @@ fn run(server: &Server, caller: Caller, options: &[&str], script: &str) -> Outpu
          rules:\n    - {{name: web, hosts: [web.example, other.example], ports: [{port}], private: [{ADDRESS}], \
          http: [{{}}]}}\n  credentials:\n{}{}{}",
         credential("aws-id", "AWS_ACCESS_KEY_ID", ""),
-        credential("aws", "AWS_SECRET_ACCESS_KEY", ", aws: {accessKeyId: aws-id}"),
+        credential("aws", "AWS_SECRET_ACCESS_KEY", ", aws: {accessKeyId: aws-id, sessionToken: aws-token}"),
         credential("aws-token", "AWS_SESSION_TOKEN", ""),
         ADDRESS = SERVER,
     );
@@ -84,6 +84,7 @@ print(of('dynamodb', 'when_supported').list_tables()['TableNames'])
 s3 = of('s3', 'when_required', payload_signing_enabled=True)
 s3.put_object(Bucket='bucket', Key='a b/c+d=%.txt', Body=b'0123456789')
 print(s3.get_object(Bucket='bucket', Key='a b/c+d=%.txt')['Body'].read())
+print(s3.get_object(Bucket='bucket', Key='part', Range='bytes=0-3')['Body'].read())
 of('s3', 'when_supported').put_object(Bucket='bucket', Key='trailer', Body=b'0123456789')
 of('s3', 'when_required', payload_signing_enabled=False).upload_part(Bucket='bucket', Key='x', PartNumber=1, UploadId='a b+/c', Body=b'0' * 100_000)
 ";
@@ -95,11 +96,12 @@ of('s3', 'when_required', payload_signing_enabled=False).upload_part(Bucket='buc
     let output = run(&server, Caller::Root, &options, &format!("python3 - <<'END'\n{program}\nEND"));
     let printed = checked(&server, &output);
     succeeded(&format!("{printed}{}", text(&output.stderr)), &output);
-    assert!(!printed.contains("wrong"), "{printed}");
+    assert!(!printed.contains("wrong") && text(&output.stdout).contains("b'AWS4'"), "{printed}");
     for expected in [
         "verified POST / hashed",
         "verified PUT /bucket/a%20b/c%2Bd%3D%25.txt hashed 10",
         "verified GET /bucket/a%20b/c%2Bd%3D%25.txt hashed",
+        "verified GET /bucket/part hashed",
         "verified PUT /bucket/trailer STREAMING-UNSIGNED-PAYLOAD-TRAILER",
         "verified PUT /bucket/x?partNumber=1&uploadId=a%20b%2B%2Fc UNSIGNED-PAYLOAD 100000",
     ] {

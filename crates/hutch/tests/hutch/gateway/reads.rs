@@ -71,7 +71,7 @@ async fn requests_of_tls_hosts_are_decided_at_the_gateway() {
     assert!(requests.contains("/other") && !requests.contains("POST"), "{requests}");
     assert_eq!(requests.matches("/other").count(), 1, "that of the other host: {requests}");
 
-    // A token inside the tunnel, where no proxy requests it, does not leave either.
+    // A token inside the tunnel, which no proxy requests, does not leave either.
     let (own, other) = (running.token("one"), running.token("two"));
     let inside = format!("-H 'Proxy-Authorization: Basic {own}' -H 'X-Kept: yes'");
     assert_eq!(curl(&inside, "tls.example", "/ok/headers"), "200 200");

@@ -27,6 +27,8 @@ pub(super) struct Place<'a> {
     pub(super) runtime: &'a Path,
     pub(super) minder: &'a Arc<Minder>,
     pub(super) volumes: &'a Volumes,
+    /// `runAsUser` of the Pod.
+    pub(super) user: Option<u32>,
 }
 
 /// A container's main process.
@@ -38,6 +40,7 @@ pub(super) struct Container {
     pub(super) ports: Vec<u16>,
     environment: Vec<(OsString, OsString)>,
     folder: PathBuf,
+    user: Option<u32>,
     minder: Arc<Minder>,
     group: Pid,
     exit: watch::Receiver<Option<Exit>>,
@@ -58,7 +61,8 @@ impl Container {
                 command
             }
         };
-        command.envs(environment.iter().cloned()).current_dir(place.folder).process_group(0);
+        command.envs(environment.iter().cloned()).process_group(0);
+        run_as(&mut command, place.user, place.folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Process::start(&mut command, place.minder)
             .with_context(|| format!("container {}: {:?}", spec.name, command.as_std().get_program()))?;
@@ -84,6 +88,7 @@ impl Container {
             ports: ports(spec),
             environment,
             folder: place.folder.to_owned(),
+            user: place.user,
             minder: place.minder.clone(),
             group,
             exit,
@@ -93,7 +98,8 @@ impl Container {
     /// A further process in it.
     pub(super) fn command(&self, program: &str, arguments: &[String]) -> Command {
         let mut command = Command::new(program);
-        command.args(arguments).envs(self.environment.iter().cloned()).current_dir(&self.folder);
+        command.args(arguments).envs(self.environment.iter().cloned());
+        run_as(&mut command, self.user, &self.folder);
         command
     }
 
@@ -117,6 +123,14 @@ impl Container {
             let _ = kill_process_group(self.group, signal);
         }
     }
+}
+
+/// Sets the folder and the user. Of the cluster's folder, only root can read anything.
+fn run_as(command: &mut Command, user: Option<u32>, folder: &Path) {
+    match user {
+        Some(user) => command.uid(user).gid(user).current_dir("/"),
+        None => command.current_dir(folder),
+    };
 }
 
 fn environment(spec: &Spec, place: &Place<'_>) -> Vec<(OsString, OsString)> {

@@ -49,7 +49,9 @@ impl Pod {
         let address = Address::next();
         minder.watch_address(address);
         let held = Address::add(address)?;
-        let place = Place { address, folder: &folder, runtime, minder, volumes };
+        let context = object.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+        let user = context.and_then(|context| u32::try_from(context.run_as_user?).ok());
+        let place = Place { address, folder: &folder, runtime, minder, volumes, user };
         let specs = object.spec.iter().flat_map(|spec| &spec.containers);
         let containers = specs.map(|spec| Container::start(spec, &place)).collect::<anyhow::Result<_>>()?;
         Ok(Pod {

@@ -51,11 +51,11 @@ impl Volumes {
 
     /// The value of a variable of a container, with the path of a file here.
     pub(super) fn here(&self, container: &Container, value: String) -> String {
-        let mounts = container.volume_mounts.iter().flatten();
-        let found = mounts.filter_map(|mount| {
+        let mut mounts = container.volume_mounts.iter().flatten();
+        let found = mounts.find_map(|mount| {
             let rest = value.strip_prefix(&format!("{}/", mount.mount_path))?;
             Some(self.0.get(&mount.name)?.join(rest).display().to_string())
         });
-        found.last().unwrap_or(value)
+        found.unwrap_or(value)
     }
 }

@@ -117,7 +117,7 @@ pub struct Decided {
     pub reason: Option<String>,
     /// Finding of the scanner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub finding: Option<Found>,
+    pub finding: Option<Box<Found>>,
     /// Name of a credential that may not be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<String>,
@@ -189,7 +189,7 @@ impl<'a> Record<'a> {
             level: text(self.level),
             rule: text(self.rule),
             reason: text(self.reason.as_deref()),
-            finding: self.finding.cloned(),
+            finding: self.finding.cloned().map(Box::new),
             credential: text(self.credential),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Installed peers are measured in the same run; without them only Hutch is measured.
 
+mod audit;
 mod capture;
 mod claims;
 mod contender;
@@ -29,7 +30,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 20] = [
+const BENCHMARKS: [Benchmark; 21] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -50,6 +51,7 @@ const BENCHMARKS: [Benchmark; 20] = [
     ("connections", egress::connections::run),
     ("revoke", revoke::run),
     ("scan", scan::run),
+    ("audit", audit::run),
 ];
 
 fn main() -> ExitCode {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{StatusCode, header};
+use http::header;
 use hutch_serve::{Connection, PeerCertificate};
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ pub(crate) async fn authenticate(
     next: Next,
 ) -> Response {
     let Some(identity) = credential(&core, &request) else {
-        audit::refuse(&core, &request, None, "the credential is not valid", StatusCode::UNAUTHORIZED);
+        audit::refuse_login(&core, &request);
         return Failure::unauthorized().into_response();
     };
     if identity.is_master()
@@ -54,7 +54,7 @@ pub(crate) async fn authenticate(
     let identity = match impersonated(&core.access, identity, &mut request) {
         Ok(identity) => identity,
         Err(failure) => {
-            audit::refuse(&core, &request, Some(&caller), &failure.message, failure.code);
+            audit::refuse(&core, &request, &caller, &failure).await;
             return failure.into_response();
         }
     };

@@ -11,7 +11,7 @@ use crate::access::Access;
 use crate::bounds::Bound;
 use crate::certificates::Certificates;
 use crate::credentials::Credentials;
-use crate::journal::Audit;
+use crate::journal::{Audit, Refusals};
 use crate::kinds::Kind;
 use crate::locks::NamespaceLocks;
 use crate::meta;
@@ -37,6 +37,7 @@ pub(crate) struct Core {
     pub(crate) address: OnceLock<String>,
     pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
     pub(crate) audit: OnceLock<Arc<dyn Audit>>,
+    pub(crate) refusals: Refusals,
     pub(crate) ambient: Ambient,
     pub(crate) watches: Arc<Bound>,
     pub(crate) streams: Arc<Bound>,

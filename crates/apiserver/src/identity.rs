@@ -67,6 +67,11 @@ impl Identity {
         Identity { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..Identity::default() }
     }
 
+    /// Returns true for a caller without a credential.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.name == ANONYMOUS
+    }
+
     /// Returns true if the identity may do everything.
     pub(crate) fn is_master(&self) -> bool {
         self.groups.iter().any(|group| group == MASTERS)

@@ -1,7 +1,13 @@
 //! The audit log of this server as a trait, and extensions of requests and responses for its records.
 
+#[cfg(test)]
+pub(crate) mod memory;
+mod refusals;
+
 use futures::future::BoxFuture;
 use hutch_audit::Record;
+
+pub use self::refusals::Refusals;
 
 /// Log that receives the requests.
 pub trait Audit: Send + Sync + 'static {
@@ -11,9 +17,14 @@ pub trait Audit: Send + Sync + 'static {
     ///
     /// The error is the reason why a side effect must not happen; only a strict log has one.
     fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>>;
+    /// Records an event. Waits for room only.
+    fn enqueue(&self, make: Make) -> BoxFuture<'static, ()>;
     /// Records an event without waiting.
-    fn push(&self, record: Record);
+    fn push(&self, make: Make);
 }
+
+/// Makes a record later, so that no caller waits for that.
+pub type Make = Box<dyn FnOnce() -> Record + Send>;
 
 /// Request extension: name of the caller who acts as another one.
 #[derive(Debug, Clone)]

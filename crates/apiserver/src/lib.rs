@@ -61,7 +61,7 @@ mod verbs;
 
 pub use error::Error;
 pub use identity::Identity;
-pub use journal::Audit;
+pub use journal::{Audit, Make, Refusals};
 pub use server::{ApiServer, Config};
 
 /// Maximum bytes of a request body, as in Kubernetes.

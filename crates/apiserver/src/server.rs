@@ -16,7 +16,7 @@ use crate::bounds::Bound;
 use crate::certificates::Certificates;
 use crate::core::Core;
 use crate::credentials::Credentials;
-use crate::journal::Audit;
+use crate::journal::{Audit, Refusals};
 use crate::locks::NamespaceLocks;
 use crate::registry::Registry;
 use crate::service_token::Signer;
@@ -71,6 +71,7 @@ impl ApiServer {
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
             audit: OnceLock::new(),
+            refusals: Refusals::default(),
             ambient: config.ambient,
             watches: Bound::of_watches(),
             streams: Bound::of_streams(),

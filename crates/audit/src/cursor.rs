@@ -20,6 +20,9 @@ pub struct Cursor {
     pub seq: u64,
     /// Its hash in hexadecimal.
     pub hash: String,
+    /// Name of the receiver; empty before the first record.
+    #[serde(default)]
+    pub receiver: String,
     /// Records that the receiver has refused for good.
     #[serde(default)]
     pub refused: u64,

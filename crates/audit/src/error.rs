@@ -36,6 +36,11 @@ pub enum Error {
     /// The receiver refused a batch or cannot be reached.
     #[error("{0}")]
     Receiver(String),
+    /// The cursor of an exporter is that of another receiver.
+    #[error(
+        "{0} is the place of another receiver; use another name for this one, or delete this file to send everything to it"
+    )]
+    OtherReceiver(PathBuf),
     /// The cursor of an exporter is not one of this log.
     #[error(
         "{0}: record {1} of this log is another one; the log was replaced. Delete this file to export from the start"

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 pub use self::api::{ApiCall, Approval, CredentialUse, Finding, Severity};
 pub use self::log::{LogEvent, Removal};
-pub use self::network::{Connection, ConnectionActivity, Lookup, Request};
+pub use self::network::{Connection, ConnectionActivity, Lookup, Request, Routed};
 pub use self::process::{Change, Exec, Exit, FileAccess, FileActivity, Lifecycle};
 use crate::Error;
 use crate::ocsf::{
@@ -61,8 +61,22 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Kinds that `hutch up` writes.
+    pub const WRITTEN: [Kind; 10] = [
+        Kind::Api,
+        Kind::Exec,
+        Kind::File,
+        Kind::Lifecycle,
+        Kind::Connection,
+        Kind::Http,
+        Kind::Dns,
+        Kind::Credential,
+        Kind::Finding,
+        Kind::Log,
+    ];
+
     /// All kinds.
-    pub const ALL: [Kind; 11] = [
+    const ALL: [Kind; 11] = [
         Kind::Connection,
         Kind::Http,
         Kind::Dns,
@@ -133,6 +147,15 @@ pub struct Sandbox<'a> {
     pub name: &'a str,
     /// Uid.
     pub uid: Option<&'a str>,
+}
+
+/// Object of another kind by which people find a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim<'a> {
+    /// Namespace.
+    pub namespace: &'a str,
+    /// Name.
+    pub name: &'a str,
 }
 
 /// Decision about what an event describes.
@@ -223,6 +246,8 @@ pub struct Event {
     severity_id: u8,
     /// Milliseconds since 1970.
     time: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u32>,
     metadata: Metadata,
     #[serde(skip_serializing_if = "Option::is_none")]
     action_id: Option<u8>,
@@ -288,6 +313,7 @@ impl Event {
             type_uid: class_uid * 100 + activity,
             severity_id: severity as u8,
             time: u64::try_from(milliseconds).unwrap_or(u64::MAX),
+            count: None,
             metadata: Metadata {
                 version: VERSION,
                 product: Product { name: "hutch", vendor_name: "Hutch", version: env!("CARGO_PKG_VERSION") },
@@ -326,6 +352,14 @@ impl Event {
     fn about(mut self, sandbox: &Sandbox<'_>) -> Event {
         self.metadata.correlation_uid = sandbox.uid.map(Text::name);
         self.metadata.tags.push(Tag { name: "sandbox", value: full_name(sandbox) });
+        self
+    }
+
+    /// Marks an event as one about the sandbox of a claim.
+    fn of_claim(mut self, claim: Option<Claim<'_>>) -> Event {
+        if let Some(Claim { namespace, name }) = claim {
+            self.metadata.tags.push(Tag { name: "claim", value: Text::name(&format!("{namespace}/{name}")) });
+        }
         self
     }
 
@@ -398,6 +432,19 @@ impl Record {
         match serde_json::from_slice::<Least>(&bytes) {
             Ok(_) => Ok(Record(bytes.into())),
             Err(_) => Err(Error::NotAnEvent("it has no class_uid, time or metadata")),
+        }
+    }
+
+    /// Returns the record for a number of such events.
+    #[must_use]
+    pub fn counted(&self, count: u32) -> Record {
+        let Ok(mut event) = serde_json::from_slice::<Map<String, Value>>(&self.0) else {
+            return self.clone();
+        };
+        event.insert("count".to_owned(), count.into());
+        match serde_json::to_vec(&event) {
+            Ok(bytes) if bytes.len() <= EVENT_MAX => Record(bytes.into()),
+            _ => self.clone(),
         }
     }
 

@@ -37,6 +37,10 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// Tries to send a single record that the receiver refuses, before it is skipped.
 const REFUSED_TRIES: u32 = 5;
 
+/// Failures in a row, and records in a row that are skipped, after which an exporter that does not follow gives up.
+const FAILURES_MAX: u32 = 5;
+const SKIPPED_MAX: u32 = 3;
+
 /// Failure of a batch.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -98,6 +102,19 @@ pub struct Exporter {
     follow: bool,
     poll: Duration,
     backoff: Duration,
+    /// Since the last batch that was sent.
+    trouble: Trouble,
+}
+
+/// Failures in a row.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// Batches that could not be sent.
+    failed: u32,
+    /// Tries to send a single record that is refused.
+    refused: u32,
+    /// Records that were skipped.
+    skipped: u32,
 }
 
 /// Outcome of one step.
@@ -113,7 +130,7 @@ impl Exporter {
     /// end.
     ///
     /// # Errors
-    /// The cursor is not one of this log, or the options do not fit the destination.
+    /// The cursor is not one of this log or of this destination, or the options do not fit the destination.
     pub fn new(
         folder: &Path,
         name: &str,
@@ -121,8 +138,13 @@ impl Exporter {
         options: &ExportOptions,
         follow: bool,
     ) -> Result<Exporter, Error> {
-        let cursor = Cursor::read(folder, name)?;
+        let mut cursor = Cursor::read(folder, name)?;
         check(folder, name, &cursor)?;
+        let receiver = destination.name();
+        if !cursor.receiver.is_empty() && cursor.receiver != receiver {
+            return Err(Error::OtherReceiver(path(folder, name)));
+        }
+        cursor.receiver = receiver;
         let from = cursor.seq + 1;
         let reader = if follow { Reader::durable(folder, from) } else { Reader::new(folder, from) };
         Ok(Exporter {
@@ -136,6 +158,7 @@ impl Exporter {
             follow,
             poll: POLL,
             backoff: Duration::ZERO,
+            trouble: Trouble::default(),
         })
     }
 
@@ -147,11 +170,11 @@ impl Exporter {
     /// Sends until `stop` is true, or up to the end of the log.
     ///
     /// # Errors
-    /// The log cannot be read or the cursor cannot be saved.
+    /// The log cannot be read or the cursor cannot be saved. Without `follow`, also if the receiver fails several times in
+    /// a row.
     pub async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
-        let mut tries = 0;
         loop {
-            let step = self.step(&mut tries).await?;
+            let step = self.step().await?;
             let pause = match step {
                 Step::Sent => Duration::ZERO,
                 Step::Idle if !self.follow => return Ok(()),
@@ -165,7 +188,7 @@ impl Exporter {
         }
     }
 
-    async fn step(&mut self, tries: &mut u32) -> Result<Step, Error> {
+    async fn step(&mut self) -> Result<Step, Error> {
         self.fill()?;
         let count = self.batch.len().min(self.limit);
         if count == 0 {
@@ -174,30 +197,51 @@ impl Exporter {
         let failure = match self.sender.send(&self.batch[..count]).await {
             Ok(()) => {
                 self.acknowledge(count, 0)?;
-                (*tries, self.backoff) = (0, Duration::ZERO);
+                (self.trouble, self.backoff) = (Trouble::default(), Duration::ZERO);
                 self.limit = (self.limit * 2).min(BATCH_RECORDS);
                 return Ok(Step::Sent);
             }
             Err(failure) => failure,
         };
+        self.failed(count, &failure)
+    }
+
+    /// Decides about a batch that could not be sent.
+    fn failed(&mut self, count: usize, failure: &Failure) -> Result<Step, Error> {
         self.backoff = (self.backoff * 2).clamp(BACKOFF, BACKOFF_MAX);
-        tracing::warn!(exporter = self.name, error = failure.cause, "failed to export audit records");
+        if self.follow {
+            tracing::warn!(exporter = self.name, error = failure.cause, "failed to export audit records");
+        }
         if failure.refused && count > 1 {
             // One of them may be the cause.
             self.limit = count / 2;
             return Ok(Step::Failed(Duration::ZERO));
         }
+        let requested = failure.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         if failure.refused {
-            *tries += 1;
-            if *tries >= REFUSED_TRIES {
+            self.trouble.refused += 1;
+            if self.trouble.refused >= REFUSED_TRIES {
+                self.trouble.refused = 0;
+                self.trouble.skipped += 1;
+                self.give_up(self.trouble.skipped >= SKIPPED_MAX, failure)?;
                 let seq = self.batch[0].record.map_or(0, |(seq, _)| seq);
                 tracing::error!(exporter = self.name, seq, "receiver refuses an audit record; skipping it");
                 self.acknowledge(1, 1)?;
-                *tries = 0;
+                self.backoff = BACKOFF;
             }
+        } else {
+            self.trouble.failed += 1;
+            self.give_up(self.trouble.failed >= FAILURES_MAX || requested > BACKOFF_MAX, failure)?;
         }
-        let requested = failure.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         Ok(Step::Failed(self.backoff.max(requested)))
+    }
+
+    /// Ends an exporter that does not follow.
+    fn give_up(&self, is_time: bool, failure: &Failure) -> Result<(), Error> {
+        match is_time && !self.follow {
+            true => Err(Error::Receiver(format!("{}; sent up to record {}", failure.cause, self.cursor.seq))),
+            false => Ok(()),
+        }
     }
 
     /// Takes the next records, up to the bounds of a batch.
@@ -225,7 +269,9 @@ impl Exporter {
         let last = self.batch.drain(..count).filter_map(|entry| entry.record).next_back();
         if let Some((seq, hash)) = last {
             let refused = self.cursor.refused + refused;
-            self.cursor = Cursor { seq, hash: hash.to_string(), refused };
+            self.cursor.seq = seq;
+            self.cursor.hash = hash.to_string();
+            self.cursor.refused = refused;
             self.cursor.save(&self.folder, &self.name)?;
         }
         Ok(())

@@ -26,7 +26,8 @@ fn event(bytes: &[u8]) {
     let mut summary = Summary::default();
     summary.add(&view);
     assert!(!summary.to_string().contains(|c: char| c.is_control() && c != '\n'));
-    let _ = Filter { sandbox: Some("a/b".into()), ..Filter::default() }.selects(&view);
+    let _ =
+        Filter { sandbox: Some(crate::Selector::Sandbox("a/b".into())), ..Filter::default() }.selects(&view);
     if let Ok(record) = Record::from_bytes(bytes.to_vec()) {
         assert!(!record.as_bytes().contains(&b'\n'));
     }

@@ -40,4 +40,4 @@ pub use read::{Entry, Reader};
 pub use retention::Retention;
 pub use text::{COMMAND_MAX, NAME_MAX, TEXT_MAX, Text};
 pub use verify::{Fault, Report, verify};
-pub use view::{Filter, Summary, View};
+pub use view::{Filter, Selector, Summary, View};

@@ -72,6 +72,14 @@ impl Log {
         if self.strict {
             return self.record_durably(record).await;
         }
+        self.enqueue(record).await
+    }
+
+    /// Records an event. Waits for room in the queue only.
+    ///
+    /// # Errors
+    /// There was no room within the maximum wait. The loss is counted, and a later record reports it.
+    pub async fn enqueue(&self, record: Record) -> Result<(), Error> {
         let recorded = self.queue.push_within(Item::new(record, None), self.wait).await;
         if matches!(recorded, Err(Error::Full)) {
             self.queue.lose(1);

@@ -26,6 +26,13 @@ pub struct Fault {
     pub fault: String,
 }
 
+impl Report {
+    /// Returns the number of records at the end that no valid head has signed yet.
+    pub fn unsigned(&self) -> u64 {
+        self.last.saturating_sub(self.signed)
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {

@@ -1,18 +1,17 @@
 //! Events as people read them: filters, one line for each, and the summary of a sandbox.
 
-use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+mod filter;
+mod summary;
+
+use std::fmt;
 
 use serde::Deserialize;
 use time::OffsetDateTime;
 
+pub use self::filter::{Filter, Selector};
+pub use self::summary::Summary;
 use crate::event::Kind;
 use crate::text::Text;
-
-/// Maximum rows of each table of a summary.
-const ROWS_MAX: usize = 10;
-/// Maximum distinct texts that a summary counts.
-const DISTINCT_MAX: usize = 10_000;
 
 /// Parts of an event that people read. Every field is untrusted.
 #[derive(Debug, Default, Deserialize)]
@@ -21,6 +20,7 @@ pub struct View {
     activity_id: u32,
     activity_name: Option<String>,
     time: u64,
+    count: Option<u32>,
     severity_id: u8,
     action_id: Option<u8>,
     disposition_id: Option<u8>,
@@ -33,6 +33,7 @@ pub struct View {
     actor: ActorView,
     dst_endpoint: EndpointView,
     http_request: RequestView,
+    http_response: ResponseView,
     query: QueryView,
     process: ProcessView,
     exit_code: Option<i64>,
@@ -41,6 +42,9 @@ pub struct View {
     resources: Vec<ResourceView>,
     finding_info: FindingView,
 }
+
+/// Resources whose creation asks a question and changes nothing.
+const QUESTIONS: &str = "reviews";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -72,6 +76,7 @@ struct ActorView {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct EndpointView {
+    name: Option<String>,
     hostname: Option<String>,
     port: Option<u16>,
 }
@@ -81,6 +86,12 @@ struct EndpointView {
 struct RequestView {
     http_method: String,
     url: UrlView,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ResponseView {
+    code: Option<u16>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -118,6 +129,8 @@ struct ApiView {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ResourceView {
+    #[serde(rename = "type")]
+    kind: Option<String>,
     namespace: Option<String>,
     name: Option<String>,
 }
@@ -152,8 +165,22 @@ impl View {
 
     /// Returns namespace and name of the sandbox, or an empty text.
     pub fn sandbox(&self) -> &str {
-        let tag = self.metadata.tags.iter().find(|tag| tag.name == "sandbox");
+        self.tag("sandbox")
+    }
+
+    /// Returns namespace and name of the claim, or an empty text.
+    pub fn claim(&self) -> &str {
+        self.tag("claim")
+    }
+
+    fn tag(&self, name: &str) -> &str {
+        let tag = self.metadata.tags.iter().find(|tag| tag.name == name);
         tag.map_or("", |tag| tag.value.as_str())
+    }
+
+    /// Returns the name of the caller.
+    fn user(&self) -> &str {
+        self.actor.user.name.as_deref().unwrap_or("?")
     }
 
     /// Returns the decision as a word.
@@ -177,8 +204,27 @@ impl View {
         self.action_id == Some(2)
     }
 
+    /// Returns true for a request of a caller that changes something.
+    pub fn is_write(&self) -> bool {
+        match self.kind() {
+            Some(Kind::Api) => {
+                let kind = self.resources.first().and_then(|resource| resource.kind.as_deref());
+                self.activity_id != 2 && !kind.is_some_and(|kind| kind.ends_with(QUESTIONS))
+            }
+            Some(Kind::Exec) => self.activity_id == 1,
+            Some(Kind::File) => matches!(self.activity_id, 1 | 3..=5),
+            // Of a caller: the requests of a sandbox have no user.
+            Some(Kind::Http) => {
+                self.actor.user.name.is_some()
+                    && !matches!(self.http_request.http_method.as_str(), "GET" | "HEAD" | "OPTIONS")
+            }
+            _ => false,
+        }
+    }
+
     fn destination(&self) -> String {
-        let host = self.dst_endpoint.hostname.as_deref().unwrap_or("?");
+        let EndpointView { name, hostname, .. } = &self.dst_endpoint;
+        let host = hostname.as_ref().or(name.as_ref()).map_or("?", String::as_str);
         match self.dst_endpoint.port {
             Some(port) if !host.ends_with(&format!(":{port}")) => format!("{host}:{port}"),
             _ => host.to_owned(),
@@ -195,19 +241,25 @@ impl View {
                 None => name.to_owned(),
             }
         };
-        let user = self.actor.user.name.as_deref().unwrap_or("?");
+        let user = self.user();
         match self.kind() {
             Some(Kind::Connection) => self.destination(),
             Some(Kind::Http) => {
                 let RequestView { http_method, url } = &self.http_request;
-                format!("{http_method} {}{}", self.destination(), url.path)
+                let caller = self.actor.user.name.as_ref().map(|user| format!(" (by {user})"));
+                format!("{http_method} {}{}{}", self.destination(), url.path, caller.unwrap_or_default())
             }
             Some(Kind::Dns) => self.query.hostname.clone(),
-            Some(Kind::Exec) => match (&self.process.cmd_line, self.exit_code) {
-                (Some(command), _) => format!("{command} (by {user})"),
-                (None, Some(code)) => format!("{} exited with {code}", self.process.uid),
-                (None, None) => format!("{} ended", self.process.uid),
-            },
+            Some(Kind::Exec) => {
+                let ProcessView { cmd_line, uid, .. } = &self.process;
+                let (command, id) = (cmd_line.as_deref().unwrap_or("command"), uid.get(..8).unwrap_or(uid));
+                let end = match (self.activity_id, self.exit_code) {
+                    (2, Some(code)) => format!(" exited with {code}"),
+                    (2, None) => " ended".to_owned(),
+                    _ => String::new(),
+                };
+                format!("{command}{end} (exec {id} by {user})")
+            }
             Some(Kind::Lifecycle) => {
                 let container = self.process.container.name.as_deref().unwrap_or("?");
                 match (self.activity_id, self.exit_code) {
@@ -222,7 +274,7 @@ impl View {
                     _ => format!("container {container} ended"),
                 }
             }
-            Some(Kind::File) => format!("{} {}", file_activity(self.activity_id), self.file.path),
+            Some(Kind::File) => format!("{} {} (by {user})", file_activity(self.activity_id), self.file.path),
             Some(Kind::Api | Kind::Approval) => {
                 let object = object();
                 let path = &self.http_request.url.path;
@@ -259,11 +311,17 @@ impl fmt::Display for View {
         let (time, sandbox) = (timestamp(self.time), Text::name(sandbox));
         let subject = Text::long(&self.subject());
         write!(to, "{time} {kind:<10} {:<24} {:<8} {}", sandbox.as_str(), self.decision(), subject.as_str())?;
+        if let (Some(Kind::Http), Some(code)) = (self.kind(), self.http_response.code) {
+            write!(to, " {code}")?;
+        }
         if let Some(rule) = self.rule() {
             write!(to, " [{}]", Text::name(&rule).as_str())?;
         }
-        match &self.status_detail {
-            Some(reason) => write!(to, " ({})", Text::long(reason).as_str()),
+        if let Some(reason) = &self.status_detail {
+            write!(to, " ({})", Text::long(reason).as_str())?;
+        }
+        match self.count {
+            Some(count) => write!(to, " {count} times"),
             None => Ok(()),
         }
     }
@@ -288,105 +346,4 @@ pub(crate) fn timestamp(milliseconds: u64) -> String {
     let (hour, minute, second) = time.to_hms();
     let (month, rest) = (u8::from(month), milliseconds % 1000);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{rest:03}Z")
-}
-
-/// Selects events.
-#[derive(Debug, Clone, Default)]
-pub struct Filter {
-    /// Sandbox: `NAMESPACE/NAME`, or its uid.
-    pub sandbox: Option<String>,
-    /// First time, in milliseconds since 1970.
-    pub since: Option<u64>,
-    /// Kinds; empty for all.
-    pub kinds: Vec<Kind>,
-    /// Only what was refused.
-    pub denied: bool,
-}
-
-impl Filter {
-    /// Returns true if an event is selected.
-    pub fn selects(&self, view: &View) -> bool {
-        let is_sandbox = self.sandbox.as_deref().is_none_or(|sandbox| {
-            view.sandbox() == sandbox || view.metadata.correlation_uid.as_deref() == Some(sandbox)
-        });
-        is_sandbox
-            && self.since.is_none_or(|since| view.time >= since)
-            && (self.kinds.is_empty() || view.kind().is_some_and(|kind| self.kinds.contains(&kind)))
-            && (!self.denied || view.is_denied())
-    }
-}
-
-/// Summary of the events of one sandbox.
-#[derive(Debug, Default)]
-pub struct Summary {
-    first: u64,
-    last: u64,
-    kinds: BTreeMap<Kind, (u64, u64)>,
-    /// Subjects by table, with the number of events, and of those that were refused.
-    tables: BTreeMap<&'static str, BTreeMap<String, (u64, u64)>>,
-}
-
-impl Summary {
-    /// Takes an event.
-    pub fn add(&mut self, view: &View) {
-        let Some(kind) = view.kind() else { return };
-        self.first = if self.first == 0 { view.time } else { self.first.min(view.time) };
-        self.last = self.last.max(view.time);
-        let denied = u64::from(view.is_denied());
-        let count = self.kinds.entry(kind).or_default();
-        *count = (count.0 + 1, count.1 + denied);
-        let (table, subject) = match kind {
-            Kind::Connection | Kind::Http => ("Destinations", view.destination()),
-            Kind::Dns => ("Names", view.query.hostname.clone()),
-            Kind::Exec if view.process.cmd_line.is_some() => ("Commands", view.subject()),
-            Kind::Api => {
-                let user = view.actor.user.name.as_deref().unwrap_or("?");
-                ("Callers", format!("{user}: {}", view.api.operation))
-            }
-            Kind::Credential => ("Credentials", view.subject()),
-            Kind::Finding => ("Findings", view.subject()),
-            Kind::Lifecycle => ("Containers", view.subject()),
-            Kind::File => ("Files", view.subject()),
-            Kind::Approval => ("Approvals", view.subject()),
-            Kind::Exec | Kind::Log => return,
-        };
-        let rows = self.tables.entry(table).or_default();
-        if rows.len() < DISTINCT_MAX || rows.contains_key(&subject) {
-            let row = rows.entry(subject).or_default();
-            *row = (row.0 + 1, row.1 + denied);
-        }
-    }
-
-    /// Returns true if no event was taken.
-    pub fn is_empty(&self) -> bool {
-        self.kinds.is_empty()
-    }
-}
-
-/// Tables for people: what happened most, and what was refused.
-impl fmt::Display for Summary {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(to, "From {} to {}", timestamp(self.first), timestamp(self.last))?;
-        let mut counts = String::new();
-        for (kind, (count, denied)) in &self.kinds {
-            write!(counts, "{}{} {count}", if counts.is_empty() { "" } else { ", " }, kind.as_str())?;
-            if *denied > 0 {
-                write!(counts, " ({denied} denied)")?;
-            }
-        }
-        writeln!(to, "Events: {counts}")?;
-        for (table, rows) in &self.tables {
-            writeln!(to, "\n{table}:")?;
-            let mut sorted: Vec<_> = rows.iter().collect();
-            sorted.sort_by_key(|(subject, (count, denied))| (u64::MAX - denied, u64::MAX - count, *subject));
-            for (subject, (count, denied)) in sorted.iter().take(ROWS_MAX) {
-                let denied = if *denied > 0 { format!("{denied} denied") } else { String::new() };
-                writeln!(to, "  {count:>6} {denied:<12} {}", Text::long(subject).as_str())?;
-            }
-            if sorted.len() > ROWS_MAX {
-                writeln!(to, "  and {} more", sorted.len() - ROWS_MAX)?;
-            }
-        }
-        Ok(())
-    }
 }

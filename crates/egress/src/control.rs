@@ -165,6 +165,15 @@ pub enum News {
         /// Decision.
         decided: Decided,
     },
+    /// The value of a credential is sent. Only after [`Order::Record`].
+    Used {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Name of the credential.
+        credential: String,
+        /// Host and port that receive it.
+        destination: String,
+    },
     /// Decisions were lost: too many waited to be sent.
     Lost {
         /// Number of them.
@@ -367,6 +376,11 @@ impl Proxy {
             let reporter = self.reporter.clone();
             sandbox.record(Arc::new(move |record| {
                 reporter(News::Decided { sandbox: number, decided: record.decided() });
+            }));
+            let reporter = self.reporter.clone();
+            sandbox.set_used(Box::new(move |credential, destination| {
+                let (credential, destination) = (credential.to_owned(), destination.to_string());
+                reporter(News::Used { sandbox: number, credential, destination });
             }));
         }
         Served { sandbox, task: None }

@@ -417,6 +417,7 @@ impl Exchange {
             headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
         placed.sign(&parts.method, &uri, &mut headers)?;
+        self.sandbox.uses(&placed.used, &self.destination);
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
         let (reporter, of) = (sandbox.clone(), line.clone());
         let report =

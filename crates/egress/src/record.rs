@@ -92,6 +92,8 @@ pub struct Record<'a> {
     pub reason: Option<String>,
     /// Finding of the scanner.
     pub finding: Option<&'a Found>,
+    /// Name of a credential that may not be used.
+    pub credential: Option<&'a str>,
 }
 
 /// A decision, for another process. Each text is bounded, and has no control characters.
@@ -113,6 +115,12 @@ pub struct Decided {
     pub rule: Option<String>,
     /// Reason, unless it is allowed.
     pub reason: Option<String>,
+    /// Finding of the scanner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finding: Option<Box<Found>>,
+    /// Name of a credential that may not be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential: Option<String>,
 }
 
 /// Receives each decision.
@@ -138,7 +146,11 @@ impl<'a> Record<'a> {
             Reason::Found(found) | Reason::FoundOnly(found) => Some(&**found),
             _ => None,
         };
-        let record = Record { finding, ..Record::of(destination, asked) };
+        let credential = match reason {
+            Reason::Credential(name, _) => Some(name.as_str()),
+            _ => None,
+        };
+        let record = Record { finding, credential, ..Record::of(destination, asked) };
         Record { outcome: outcome(reason), level, rule, reason: Some(reason.to_string()), ..record }
     }
 
@@ -164,6 +176,7 @@ impl<'a> Record<'a> {
             rule: None,
             reason: None,
             finding: None,
+            credential: None,
         }
     }
 
@@ -179,6 +192,8 @@ impl<'a> Record<'a> {
             level: text(self.level),
             rule: text(self.rule),
             reason: text(self.reason.as_deref()),
+            finding: self.finding.cloned().map(Box::new),
+            credential: text(self.credential),
         }
     }
 

@@ -1,6 +1,7 @@
 //! One sandbox: its policy, its names and its connections.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -80,7 +81,12 @@ pub(crate) struct Sandbox {
     pub(crate) memory: Memory,
     /// Receives each decision. Without it, no record is made.
     recorder: OnceLock<Recorder>,
+    /// Receives each use of a credential, if that is recorded.
+    used: OnceLock<Used>,
 }
+
+/// Receives the name of a credential and the destination to which its value is sent.
+pub(crate) type Used = Box<dyn Fn(&str, &Destination) + Send + Sync>;
 
 impl fmt::Debug for Sandbox {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,6 +115,7 @@ impl Sandbox {
             peers: Peers::default(),
             memory: Memory::default(),
             recorder: OnceLock::new(),
+            used: OnceLock::new(),
         });
         sandbox.prepare(&sandbox.rules().levels);
         sandbox
@@ -117,6 +124,18 @@ impl Sandbox {
     /// Sets the receiver of all decisions, once.
     pub(crate) fn record(&self, recorder: Recorder) {
         let _ = self.recorder.set(recorder);
+    }
+
+    /// Sets the receiver of all uses of credentials, once.
+    pub(crate) fn set_used(&self, used: Used) {
+        let _ = self.used.set(used);
+    }
+
+    /// Reports that the values of these credentials are sent.
+    pub(crate) fn uses(&self, credentials: &BTreeSet<String>, destination: &Destination) {
+        if let Some(used) = self.used.get() {
+            credentials.iter().for_each(|name| used(name, destination));
+        }
     }
 
     /// Returns the counters of this process.

@@ -1,5 +1,6 @@
 //! `hutch audit`: reads the audit log of `hutch up`.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use hutch_audit::export::{Destination, ExportOptions, Exporter};
-use hutch_audit::{Entry, Filter, PublicKey, Reader, Summary, View, is_name, verify};
+use hutch_audit::{Entry, Filter, PublicKey, Reader, Selector, Summary, View, is_name, verify};
 
 use crate::cli::{
     AuditArguments, AuditCommand, AuditExportArguments, AuditListArguments, AuditOutput, AuditSelection,
@@ -46,14 +47,27 @@ fn is_closed(error: &anyhow::Error) -> bool {
 }
 
 fn exists(folder: &Path) -> anyhow::Result<()> {
-    let entries = folder.read_dir().with_context(|| format!("no audit log in {}", folder.display()));
-    entries.map(drop).context("--data-dir must be the data folder of a `hutch up` with --audit")
+    folder.read_dir().map(drop).with_context(|| {
+        let folder = folder.display();
+        format!(
+            "no audit log in {folder}: `hutch up` writes one unless it has --audit off; --data-dir must be that of `hutch up`"
+        )
+    })
 }
 
 impl AuditSelection {
-    fn filter(&self) -> Filter {
-        let since = self.since.map(|since| milliseconds(SystemTime::now() - since));
-        Filter { sandbox: self.sandbox.clone(), since, kinds: self.kind.clone(), denied: self.denied }
+    fn filter(&self, folder: &Path) -> anyhow::Result<Filter> {
+        let sandbox =
+            self.sandbox.as_deref().map(|name| selector(folder, name, &self.namespace)).transpose()?;
+        Ok(Filter {
+            sandbox,
+            since: self.since.map(milliseconds),
+            until: self.until.map(milliseconds),
+            kinds: self.kind.clone(),
+            user: self.user.clone(),
+            denied: self.denied,
+            writes: self.writes,
+        })
     }
 }
 
@@ -74,15 +88,18 @@ fn next(reader: &mut Reader) -> anyhow::Result<Option<Entry>> {
 
 fn print(folder: &Path, arguments: &AuditListArguments, follow: bool) -> anyhow::Result<ExitCode> {
     exists(folder)?;
-    let filter = arguments.selection.filter();
+    let selection = &arguments.selection;
+    let filter = selection.filter(folder)?;
     let mut reader = if follow { Reader::durable(folder, 0) } else { Reader::new(folder, 0) };
-    if let Some(since) = arguments.selection.since {
-        reader.skip_older(SystemTime::now() - since)?;
+    if let Some(since) = selection.since {
+        reader.skip_older(since)?;
     }
+    let mut is_known = false;
     let mut output = io::BufWriter::new(io::stdout().lock());
     loop {
         while let Some(entry) = next(&mut reader)? {
             let view = View::parse(entry.event());
+            is_known |= filter.sandbox.as_ref().is_none_or(|sandbox| sandbox.selects(&view));
             if !filter.selects(&view) {
                 continue;
             }
@@ -95,38 +112,67 @@ fn print(folder: &Path, arguments: &AuditListArguments, follow: bool) -> anyhow:
             }
         }
         output.flush()?;
-        if !follow {
-            return Ok(ExitCode::SUCCESS);
+        match &filter.sandbox {
+            _ if follow => std::thread::sleep(POLL),
+            Some(sandbox) if !is_known => bail!(unknown(&shown(sandbox))),
+            _ => return Ok(ExitCode::SUCCESS),
         }
-        std::thread::sleep(POLL);
     }
 }
 
-/// Returns a Sandbox as events name it.
-fn sandbox(arguments: &AuditShowArguments) -> String {
-    let AuditShowArguments { sandbox, namespace } = arguments;
-    let is_uid = sandbox.len() == 36 && sandbox.bytes().filter(|byte| *byte == b'-').count() == 4;
-    match is_uid || sandbox.contains('/') {
-        true => sandbox.clone(),
-        false => format!("{namespace}/{sandbox}"),
+fn unknown(sandbox: &str) -> String {
+    format!("no event is about the Sandbox {sandbox}; `hutch audit list` names all")
+}
+
+/// Returns a Sandbox as events name it. The log names the Sandboxes of a claim.
+fn selector(folder: &Path, name: &str, namespace: &str) -> anyhow::Result<Selector> {
+    let mut selector = parsed(name, namespace);
+    if let Selector::Claim(..) = selector {
+        let mut reader = Reader::new(folder, 0);
+        while let Some(entry) = reader.read()? {
+            selector.learn(&View::parse(entry.event()));
+        }
+    }
+    Ok(selector)
+}
+
+fn parsed(name: &str, namespace: &str) -> Selector {
+    let is_uid = name.len() == 36 && name.bytes().filter(|byte| *byte == b'-').count() == 4;
+    let full = |name: &str| match name.contains('/') {
+        true => name.to_owned(),
+        false => format!("{namespace}/{name}"),
+    };
+    match name.split_once('/') {
+        None if is_uid => Selector::Uid(name.to_owned()),
+        Some(("sandbox", name)) => Selector::Sandbox(full(name)),
+        Some(("claim", name)) => Selector::Claim(full(name), BTreeSet::new()),
+        _ => Selector::Sandbox(full(name)),
+    }
+}
+
+/// Returns a Sandbox as `--sandbox` takes it.
+fn shown(selector: &Selector) -> String {
+    match selector {
+        Selector::Uid(name) | Selector::Sandbox(name) => name.clone(),
+        Selector::Claim(name, _) => format!("claim/{name}"),
     }
 }
 
 fn summarize(folder: &Path, arguments: &AuditShowArguments) -> anyhow::Result<ExitCode> {
     exists(folder)?;
-    let sandbox = sandbox(arguments);
-    let filter = Filter { sandbox: Some(sandbox.clone()), ..Filter::default() };
-    let (mut reader, mut summary) = (Reader::new(folder, 0), Summary::default());
+    let selector = selector(folder, &arguments.sandbox, &arguments.namespace)?;
+    let name = shown(&selector);
+    let (mut reader, mut summary) = (Reader::new(folder, 0), Summary::of(&name));
     while let Some(entry) = next(&mut reader)? {
         let view = View::parse(entry.event());
-        if filter.selects(&view) {
+        if selector.selects(&view) {
             summary.add(&view);
         }
     }
     if summary.is_empty() {
-        bail!("no event is about the Sandbox {sandbox}; `hutch audit list` names all");
+        bail!(unknown(&name));
     }
-    write!(io::stdout().lock(), "Sandbox {sandbox}\n{summary}")?;
+    write!(io::stdout().lock(), "Sandbox {name}\n{summary}")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -142,8 +188,13 @@ fn check(folder: &Path, arguments: &AuditVerifyArguments) -> anyhow::Result<Exit
     }
     let faults = report.faults.len() as u64 + report.more;
     println!(
-        "{} records in {} segments, from {} to {}; signed up to {}; {faults} faults",
-        report.records, report.segments, report.first, report.last, report.signed
+        "{} records in {} segments, from {} to {}; signed up to {}, {} not signed yet; {faults} faults",
+        report.records,
+        report.segments,
+        report.first,
+        report.last,
+        report.signed,
+        report.unsigned()
     );
     Ok(if faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -197,12 +248,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sandbox_has_a_namespace_or_is_a_uid() {
-        let of = |name: &str| {
-            sandbox(&AuditShowArguments { sandbox: name.to_owned(), namespace: "team".to_owned() })
-        };
-        assert_eq!(of("a"), "team/a");
-        assert_eq!(of("other/a"), "other/a");
-        assert_eq!(of("0b1c1f0e-5b1f-4c57-9f0a-6d3b8c1d2e3f"), "0b1c1f0e-5b1f-4c57-9f0a-6d3b8c1d2e3f");
+    fn sandbox_has_a_namespace_or_is_a_uid_or_is_that_of_a_claim() {
+        let of = |name: &str| parsed(name, "team");
+        let sandbox = |name: &str| Selector::Sandbox(name.to_owned());
+        let claim = |name: &str| Selector::Claim(name.to_owned(), BTreeSet::new());
+        assert_eq!(of("a"), sandbox("team/a"));
+        assert_eq!(of("other/a"), sandbox("other/a"));
+        assert_eq!(of("sandbox/a"), sandbox("team/a"));
+        assert_eq!(of("sandbox/other/a"), sandbox("other/a"));
+        assert_eq!(of("claim/a"), claim("team/a"));
+        let uid = "0b1c1f0e-5b1f-4c57-9f0a-6d3b8c1d2e3f";
+        assert_eq!(of(uid), Selector::Uid(uid.to_owned()));
     }
 }

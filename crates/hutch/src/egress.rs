@@ -319,7 +319,7 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
             // Each sandbox has a bounded number of connections too.
             News::Named { .. } | News::Dial { .. } => names.send(news).is_ok(),
             News::Refused { .. } | News::Unidentified { .. } => refusals.try_send(news).is_ok(),
-            News::Decided { .. } => {
+            News::Decided { .. } | News::Used { .. } => {
                 let sent = decisions.try_send(news).is_ok();
                 lost.fetch_add(u64::from(!sent), Ordering::Relaxed);
                 sent

@@ -231,7 +231,7 @@ impl Gateway {
                 self.dials.start(sandbox, dial, chosen);
             }
             // No names are synthetic here, and no decision is requested.
-            News::Named { .. } | News::Decided { .. } | News::Lost { .. } => {}
+            News::Named { .. } | News::Decided { .. } | News::Lost { .. } | News::Used { .. } => {}
         }
     }
 }

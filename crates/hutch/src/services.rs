@@ -40,12 +40,13 @@ impl Service for RouterService {
             bootstrap::NAMESPACE => Access::Authorized,
             namespace => Access::Namespace(namespace.to_owned()),
         };
+        let caller = hutch_kubelet::CALLER.try_with(Clone::clone).unwrap_or_else(|_| "port-forward".into());
         async move {
             let router = self.0.get().cloned();
             let router =
                 router.ok_or_else(|| StreamError::Unavailable("the router is starting".to_owned()))?;
             let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-            tokio::spawn(async move { router.serve_connection(theirs, access).await });
+            tokio::spawn(async move { router.serve_caller(theirs, access, caller).await });
             Ok(Box::new(ours) as Box<dyn Duplex>)
         }
         .boxed()

@@ -21,6 +21,11 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 /// Keeps a Pod awake until dropped.
 pub type Hold = Box<dyn Send + Sync>;
 
+tokio::task_local! {
+    /// Name of the caller for whom a task calls [`Kubelet::connect`], for services in the same process that record it.
+    pub static CALLER: std::sync::Arc<str>;
+}
+
 /// Identifies one instance of a Pod. The UID keeps a stream from reaching a later Pod of the same name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodId {

@@ -49,7 +49,7 @@ pub fn requests(bytes: &[u8]) {
     for (version, h2) in [(Version::HTTP_11, false), (Version::HTTP_11, true), (Version::HTTP_2, false)] {
         let (mut head, ()) = Request::new(()).into_parts();
         (head.uri, head.version, head.headers) = (target.clone(), version, asked.clone());
-        forward::request(&mut head, Origin { peer: None, secure: false }, pod, h2);
+        forward::request(&mut head, Origin { peer: None, secure: false, caller: "x".into() }, pod, h2);
         let text = |uri: &Uri| uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
         assert_eq!(text(&head.uri), text(&target));
         assert_eq!(head.uri.authority().is_some(), h2, "{target}");

@@ -28,6 +28,7 @@ pub use admit::access::{Access, Claims, ReviewConfig, Reviewer, Token, TokenKey}
 pub use admit::pod_key::PodKey;
 pub use admit::target::Target;
 pub use admit::tls::{ClientCertificates, Tls, TlsFiles};
+pub use observe::audit::{Answered, Audit, Exchange};
 pub use observe::journal::{AccessLog, LogSink};
 pub use observe::metrics::Metrics;
 pub use pace::Limits;

@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::admit::target;
+use crate::observe::audit::{Audit, Trail};
 use crate::observe::journal::{AccessLog, Line, REQUEST_ID, request_id};
 use crate::observe::metrics::{Metrics, OTHER_NAMESPACES};
 use crate::observe::trace::Span;
@@ -68,6 +69,8 @@ pub struct Config {
     pub screens: Option<Arc<dyn Screens>>,
     /// Destination of the access log.
     pub access_log: AccessLog,
+    /// Audit log, if there is one.
+    pub audit: Option<Arc<dyn Audit>>,
 }
 
 impl Default for Config {
@@ -87,6 +90,7 @@ impl Default for Config {
             pod_key: None,
             screens: None,
             access_log: AccessLog::Tracing,
+            audit: None,
         }
     }
 }
@@ -185,19 +189,22 @@ impl Router {
         let until = config.exchange_timeout.map(|limit| Instant::now() + limit);
         let id = request_id(&request);
         let span = config.tracer.as_ref().map(|tracer| Span::begin(tracer.as_ref(), &mut request));
+        let has_effect = !request.method().is_safe() || forward::upgrade_of(request.headers()).is_some();
+        let trail = config.audit.as_ref().map(|log| Trail::begin(log, &origin.caller, has_effect));
         let line = Line::begin(
             &request,
             id.clone(),
             origin.peer.clone(),
             (&config.access_log, &self.0.metrics),
             current,
-            span,
+            (span, trail),
         );
         let page_wanted = wants_page(request.headers());
         request.headers_mut().insert(REQUEST_ID, id);
-        self.route(request, access, origin, line, until)
-            .await
-            .unwrap_or_else(|(refusal, line)| line.follow(refusal.answer(page_wanted), None))
+        self.route(request, access, origin, line, until).await.unwrap_or_else(|(refusal, mut line)| {
+            line.refuses(&refusal);
+            line.follow(refusal.answer(page_wanted), None)
+        })
     }
 
     /// Responds to `GET /readyz`.
@@ -225,6 +232,9 @@ impl Router {
             Ok(admitted) => admitted,
             Err(refusal) => return Err((refusal, line)),
         };
+        if let Err(refusal) = line.permitted().await {
+            return Err((refusal, line));
+        }
         match self.exchange(request, &target, &grant, origin, until).await {
             Ok(answer) => Ok(answer.pass(self, line, until)),
             Err(refusal) => Err((refusal, line)),
@@ -240,7 +250,7 @@ impl Router {
     ) -> Result<(Target, crate::admit::access::Grant), Refusal> {
         let target = Target::read(headers, self.0.config.allow_loopback);
         if let Ok(target) = &target {
-            line.names(&target.namespace, &target.id);
+            line.names(&target.namespace, &target.id, target.port);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let admitted = access.admit(headers, now).await.and_then(|grant| {

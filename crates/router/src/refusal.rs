@@ -39,6 +39,8 @@ pub(crate) enum Refusal {
     Found(String),
     /// The policies of the Sandbox have answers scanned, and this cannot be.
     NotScanned(&'static str),
+    /// The audit log refuses the record of a request with an effect: the public text.
+    NotRecorded(String),
     /// The backend switched protocols without a request to do so.
     Unasked,
 }
@@ -81,6 +83,7 @@ impl Refusal {
                 let text = format!("A policy has the answers of this sandbox scanned, and {what} cannot be.");
                 (StatusCode::FORBIDDEN, text)
             }
+            Refusal::NotRecorded(text) => (StatusCode::SERVICE_UNAVAILABLE, text.clone()),
             Refusal::Unasked => (
                 StatusCode::BAD_GATEWAY,
                 "Backend attempted a WebSocket upgrade over HTTP. Connect using the WebSocket protocol instead."

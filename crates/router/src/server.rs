@@ -83,7 +83,10 @@ impl Router {
         drain: Shutdown,
     ) {
         match tls {
-            None => self.converse(stream, access, Some(peer), false, drain).await,
+            None => {
+                let origin = Origin::of(peer, false, &access);
+                self.converse(stream, access, origin, drain).await;
+            }
             Some(tls) => self.greet(stream, tls, access, peer, drain).await,
         }
     }
@@ -98,7 +101,10 @@ impl Router {
     ) {
         let acceptor = TlsAcceptor::from(tls.current());
         match tokio::time::timeout(self.0.config.limits.head, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => self.converse(stream, access, Some(peer), true, drain).await,
+            Ok(Ok(stream)) => {
+                let origin = Origin::of(peer, true, &access);
+                self.converse(stream, access, origin, drain).await;
+            }
             Ok(Err(error)) => tracing::debug!(%error, %peer, "a TLS handshake failed"),
             Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
         }
@@ -109,26 +115,29 @@ impl Router {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let shutdown = self.0.shutdown.clone();
-        self.clone().converse(stream, Arc::new(access), None, false, shutdown).await;
+        let caller = access.caller().into();
+        self.serve_caller(stream, access, caller).await;
     }
 
-    async fn converse<S>(
-        self,
-        stream: S,
-        access: Arc<Access>,
-        peer: Option<SocketAddr>,
-        secure: bool,
-        drain: Shutdown,
-    ) where
+    /// Serves a stream whose client was authenticated before, under its name in the audit log.
+    pub async fn serve_caller<S>(&self, stream: S, access: Access, caller: Arc<str>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let shutdown = self.0.shutdown.clone();
+        let origin = Origin { peer: None, secure: false, caller };
+        self.clone().converse(stream, Arc::new(access), origin, shutdown).await;
+    }
+
+    async fn converse<S>(self, stream: S, access: Arc<Access>, origin: Origin, drain: Shutdown)
+    where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = Arc::new(Activity::default());
         let limits = self.0.config.limits;
         let stream = Paced::new(Stalling::new(stream, limits.stall), limits, activity.clone());
         let watched = activity.clone();
-        let address = peer.and_then(|peer| peer.ip().to_canonical().to_string().parse().ok());
-        let origin = Origin { peer: address, secure };
+        let peer = origin.peer.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (router, access, activity) = (self.clone(), access.clone(), activity.clone());
             let origin = origin.clone();

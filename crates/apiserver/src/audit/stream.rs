@@ -5,10 +5,10 @@ use std::time::SystemTime;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_audit::event::{ApiCall, Decision, Exec, Principal, Sandbox, Verdict};
+use hutch_audit::event::{ApiCall, Decision, Exec, FileAccess, FileActivity, Principal, Sandbox, Verdict};
 use hutch_audit::{Event, Record};
 use hutch_kubelet::{
-    ByteReader, Duplex, ExecRequest, Exit, Hold, Kubelet, LogRequest, PodId, Session, StreamError,
+    ByteReader, CALLER, Duplex, ExecRequest, Exit, Hold, Kubelet, LogRequest, PodId, Session, StreamError,
 };
 use serde_json::Value;
 
@@ -44,32 +44,8 @@ impl About {
         sandbox_named(&self.namespace, &self.name, &self.uid)
     }
 
-    /// Records the start of a command, before it happens.
-    async fn starts(&self, uid: &str, request: &ExecRequest) -> Result<(), StreamError> {
-        let exec = Exec {
-            sandbox: self.sandbox(),
-            container: request.container.as_deref(),
-            principal: self.principal(),
-            uid,
-            arguments: &request.command,
-            verdict: Verdict::of(Decision::Allowed),
-        };
-        self.record(Event::exec(SystemTime::now(), &exec).record()).await
-    }
-
     async fn record(&self, record: Record) -> Result<(), StreamError> {
         self.log.record(record).await.map_err(StreamError::Unavailable)
-    }
-
-    fn ended(&self, uid: &str, container: Option<&str>, exit: &Exit) {
-        let code = match exit {
-            Exit::Code(code) => Some(*code),
-            Exit::Signal(signal) => Some(128 + signal),
-            Exit::Failed(_) => None,
-        };
-        let (sandbox, principal) = (self.sandbox(), self.principal());
-        let exit = hutch_audit::event::Exit { sandbox, container, principal, uid, code };
-        self.log.push(Event::exit(SystemTime::now(), &exit).record());
     }
 
     /// Records a connection to a port.
@@ -89,11 +65,122 @@ impl About {
             source: None,
             uid: None,
             status: None,
+            count: None,
             sandbox: Some(self.sandbox()),
+            claim: None,
             verdict: Verdict::of(Decision::Allowed),
         };
         self.record(Event::api(SystemTime::now(), &call).record()).await
     }
+}
+
+/// Command that has started. Its end is recorded once, also if its caller leaves before.
+struct Running {
+    about: Arc<About>,
+    uid: String,
+    container: Option<String>,
+    arguments: Vec<String>,
+    ended: bool,
+}
+
+impl Running {
+    /// Records the start of a command, before it happens.
+    async fn start(about: Arc<About>, request: &ExecRequest) -> Result<Running, StreamError> {
+        let mut running = Running {
+            uid: uuid::Uuid::new_v4().to_string(),
+            container: request.container.clone(),
+            arguments: request.command.clone(),
+            about: about.clone(),
+            ended: true,
+        };
+        let exec = Exec {
+            sandbox: about.sandbox(),
+            container: request.container.as_deref(),
+            principal: about.principal(),
+            uid: &running.uid,
+            arguments: &request.command,
+            verdict: Verdict::of(Decision::Allowed),
+        };
+        about.record(Event::exec(SystemTime::now(), &exec).record()).await?;
+        running.ended = false;
+        Ok(running)
+    }
+
+    fn ends(&mut self, exit: &Exit) {
+        self.ended = true;
+        let code = match exit {
+            Exit::Code(code) => Some(*code),
+            Exit::Signal(signal) => Some(128 + signal),
+            Exit::Failed(_) => None,
+        };
+        let end = hutch_audit::event::Exit {
+            sandbox: self.about.sandbox(),
+            container: self.container.as_deref(),
+            principal: self.about.principal(),
+            uid: &self.uid,
+            arguments: &self.arguments,
+            code,
+            failure: if let Exit::Failed(why) = exit { Some(why) } else { None },
+        };
+        let record = Event::exit(SystemTime::now(), &end).record();
+        self.about.log.push(Box::new(move || record));
+        if let Some((activity, path)) = copy_of(&self.arguments) {
+            let success = Some(code == Some(0));
+            let access = FileAccess {
+                sandbox: self.about.sandbox(),
+                principal: self.about.principal(),
+                activity,
+                path: &path,
+                is_folder: activity == FileActivity::Update,
+                size: None,
+                verdict: Verdict { success, ..Verdict::of(Decision::Allowed) },
+            };
+            let record = Event::file(SystemTime::now(), &access).record();
+            self.about.log.push(Box::new(move || record));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.ends(&Exit::Failed("its caller has left, so it was ended".to_owned()));
+        }
+    }
+}
+
+/// Returns activity and path of a command by which clients copy files: a `tar` that writes or reads an archive of a stream.
+fn copy_of(arguments: &[String]) -> Option<(FileActivity, String)> {
+    let (program, rest) = arguments.split_first()?;
+    if program.rsplit('/').next() != Some("tar") {
+        return None;
+    }
+    let (mut activity, mut folder, mut paths, mut words) = (None, None, Vec::new(), rest.iter());
+    let mut is_first = true;
+    while let Some(word) = words.next() {
+        let is_option = word.starts_with('-') || is_first;
+        is_first = false;
+        match word.as_str() {
+            "-" | "--" => {}
+            "-C" => folder = words.next().map(String::as_str),
+            // The value of `f` is the stream.
+            _ if is_option => {
+                activity = match word.trim_start_matches('-').chars().find(|option| "xc".contains(*option)) {
+                    Some('x') => Some(FileActivity::Update),
+                    Some(_) => Some(FileActivity::Read),
+                    None => activity,
+                };
+            }
+            path => paths.push(path),
+        }
+    }
+    let activity = activity.filter(|_| arguments.iter().any(|word| word == "-"))?;
+    let path = match (folder, paths.first().map(|path| path.trim_start_matches("./"))) {
+        (Some(folder), Some(path)) => format!("{}/{path}", folder.trim_end_matches('/')),
+        (Some(folder), None) => folder.to_owned(),
+        (None, path) => path.unwrap_or(".").to_owned(),
+    };
+    Some((activity, path))
 }
 
 /// A node whose streams are recorded.
@@ -109,15 +196,15 @@ impl Kubelet for Recorded {
         request: ExecRequest,
     ) -> BoxFuture<'a, Result<Session, StreamError>> {
         async move {
-            let uid = uuid::Uuid::new_v4().to_string();
-            self.about.starts(&uid, &request).await?;
-            let container = request.container.clone();
-            let mut session = self.kubelet.exec(pod, request).await.inspect_err(|error| {
-                self.about.ended(&uid, container.as_deref(), &Exit::Failed(error.to_string()));
-            })?;
-            let about = self.about.clone();
-            let ended = move |exit: &Exit| about.ended(&uid, container.as_deref(), exit);
-            session.exit = session.exit.inspect(ended).boxed();
+            let mut running = Running::start(self.about.clone(), &request).await?;
+            let mut session = match self.kubelet.exec(pod, request).await {
+                Ok(session) => session,
+                Err(error) => {
+                    running.ends(&Exit::Failed(error.to_string()));
+                    return Err(error);
+                }
+            };
+            session.exit = session.exit.inspect(move |exit| running.ends(exit)).boxed();
             Ok(session)
         }
         .boxed()
@@ -139,7 +226,7 @@ impl Kubelet for Recorded {
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, StreamError>> {
         async move {
             self.about.connects(port).await?;
-            self.kubelet.connect(pod, port).await
+            CALLER.scope(self.about.identity.name.as_str().into(), self.kubelet.connect(pod, port)).await
         }
         .boxed()
     }
@@ -158,5 +245,25 @@ impl Kubelet for Recorded {
 
     fn hold<'a>(&'a self, pod: &'a PodId) -> BoxFuture<'a, Result<Hold, StreamError>> {
         self.kubelet.hold(pod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_by_tar_are_accesses_to_files() {
+        let of = |command: &str| {
+            let arguments: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            copy_of(&arguments)
+        };
+        let (read, update) = (FileActivity::Read, FileActivity::Update);
+        assert_eq!(of("tar -x -m -o -f - -C /data"), Some((update, "/data".into())));
+        assert_eq!(of("tar -c -f - -C /data ./a.txt"), Some((read, "/data/a.txt".into())));
+        assert_eq!(of("tar -xmf - -C /data"), Some((update, "/data".into())));
+        assert_eq!(of("tar cf - /data/a"), Some((read, "/data/a".into())));
+        assert_eq!(of("tar -xf a.tar"), None);
+        assert_eq!(of("sh -c x"), None);
     }
 }

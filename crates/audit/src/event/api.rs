@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use super::{Event, Kind, Principal, Sandbox, Verdict, endpoint, full_name, named, user};
+use super::{Claim, Event, Kind, Principal, Sandbox, Verdict, endpoint, full_name, named, user};
 use crate::ocsf::{Actor, Api, ApiRequest, Endpoint, FindingInfo, HttpRequest, HttpResponse, Resource, Url};
 use crate::text::Text;
 
@@ -36,8 +36,12 @@ pub struct ApiCall<'a> {
     pub uid: Option<&'a str>,
     /// Status of the answer.
     pub status: Option<u16>,
+    /// Number of equal requests that this event stands for, if it is not one.
+    pub count: Option<u32>,
     /// Sandbox that the request is about.
     pub sandbox: Option<Sandbox<'a>>,
+    /// Claim that the sandbox belongs to, or that the request is about.
+    pub claim: Option<Claim<'a>>,
     /// Decision.
     pub verdict: Verdict<'a>,
 }
@@ -137,14 +141,16 @@ impl Event {
         }
         if let (Some(method), Some(path)) = (call.method, call.path) {
             let url = Url { path: Text::path(path), hostname: None, port: None, scheme: None };
-            let user_agent = call.user_agent.map(Text::name);
+            let user_agent = call.user_agent.map(Text::agent);
             event.http_request = Some(HttpRequest { http_method: Text::name(method), url, user_agent });
         }
+        event.count = call.count;
         event.http_response = call.status.map(|code| HttpResponse { code });
         let event = match &call.sandbox {
             Some(sandbox) => event.about(sandbox),
             None => event,
         };
+        let event = event.of_claim(call.claim);
         if verb { event } else { event.named(call.verb) }
     }
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use super::{Event, Kind, Sandbox, Verdict, endpoint, long};
+use super::{Event, Kind, Principal, Sandbox, Verdict, endpoint, long, user};
 use crate::ocsf::{Endpoint, HttpRequest, HttpResponse, Query, Traffic, Url};
 use crate::text::Text;
 
@@ -69,6 +69,31 @@ pub struct Request<'a> {
     pub verdict: Verdict<'a>,
 }
 
+/// Request of HTTP of a caller to a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct Routed<'a> {
+    /// Caller.
+    pub principal: Principal<'a>,
+    /// Address of the caller.
+    pub source: Option<IpAddr>,
+    /// Sandbox; none if the request does not name one.
+    pub sandbox: Option<Sandbox<'a>>,
+    /// Port of the sandbox.
+    pub port: Option<u16>,
+    /// Method.
+    pub method: &'a str,
+    /// Path; its query is not recorded.
+    pub path: &'a str,
+    /// Program of the caller.
+    pub user_agent: Option<&'a str>,
+    /// Status of the answer; none before it.
+    pub status: Option<u16>,
+    /// Number of equal requests that this event stands for, if it is not one.
+    pub count: Option<u32>,
+    /// Decision.
+    pub verdict: Verdict<'a>,
+}
+
 /// Lookup of a name.
 #[derive(Debug, Clone, Copy)]
 pub struct Lookup<'a> {
@@ -123,6 +148,31 @@ impl Event {
         }
         let event = event.about(&request.sandbox);
         if activity == 99 { event.named(request.method) } else { event }
+    }
+
+    /// Returns the event of a request of a caller to a sandbox.
+    pub fn routed(time: SystemTime, routed: &Routed<'_>) -> Event {
+        let activity = method(routed.method);
+        let mut event = Event::new(time, Kind::Http, activity, Some(&routed.verdict));
+        event.actor = Some(user(&routed.principal));
+        event.src_endpoint = Some(match routed.source {
+            Some(ip) => Endpoint { ip: Some(ip), ..Endpoint::default() },
+            None => Endpoint { svc_name: Some(Text::name("hutch")), ..Endpoint::default() },
+        });
+        let to = routed.sandbox.as_ref().map(endpoint).unwrap_or_default();
+        event.dst_endpoint = Some(Endpoint { port: routed.port, svc_name: Some(Text::name("router")), ..to });
+        event.http_request = Some(HttpRequest {
+            http_method: Text::name(routed.method),
+            url: Url { path: Text::path(routed.path), hostname: None, port: routed.port, scheme: None },
+            user_agent: routed.user_agent.map(Text::agent),
+        });
+        event.http_response = routed.status.map(|code| HttpResponse { code });
+        event.count = routed.count;
+        let event = match &routed.sandbox {
+            Some(sandbox) => event.about(sandbox),
+            None => event,
+        };
+        if activity == 99 { event.named(routed.method) } else { event }
     }
 
     /// Returns the event of a lookup.

@@ -34,8 +34,12 @@ pub struct Exit<'a> {
     pub principal: Principal<'a>,
     /// Name of the command.
     pub uid: &'a str,
+    /// Arguments, as in its start.
+    pub arguments: &'a [String],
     /// Exit code, if it is known.
     pub code: Option<i32>,
+    /// Reason why it could not be started or has no exit code.
+    pub failure: Option<&'a str>,
 }
 
 /// Change of the life of a container.
@@ -110,23 +114,23 @@ impl Event {
         let mut event = Event::new(time, Kind::Exec, 1, Some(&exec.verdict));
         event.actor = Some(user(&exec.principal));
         event.device = Some(device(&exec.sandbox, exec.container));
-        let program = exec.arguments.first().map(|program| program.rsplit('/').next().unwrap_or(program));
-        event.process = Some(Process {
-            uid: Text::name(exec.uid),
-            pid: None,
-            name: program.map(Text::name),
-            cmd_line: Some(Text::command(exec.arguments)),
-            container: exec.container.map(named),
-        });
+        event.process = Some(command(exec.uid, exec.arguments, exec.container));
         event.about(&exec.sandbox)
     }
 
     /// Returns the event of the end of a command.
     pub fn exit(time: SystemTime, exit: &Exit<'_>) -> Event {
-        let mut event = Event::new(time, Kind::Exec, 2, Some(&Verdict::of(Decision::Logged)));
+        let verdict = match exit.failure {
+            Some(_) => {
+                let allowed = Verdict::of(Decision::Allowed);
+                Verdict { reason: exit.failure, success: Some(false), ..allowed }
+            }
+            None => Verdict::of(Decision::Logged),
+        };
+        let mut event = Event::new(time, Kind::Exec, 2, Some(&verdict));
         event.actor = Some(user(&exit.principal));
         event.device = Some(device(&exit.sandbox, exit.container));
-        event.process = Some(process(exit.uid, exit.container));
+        event.process = Some(command(exit.uid, exit.arguments, exit.container));
         event.exit_code = exit.code;
         event.about(&exit.sandbox)
     }
@@ -156,13 +160,19 @@ impl Event {
         event.device = Some(device(&access.sandbox, None));
         let path = access.path.trim_end_matches('/');
         event.file = Some(File {
-            name: Text::name(path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/")),
-            path: Text::long(access.path),
+            name: Text::file(path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/")),
+            path: Text::file(access.path),
             type_id: if access.is_folder { 2 } else { 1 },
             size: access.size.map(long),
         });
         event.about(&access.sandbox)
     }
+}
+
+fn command(uid: &str, arguments: &[String], container: Option<&str>) -> Process {
+    let program = arguments.first().map(|program| program.rsplit('/').next().unwrap_or(program));
+    let cmd_line = Some(Text::command(arguments));
+    Process { name: program.map(Text::name), cmd_line, ..process(uid, container) }
 }
 
 fn process(uid: &str, container: Option<&str>) -> Process {

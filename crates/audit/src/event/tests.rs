@@ -49,7 +49,18 @@ fn events(text: &str) -> Vec<Event> {
             now(),
             &Exec { sandbox: BOX, container: Some("c"), principal, uid: "x", arguments: &arguments, verdict },
         ),
-        Event::exit(now(), &Exit { sandbox: BOX, container: None, principal, uid: "x", code: Some(-1) }),
+        Event::exit(
+            now(),
+            &Exit {
+                sandbox: BOX,
+                container: None,
+                principal,
+                uid: "x",
+                arguments: &arguments,
+                code: Some(-1),
+                failure: Some(text),
+            },
+        ),
         Event::lifecycle(
             now(),
             &Lifecycle {
@@ -89,6 +100,20 @@ fn events(text: &str) -> Vec<Event> {
             verdict,
         };
         events.push(Event::request(now(), &request));
+        let routed = Routed {
+            principal,
+            source: Some([1, 2, 3, 4].into()),
+            sandbox: Some(BOX),
+            port: Some(8888),
+            method,
+            path: text,
+            user_agent: Some(text),
+            status: Some(200),
+            count: Some(2),
+            verdict,
+        };
+        events.push(Event::routed(now(), &routed));
+        events.push(Event::routed(now(), &Routed { source: None, sandbox: None, port: None, ..routed }));
     }
     for (verb, resource, name) in [
         ("create", "pods/exec", text),
@@ -111,7 +136,9 @@ fn events(text: &str) -> Vec<Event> {
             source: None,
             uid: Some(text),
             status: Some(403),
+            count: None,
             sandbox: Some(BOX),
+            claim: Some(Claim { namespace: text, name: text }),
             verdict,
         };
         events.push(Event::api(now(), &call));

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use aws_lc_rs::digest;
 use http::Uri;
 
 use crate::Error;
+use crate::hex::hex;
 
 /// Port of syslog over TLS.
 const SYSLOG_TLS_PORT: u16 = 6514;
@@ -41,6 +43,14 @@ pub struct ExportOptions {
     pub secret: Option<Vec<u8>>,
     /// Headers of requests, such as `Authorization`: one in each line.
     pub headers: Option<String>,
+}
+
+impl Destination {
+    /// Returns a name that is another one for each receiver. It has nothing of a URL, which may hold secrets.
+    pub(crate) fn name(&self) -> String {
+        let digest = digest::digest(&digest::SHA256, format!("{self:?}").as_bytes());
+        format!("sha256:{}", hex(digest.as_ref()))
+    }
 }
 
 impl FromStr for Destination {

@@ -43,11 +43,10 @@ fn last(folder: &Path) -> u64 {
 /// Exports all of a log. The exporter is made anew after each batch that was sent or has failed, as after restarts.
 async fn export(folder: &Path, destination: &str, options: &ExportOptions, restarts: usize) -> u64 {
     let destination = destination.parse().unwrap();
-    let mut tries = 0;
     for _ in 0..restarts {
         let mut exporter = Exporter::new(folder, "siem", &destination, options, false).unwrap();
         exporter.limit = 7;
-        if exporter.step(&mut tries).await.unwrap() == Step::Idle {
+        if exporter.step().await.unwrap() == Step::Idle {
             return exporter.sent();
         }
     }
@@ -281,7 +280,7 @@ async fn syslog_over_tls_checks_the_receiver() {
     for (pem, is_sent) in [(other.cert.pem(), false), (made.cert.pem(), true)] {
         let options = ExportOptions { authorities: Some(pem.into_bytes()), ..ExportOptions::default() };
         let mut exporter = Exporter::new(folder.path(), "siem", &destination, &options, false).unwrap();
-        let step = exporter.step(&mut 0).await.unwrap();
+        let step = exporter.step().await.unwrap();
         assert_eq!(step == Step::Sent, is_sent, "{step:?}");
     }
     complete(syslog_numbers(&receiving.await.unwrap()), last(folder.path()));
@@ -297,6 +296,36 @@ async fn cursor_of_another_log_is_refused() {
         .unwrap();
     let refused = Exporter::new(other.path(), "siem", &destination, &options, false);
     assert!(matches!(refused, Err(Error::OtherLog(..))));
+}
+
+#[tokio::test]
+async fn second_receiver_does_not_continue_at_the_place_of_the_first() {
+    let folder = log(5).await;
+    let options = ExportOptions::default();
+    let first = Destination::File(folder.path().join("first"));
+    let second = Destination::File(folder.path().join("second"));
+    let sent =
+        export(folder.path(), &format!("file:{}", folder.path().join("first").display()), &options, 0).await;
+    let refused = Exporter::new(folder.path(), "siem", &second, &options, false).err().unwrap().to_string();
+    assert!(refused.contains("cursors/siem is the place of another receiver"), "{refused}");
+    assert_eq!(Exporter::new(folder.path(), "siem", &first, &options, false).unwrap().sent(), sent);
+    assert_eq!(Exporter::new(folder.path(), "other", &second, &options, false).unwrap().sent(), 0);
+}
+
+#[tokio::test]
+async fn export_without_follow_ends_on_a_receiver_that_fails() {
+    let folder = log(5).await;
+    let options = ExportOptions { secret: Some(SECRET.to_vec()), ..ExportOptions::default() };
+    for status in [503, 401, 400] {
+        let (address, requests) = receiver(Arc::new(move |_, _: &[u8]| (status, ""))).await;
+        let destination = format!("webhook+http://{address}").parse().unwrap();
+        let name = format!("r{status}");
+        let mut exporter = Exporter::new(folder.path(), &name, &destination, &options, false).unwrap();
+        exporter.limit = 1;
+        let error = exporter.run(watch::channel(false).1).await.unwrap_err().to_string();
+        assert!(error.contains(&status.to_string()), "{error}");
+        assert!(requests.lock().unwrap().len() <= 15);
+    }
 }
 
 #[tokio::test]

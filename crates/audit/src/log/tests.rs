@@ -342,7 +342,7 @@ async fn segments_are_deleted_when_they_are_sent() {
     // The exporter has sent nothing yet.
     assert_eq!(entries(folder.path())[0].record.unwrap().0, 1);
     let (seq, hash) = entries(folder.path())[9].record.unwrap();
-    Cursor { seq, hash: hash.to_string(), refused: 0 }.save(folder.path(), "siem").unwrap();
+    Cursor { seq, hash: hash.to_string(), ..Cursor::default() }.save(folder.path(), "siem").unwrap();
     write(10).await;
     let first = entries(folder.path())[0].record.unwrap().0;
     assert!(first > 1 && first <= seq + 1, "{first}");

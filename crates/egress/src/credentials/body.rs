@@ -36,6 +36,8 @@ pub(crate) async fn filled(placed: &mut Placed, headers: &HeaderMap, body: Body)
     let long = || Reason::Ambiguous(format!("its body is longer than {BODY} bytes, so it has no credential"));
     let bytes = whole(body, BODY).await?.ok_or_else(long)?;
     let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(full(bytes)) };
+    let found = placed.in_body.iter().filter(|one| contains(&bytes, &one.placeholder));
+    placed.used.extend(found.map(|one| one.name.clone()));
     let filled = fill(text, &placed.in_body, form);
     if let Some(headers) = &mut placed.headers {
         // It is counted anew.

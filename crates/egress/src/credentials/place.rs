@@ -1,5 +1,7 @@
 //! Puts values in the place of placeholders in the head of a request.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -31,12 +33,16 @@ pub(crate) struct Placed {
     pub(super) signing: Option<Signing>,
     /// Placeholders that end the request where they stand in its body, and the names of their credentials.
     pub(crate) foreign: Vec<(String, String)>,
+    /// Names of credentials whose values stand in the request.
+    pub(crate) used: BTreeSet<String>,
 }
 
 /// Credentials that one request may use, and those that it may not, with the reason.
 pub(super) struct Judged<'a> {
     open: Vec<&'a Issued>,
     closed: Vec<(&'a Issued, &'static str)>,
+    /// Names of those whose values were placed.
+    used: RefCell<BTreeSet<String>>,
 }
 
 /// Returns the head of a request that is allowed, with the values that it may have.
@@ -53,7 +59,7 @@ pub(crate) fn place(
     if set.0.is_empty() {
         return Ok(Placed::default());
     }
-    let mut judged = Judged { open: Vec::new(), closed: Vec::new() };
+    let mut judged = Judged { open: Vec::new(), closed: Vec::new(), used: RefCell::default() };
     for one in &set.0 {
         let why = one.closed(destination, request.path, request.tls, moment.seconds);
         let why = why.or_else(|| {
@@ -70,6 +76,7 @@ pub(crate) fn place(
     placed.signing = Signing::find(set, &judged, (parts, destination))?;
     placed.target = judged.target(set, parts)?;
     placed.headers = judged.headers(set, parts, &mut placed.pairs)?;
+    placed.used = judged.used.take();
     if set.covers(destination) && request.tls {
         let headers = placed.headers.get_or_insert_with(|| parts.headers.clone());
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -136,6 +143,7 @@ impl Judged<'_> {
                 return Err(refusal(one, "its value has the placeholder in it"));
             }
             replaced = Some(Zeroizing::new(before.replace(&one.placeholder, &value)));
+            self.used.borrow_mut().insert(one.name.clone());
         }
         Ok(replaced)
     }
@@ -177,6 +185,7 @@ impl Judged<'_> {
             if !parts.headers.contains_key(&name) {
                 let text = Zeroizing::new(one.binding.format().replace(PLACE, one.value.expose()));
                 headers.get_or_insert_with(|| parts.headers.clone()).insert(name, secret(one, &text)?);
+                self.used.borrow_mut().insert(one.name.clone());
             }
         }
         Ok(headers)

@@ -124,6 +124,7 @@ impl Placed {
     pub(crate) fn sign(&mut self, method: &Method, uri: &Uri, headers: &mut HeaderMap) -> Result<(), Reason> {
         let Some(Signing { key, id, signed, content }) = self.signing.take() else { return Ok(()) };
         let content = content.ok_or_else(|| refusal(&key, "the hash of its body"))?;
+        self.used.extend([key.name.clone(), id.name.clone()]);
         if headers.contains_key(CONTENT) {
             let invalid = |_| refusal(&key, "the hash of its body");
             headers.insert(HeaderName::from_static(CONTENT), content.parse().map_err(invalid)?);

@@ -1,7 +1,7 @@
 //! Flags of `hutch audit`.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::SystemTime;
 
 use clap::{Args, Subcommand, ValueEnum};
 use hutch_audit::export::Destination;
@@ -46,26 +46,46 @@ pub(crate) struct AuditListArguments {
 /// Selection of events.
 #[derive(Args)]
 pub(crate) struct AuditSelection {
-    /// Only events of a Sandbox: NAMESPACE/NAME, or its uid.
+    /// Only events of a Sandbox: NAME, NAMESPACE/NAME, sandbox/NAME, its uid, or claim/NAME of its SandboxClaim.
     #[arg(long, value_name = "SANDBOX")]
     pub(crate) sandbox: Option<String>,
-    /// Only events of this last time, such as 15m.
-    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
-    pub(crate) since: Option<Duration>,
-    /// Only events of a kind: connection, http, dns, exec, file, api, credential, approval, finding, lifecycle or log.
-    /// Repeatable.
+    /// Namespace of a NAME.
+    #[arg(long, short, default_value = "default")]
+    pub(crate) namespace: String,
+    /// Only events since this time: a duration before now, such as 15m, or a time such as 2026-11-24T20:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) since: Option<SystemTime>,
+    /// Only events until this time, in the same forms.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) until: Option<SystemTime>,
+    /// Only events of a kind: api, exec, file, lifecycle, connection, http, dns, credential, finding or log. Repeatable.
     #[arg(long, value_name = "KIND", value_parser = kind)]
     pub(crate) kind: Vec<hutch_audit::Kind>,
+    /// Only events of this caller.
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Only requests of callers that change something.
+    #[arg(long)]
+    pub(crate) writes: bool,
     /// Only what was refused.
     #[arg(long)]
     pub(crate) denied: bool,
 }
 
 fn kind(text: &str) -> Result<hutch_audit::Kind, String> {
-    hutch_audit::Kind::parse(text).ok_or_else(|| {
-        let names: Vec<&str> = hutch_audit::Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+    let mut written = hutch_audit::Kind::WRITTEN.into_iter();
+    written.find(|kind| kind.as_str() == text).ok_or_else(|| {
+        let names = hutch_audit::Kind::WRITTEN.map(hutch_audit::Kind::as_str);
         format!("must be one of {}", names.join(", "))
     })
+}
+
+fn moment(text: &str) -> Result<SystemTime, String> {
+    let wrong = || format!("`{text}` is not a time; write it like 15m, or like 2026-11-24T20:00:00Z");
+    if let Ok(time) = text.parse::<k8s_openapi::jiff::Timestamp>() {
+        return Ok(time.into());
+    }
+    SystemTime::now().checked_sub(quantity::duration(text).map_err(|_| wrong())?).ok_or_else(wrong)
 }
 
 /// Format of events.
@@ -80,7 +100,7 @@ pub(crate) enum AuditOutput {
 /// `hutch audit show`.
 #[derive(Args)]
 pub(crate) struct AuditShowArguments {
-    /// The Sandbox: NAME, NAMESPACE/NAME, or its uid.
+    /// The Sandbox: NAME, NAMESPACE/NAME, sandbox/NAME, its uid, or claim/NAME of its SandboxClaim.
     #[arg(value_name = "SANDBOX")]
     pub(crate) sandbox: String,
     /// Namespace of a NAME.
@@ -103,7 +123,7 @@ pub(crate) struct AuditExportArguments {
     /// webhook+http(s)://HOST[:PORT]/PATH. Without it, the records are printed.
     #[arg(long, value_name = "RECEIVER")]
     pub(crate) to: Option<Destination>,
-    /// Name under which the place of the last record that was sent is kept.
+    /// Name under which the place of the last record that was sent is kept. Each receiver needs one of its own.
     #[arg(long, value_name = "NAME", requires = "to", default_value = "default")]
     pub(crate) name: String,
     /// Wait for further records.

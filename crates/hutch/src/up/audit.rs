@@ -1,6 +1,8 @@
 //! The audit log of `hutch up`. The root process writes it: what the front reports about its callers, what the proxy decides
 //! for sandboxes, and what the node does with containers.
 
+mod findings;
+mod requests;
 mod wire;
 
 use std::collections::HashMap;
@@ -12,16 +14,21 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use hutch_audit::event::{
-    Change, Connection, ConnectionActivity, Decision, Lifecycle, Lookup, Request, Rule, Sandbox, Verdict,
+    Change, Connection, ConnectionActivity, CredentialUse, Decision, Lifecycle, Lookup, Request, Rule,
+    Sandbox, Verdict,
 };
-use hutch_audit::{Event, Kind, Log, Options, Record, View};
+use hutch_audit::{Event, Kind, Log, Options, Record};
 use hutch_egress::{Decided, Outcome, Refusal};
 use hutch_kubelet::PodId;
 use hutch_node::{ContainerChange, Journal};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 
+pub(super) use self::requests::RequestLog;
 pub(super) use self::wire::FrontLog;
 use self::wire::{Answer, Frame};
 
@@ -93,6 +100,16 @@ impl AuditLog {
         let verdict = Verdict { decision, rule, reason: decided.reason.as_deref(), success };
         let (host, port) = split(&decided.destination);
         let (sandbox, now) = (subject.sandbox(), SystemTime::now());
+        if let Some(found) = &decided.finding {
+            self.push(&findings::found(&sandbox, found, &decided.destination, verdict));
+            if decided.outcome == Outcome::Observed {
+                // The request itself has a record of its own.
+                return;
+            }
+        }
+        if let Some(credential) = &decided.credential {
+            self.push(&Event::credential(now, &CredentialUse { sandbox, credential, host, verdict }));
+        }
         let event = match (&decided.method, &decided.path) {
             (Some(method), path) => {
                 let (path, calls) = (path.as_deref().unwrap_or("/"), decided.calls.as_slice());
@@ -115,6 +132,15 @@ impl AuditLog {
             }
         };
         self.push(&event);
+    }
+
+    /// Records that the value of a credential was sent for a Pod.
+    pub(super) fn used(&self, pod: &str, credential: &str, destination: &str) {
+        let Some(subject) = self.subject(pod) else { return };
+        let (host, _) = split(destination);
+        let verdict = Verdict::of(Decision::Allowed);
+        let used = CredentialUse { sandbox: subject.sandbox(), credential, host, verdict };
+        self.push(&Event::credential(SystemTime::now(), &used));
     }
 
     /// Records that a name of a Pod has got an address.
@@ -146,16 +172,19 @@ impl AuditLog {
         read
     }
 
-    async fn read(&self, mut reader: OwnedReadHalf, answers: mpsc::Sender<Answer>) -> io::Result<()> {
+    async fn read(&self, reader: OwnedReadHalf, answers: mpsc::Sender<Answer>) -> io::Result<()> {
+        let mut reader = BufReader::new(reader);
         let waiting = Arc::new(Semaphore::new(WAITING));
+        let mut stuck = false;
         while let Some(frame) = Frame::read(&mut reader).await? {
             match frame {
                 Frame::Lost(count) => self.log.lost(count),
                 Frame::Record(bytes) => {
                     let record = of_front(bytes)?;
                     match self.log.is_strict() {
-                        // It has happened: nothing waits for it.
-                        true => drop(self.log.push(record)),
+                        // A disk that fails holds back what must be on it only once.
+                        true if stuck => stuck = self.log.push(record).is_err(),
+                        true => stuck = self.log.enqueue(record).await.is_err(),
                         false => drop(self.log.record(record).await),
                     }
                 }
@@ -182,16 +211,39 @@ impl AuditLog {
 fn of_front(bytes: Vec<u8>) -> io::Result<Record> {
     let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let record = Record::from_bytes(bytes).map_err(|error| wrong(error.to_string()))?;
-    let kind = View::parse(record.as_bytes()).kind();
-    let (category, class) = match kind {
-        Some(kind @ (Kind::Api | Kind::Exec)) => kind.class(),
+    let event: Reported = serde_json::from_slice(record.as_bytes())?;
+    let kind = Kind::parse(&event.metadata.event_code);
+    let class = match kind {
+        Some(kind @ (Kind::Api | Kind::Exec | Kind::File | Kind::Http)) => kind.class(),
         _ => return Err(wrong(format!("an audit record of the kind {kind:?}"))),
     };
-    let value: serde_json::Value = serde_json::from_slice(record.as_bytes())?;
-    match value["class_uid"] == class && value["category_uid"] == category {
-        true => Ok(record),
-        false => Err(wrong("an audit record of another class than its kind".to_owned())),
+    if (event.category_uid, event.class_uid) != class {
+        return Err(wrong("an audit record of another class than its kind".to_owned()));
     }
+    // Without one it is a request of a sandbox.
+    match event.actor.is_some_and(|actor| actor.user.is_some()) {
+        true => Ok(record),
+        false => Err(wrong("an audit record without a caller".to_owned())),
+    }
+}
+
+/// Parts of a record of the front that are checked.
+#[derive(Deserialize)]
+struct Reported {
+    category_uid: u32,
+    class_uid: u32,
+    metadata: ReportedMetadata,
+    actor: Option<ReportedActor>,
+}
+
+#[derive(Deserialize)]
+struct ReportedMetadata {
+    event_code: String,
+}
+
+#[derive(Deserialize)]
+struct ReportedActor {
+    user: Option<IgnoredAny>,
 }
 
 /// Returns host and port of a destination.
@@ -235,6 +287,7 @@ impl Journal for AuditLog {
 
 #[cfg(test)]
 mod tests {
+    use hutch_audit::View;
     use hutch_audit::event::{ApiCall, Principal};
 
     use super::*;
@@ -255,7 +308,9 @@ mod tests {
             source: None,
             uid: None,
             status: Some(200),
+            count: None,
             sandbox: None,
+            claim: None,
             verdict: Verdict::of(Decision::Allowed),
         };
         Event::api(SystemTime::now(), &call).record()
@@ -274,6 +329,60 @@ mod tests {
             assert!(of_front(other.into_bytes()).is_err(), "{code}");
         }
         assert!(of_front(b"{}\n{}".to_vec()).is_err());
+        let forged = text.replace(r#""user":"#, r#""app":"#);
+        assert_ne!(forged, text);
+        assert!(of_front(forged.into_bytes()).is_err());
+    }
+
+    #[tokio::test]
+    async fn findings_and_uses_of_credentials_are_events_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("audit");
+        let log = AuditLog::open(&folder, false).unwrap();
+        let pod = PodId { namespace: "team".into(), name: "p".into(), uid: "u".into() };
+        log.begins(&pod, Some(("box", "s")));
+        let decided = |outcome, finding: serde_json::Value, credential: Option<&str>| Decided {
+            outcome,
+            destination: "a.example:443".into(),
+            method: Some("POST".into()),
+            path: Some("/x".into()),
+            calls: Vec::new(),
+            level: None,
+            rule: None,
+            reason: Some("a reason".into()),
+            finding: serde_json::from_value(finding).unwrap(),
+            credential: credential.map(str::to_owned),
+        };
+        let found = serde_json::json!({ "rule": "aws-key", "kind": "secret", "severity": "high",
+            "direction": "outbound", "at": "body", "fingerprint": "0123456789abcdef" });
+        log.decided("u", &decided(Outcome::Denied, found.clone(), None));
+        log.decided("u", &decided(Outcome::Observed, found, None));
+        log.decided("u", &decided(Outcome::Denied, serde_json::Value::Null, Some("github")));
+        log.used("u", "github", "a.example:443");
+        log.close().await;
+        let mut reader = hutch_audit::Reader::new(&folder, 0);
+        let (mut lines, mut severities) = (Vec::new(), Vec::new());
+        while let Some(entry) = reader.read().unwrap() {
+            let view = View::parse(entry.event());
+            if view.kind() != Some(Kind::Log) {
+                lines.push(view.to_string().split_whitespace().skip(1).collect::<Vec<_>>().join(" "));
+                severities.push(view.severity());
+            }
+        }
+        let finding =
+            "aws-key: the scanner finds `aws-key` in the body, a.example:443 sha256:0123456789abcdef";
+        assert_eq!(
+            lines,
+            [
+                &format!("finding team/box denied {finding} (a reason)"),
+                "http team/box denied POST a.example:443/x (a reason)",
+                &format!("finding team/box alerted {finding} (a reason)"),
+                "credential team/box denied github for a.example (a reason)",
+                "http team/box denied POST a.example:443/x (a reason)",
+                "credential team/box allowed github for a.example",
+            ]
+        );
+        assert_eq!(severities, [4, 3, 4, 3, 3, 1]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use hutch_serve::{Authority, Listener, Shutdown};
 use kube::Client;
 use tokio::task::JoinSet;
 
-use super::audit::FrontLog;
+use super::audit::{FrontLog, RequestLog};
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, receive_start};
 use super::screens::{ScreenedKubelet, Screens};
 use super::{NODE, STOP_LIMIT};
@@ -161,9 +161,10 @@ impl Front {
         })
         .await
         .with_context(|| format!("--data-dir {}", start.folder.display()))?;
-        if let Some(socket) = sockets.audit {
-            let log = FrontLog::new(socket, start.audit == AuditMode::Strict).context("the audit log")?;
-            api.set_audit(Arc::new(log));
+        let log = sockets.audit.map(|socket| FrontLog::new(socket, start.audit == AuditMode::Strict));
+        let log = log.transpose().context("the audit log")?.map(Arc::new);
+        if let Some(log) = &log {
+            api.set_audit(log.clone());
         }
         let token = kubeconfig::admin_token(Path::new("ca/admin.token"))?;
         api.accept_token(&token, Identity::admin());
@@ -184,7 +185,8 @@ impl Front {
         // It ends when the root process closes its socket, after everything else.
         tokio::spawn(hutch_serve::pair::serve(sockets.node, node_app));
 
-        let router = router(api.client(roles::router(), "default"), kubelet, screens, &shutdown);
+        let client = api.client(roles::router(), "default");
+        let router = router(client, kubelet, (screens, log), &shutdown);
         router_service.is(router.clone());
         controllers(&mut services, &api, &controller_service, authority.certificate_pem(), &shutdown);
         let (app, stop) = (api.authenticated(), shutdown.clone());
@@ -255,10 +257,16 @@ async fn report_ready(
 }
 
 /// Starts the router, which connects from inside a sandbox's network namespace and wakes Sandboxes.
-fn router(client: Client, kubelet: Arc<dyn Kubelet>, screens: Arc<Screens>, shutdown: &Shutdown) -> Router {
+fn router(
+    client: Client,
+    kubelet: Arc<dyn Kubelet>,
+    (screens, log): (Arc<Screens>, Option<Arc<FrontLog>>),
+    shutdown: &Shutdown,
+) -> Router {
     let directory = Directory::start(client.clone(), Scope::default(), shutdown);
     let wake = Arc::new(ApiWake::new(client));
-    let config = hutch_router::Config { screens: Some(screens), ..hutch_router::Config::default() };
+    let audit = log.map(|log| Arc::new(RequestLog::new(log)) as Arc<dyn hutch_router::Audit>);
+    let config = hutch_router::Config { audit, screens: Some(screens), ..hutch_router::Config::default() };
     Router::waking(config, directory, Arc::new(Inside(kubelet)), Some(wake), shutdown.clone())
 }
 

@@ -58,10 +58,27 @@ fn callers_and_sandboxes_are_recorded_without_secrets() {
     eventually(&up, &["list", "--kind", "api"], "allowed&create&top");
     eventually(&up, &["list", "--kind", "api", "--denied"], "mallory&denied");
     eventually(&up, &["list", "--kind", "exec"], "default/box&sh -c");
+    up.kubectl_args(&["exec", "box", "--", "no-such-command"]);
+    eventually(&up, &["list", "--kind", "exec"], "failed&no-such-command&ended");
     eventually(&up, &["list", "--kind", "connection", "--denied"], "default/box&192.0.2.1:80");
     eventually(&up, &["list", "--kind", "dns", "--denied"], "default/box&closed.example");
     eventually(&up, &["list", "--kind", "lifecycle"], "default/box");
-    assert!(events(&up, "exec").iter().any(|event| event["exit_code"] == 3));
+    let ended: Vec<Value> = events(&up, "exec").into_iter().filter(|event| event["exit_code"] == 3).collect();
+    assert!(
+        ended[0]["process"]["cmd_line"].as_str().is_some_and(|line| line.contains("exit 3")),
+        "{ended:?}"
+    );
+    for sandbox in ["box", "sandbox/box", "default/box"] {
+        assert!(read(&up, &["list", "--sandbox", sandbox, "--kind", "exec"]).contains("default/box"));
+    }
+    let none = audit(&up, &["list", "--sandbox", "absent"]);
+    let error = text(&none.stderr);
+    assert!(
+        none.status.code() == Some(1) && error.lines().count() == 1 && error.contains("default/absent"),
+        "{error}"
+    );
+    let writes = read(&up, &["list", "--kind", "api", "--writes", "--user", "admin"]);
+    assert!(writes.contains("create secrets") && !writes.contains("get secrets"), "{writes}");
     let summary = read(&up, &["show", "box"]);
     for part in ["Sandbox default/box", "Destinations:", "192.0.2.1:80", "Commands:", "Callers:"] {
         assert!(summary.contains(part), "{part}: {summary}");
@@ -82,11 +99,62 @@ fn commands_about_a_log_say_what_is_wrong() {
         (output.status.code(), text(&output.stderr))
     };
     let (code, error) = run(&["list"]);
-    assert!(code == Some(1) && error.contains("--data-dir"), "{error}");
+    assert!(
+        code == Some(1) && error.contains("--data-dir") && error.contains("`hutch up` writes one"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1, "{error}");
     let (code, error) = run(&["list", "--kind", "apis"]);
     assert!(code == Some(2) && error.contains("--kind") && error.contains("lifecycle"), "{error}");
     let (code, error) = run(&["export", "--to", "ftp://a"]);
     assert!(code == Some(2) && error.contains("--to") && error.contains("webhook+http"), "{error}");
+}
+
+#[test]
+fn requests_through_the_router_and_copies_are_recorded() {
+    hutch_testkit::require!(root, kubectl, curl);
+    let up = Up::start(&["--router-listen", "127.0.0.1:0", "--audit", "strict"]);
+    let sandbox = serde_json::json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "box"},
+        "spec": {"podTemplate": {"spec": {"containers": [{"name": "main", "image": "hutch/python-runtime"}]}}},
+    });
+    let file = up.folder().join("sandbox.json");
+    std::fs::write(&file, sandbox.to_string()).unwrap();
+    up.ok(&format!("apply -f {}", file.display()));
+    up.ok("wait --for=condition=Ready sandbox/box --timeout=60s");
+    let printed = up.printed.iter().find_map(|line| line.strip_prefix("router")).unwrap();
+    let address = printed.split_whitespace().next().unwrap();
+    let token = std::fs::read_to_string(up.data().join("ca/router.token")).unwrap();
+    let curl = |words: &[&str]| {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--retry", "10", "--retry-connrefused", "-H", "X-Sandbox-ID: box"])
+            .args(words);
+        text(&curl.output().expect("curl").stdout)
+    };
+    let bearer = format!("Authorization: Bearer {}", token.trim());
+    let url = |path: &str| format!("{address}/{path}");
+    let path = file.to_str().unwrap();
+    let upload = format!("file=@{path}");
+    curl(&["-H", &bearer, "-F", &upload, &url(&format!("upload?key={SECRET}"))]);
+    let got = curl(&["-H", &bearer, &url("download/sandbox.json")]);
+    assert!(got.contains("hutch/python-runtime"), "{got}");
+    (0..20).for_each(|_| drop(curl(&["-H", "Authorization: Bearer wrong", &url("denied")])));
+    eventually(&up, &["list", "--kind", "http"], "default/box&allowed&POST&/upload&router-token&200");
+    eventually(&up, &["list", "--kind", "file"], "default/box&read sandbox.json (by router-token)");
+    eventually(&up, &["list", "--kind", "http", "--denied"], "/denied&401");
+    let refused = read(&up, &["list", "--kind", "http", "--denied"]);
+    assert!(refused.lines().count() < 20, "{refused}");
+
+    let copied = Command::new(binary())
+        .args(["cp", path, "sandbox/box:/workspace/copy.json", "--kubeconfig"])
+        .arg(up.kubeconfig())
+        .output()
+        .expect("hutch cp");
+    assert!(copied.status.success(), "{}", text(&copied.stderr));
+    eventually(&up, &["list", "--kind", "file", "--user", "admin"], "default/box&update /workspace");
+    let all = read(&up, &["export"]);
+    assert!(!all.contains(SECRET) && !all.contains(token.trim()));
+    read(&up, &["verify"]);
 }
 
 #[test]

@@ -42,6 +42,17 @@ pub(crate) enum Grant {
 }
 
 impl Access {
+    /// Returns the name of a client that was admitted, for the audit log.
+    pub(crate) fn caller(&self) -> &'static str {
+        match self {
+            Access::Token(_) => "router-token",
+            Access::Scoped(_) => "sandbox-token",
+            Access::Reviewed(_) => "reviewed-token",
+            Access::Authorized | Access::Namespace(_) => "port-forward",
+            Access::Anyone => "anyone",
+        }
+    }
+
     /// Returns what a request with these headers may reach. `now` is in seconds since 1970.
     pub(crate) async fn admit(&self, headers: &HeaderMap, now: u64) -> Result<Grant, Refusal> {
         match self {

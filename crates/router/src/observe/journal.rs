@@ -19,9 +19,11 @@ use tokio::time::Sleep;
 
 pub use sink::LogSink;
 
+use crate::observe::audit::{Answered, Exchange, Trail};
 use crate::observe::metrics::{self, Metrics, OTHER_NAMESPACES};
 use crate::observe::trace::{Span, cut};
 use crate::pace::Current;
+use crate::refusal::Refusal;
 
 /// Maximum characters of a client's request id; a longer one is replaced.
 const ID_LONGEST: usize = 128;
@@ -77,6 +79,8 @@ pub(crate) struct Line {
     /// Request of the connection, for its duration.
     current: Current,
     span: Option<Span>,
+    /// Record of the audit log that is not written yet.
+    trail: Option<Trail>,
 }
 
 #[derive(Serialize)]
@@ -103,7 +107,7 @@ impl Line {
         client: Option<HeaderValue>,
         (log, metrics): (&AccessLog, &Metrics),
         current: Current,
-        span: Option<Span>,
+        (span, trail): (Option<Span>, Option<Trail>),
     ) -> Line {
         metrics.0.inflight.inc();
         Line {
@@ -121,11 +125,67 @@ impl Line {
             metrics: metrics.clone(),
             current,
             span,
+            trail,
         }
     }
 
-    pub(crate) fn names(&mut self, namespace: &str, sandbox: &str) {
+    pub(crate) fn names(&mut self, namespace: &str, sandbox: &str, port: u16) {
         self.target = Some((namespace.to_owned(), sandbox.to_owned()));
+        if let Some(trail) = &mut self.trail {
+            trail.port = Some(port);
+        }
+    }
+
+    /// Records the uid of the Sandbox that has responded.
+    pub(crate) fn reaches(&mut self, uid: &str) {
+        if let Some(trail) = &mut self.trail {
+            trail.uid = Some(uid.into());
+        }
+    }
+
+    /// Records the reason of a refusal.
+    pub(crate) fn refuses(&mut self, refusal: &Refusal) {
+        if let Some(trail) = &mut self.trail {
+            let denied = matches!(refusal, Refusal::Unauthenticated | Refusal::Forbidden);
+            trail.refused = Some((refusal.public().1, denied));
+            if *refusal == Refusal::Unauthenticated {
+                trail.caller = "".into();
+            }
+        }
+    }
+
+    /// Waits until the audit log permits to send the request.
+    pub(crate) async fn permitted(&self) -> Result<(), Refusal> {
+        let before = |trail: &Trail| trail.log.before(&self.exchange(trail), trail.has_effect);
+        match self.trail.as_ref().and_then(before) {
+            None => Ok(()),
+            Some(permitted) => permitted.await.map_err(Refusal::NotRecorded),
+        }
+    }
+
+    fn exchange<'a>(&'a self, trail: &'a Trail) -> Exchange<'a> {
+        Exchange {
+            caller: &trail.caller,
+            source: self.client.as_ref().and_then(|address| address.to_str().ok()),
+            method: cut(self.method.as_str()),
+            path: &self.path,
+            user_agent: self.agent.as_deref(),
+            sandbox: self.target.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str())),
+            uid: trail.uid.as_deref(),
+            port: trail.port,
+        }
+    }
+
+    /// Adds the request to the audit log, once.
+    fn audit(&mut self, status: StatusCode) {
+        let Some(trail) = self.trail.take() else { return };
+        let refused = trail.refused.as_ref();
+        let answered = Answered {
+            status: status.as_u16(),
+            refused: refused.map(|(reason, _)| reason.as_str()),
+            denied: refused.is_some_and(|(_, denied)| *denied),
+        };
+        trail.log.after(&self.exchange(&trail), &answered);
     }
 
     /// Follows the response to its end. `rest` is the remaining time of the request, if that is bounded.
@@ -142,6 +202,7 @@ impl Line {
     pub(crate) fn answer(&mut self, status: StatusCode) {
         self.status = status;
         self.answered = true;
+        self.audit(status);
     }
 
     /// Returns the request id for a response that this entry does not follow.
@@ -157,9 +218,10 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let took = self.begun.elapsed();
-        let namespace = self.target.as_ref().map_or(OTHER_NAMESPACES, |(namespace, _)| namespace);
         let gone = StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST);
         let status = if self.answered { self.status } else { gone };
+        self.audit(status);
+        let namespace = self.target.as_ref().map_or(OTHER_NAMESPACES, |(namespace, _)| namespace);
         let labels = [metrics::method(&self.method), status.as_str(), self.metrics.label(namespace)];
         self.metrics.0.inflight.dec();
         self.metrics.0.requests.with_label_values(&labels).inc();

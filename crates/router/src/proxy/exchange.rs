@@ -41,6 +41,8 @@ pub(crate) struct Answer {
     /// Both connections, when they switch protocols.
     switched: Option<(OnUpgrade, OnUpgrade)>,
     hold: Hold,
+    /// Pod that has responded.
+    backend: Arc<Backend>,
 }
 
 /// Connection to a Pod that is awake.
@@ -53,6 +55,7 @@ struct Connected {
 impl Answer {
     /// Passes the response and its access log entry to the client.
     pub(crate) fn pass(self, router: &Router, mut line: Line, until: Option<Instant>) -> Response<Body> {
+        line.reaches(&self.backend.sandbox);
         let Some((client, backend)) = self.switched else {
             let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
             let response = self.response.map(|body| Body::new(Guarded::new(body, self.hold)));
@@ -101,7 +104,6 @@ impl Router {
         if let Some(screen) = &screen {
             screened::prepare(&mut head.headers, screen)?;
         }
-        let pod = screen.as_ref().map(|_| connected.backend.pod.clone());
         let ip = *connected.backend.ips.first().ok_or_else(|| Refusal::Unreachable(target.id.clone()))?;
         forward::request(&mut head, origin, SocketAddr::new(ip, target.port), h2);
         // The extensions refer to the client's connection and upgrade, not to those of the outgoing request.
@@ -109,16 +111,16 @@ impl Router {
         let wanted = forward::upgrade_of(&head.headers);
         let progress = Progress::now();
         let request = Request::from_parts(head, progress.watch(body, most, &config.limits));
-        let (mut response, hold) = self.send(request, connected, &route, &progress).await?;
+        let (mut response, hold, sandbox) = self.send(request, connected, &route, &progress).await?;
         let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let protocol = is_switch.then(|| forward::upgrade_of(response.headers())).flatten();
         let backend = protocol.is_some().then(|| hyper::upgrade::on(&mut response));
         forward::strip(response.headers_mut());
-        if let (false, Some(screen), Some(pod)) = (is_switch, screen, pod) {
-            response = screened::answer(response, screen, &pod, target.port).await?;
+        if let (false, Some(screen)) = (is_switch, screen) {
+            response = screened::answer(response, screen, &sandbox.pod, target.port).await?;
         }
         if !is_switch {
-            return Ok(Answer { response, switched: None, hold });
+            return Ok(Answer { response, switched: None, hold, backend: sandbox });
         }
         let (Some(_), Some(protocol), Some(backend)) = (wanted, protocol, backend) else {
             return Err(Refusal::Unasked);
@@ -127,7 +129,7 @@ impl Router {
         headers.remove(CONTENT_LENGTH);
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, protocol);
-        Ok(Answer { response, switched: Some((client, backend)), hold })
+        Ok(Answer { response, switched: Some((client, backend)), hold, backend: sandbox })
     }
 
     async fn connect_within(&self, route: &Route<'_>, fresh: bool) -> Result<Connected, Refusal> {
@@ -234,7 +236,7 @@ impl Router {
         mut connected: Connected,
         route: &Route<'_>,
         progress: &Progress,
-    ) -> Result<(Response<Body>, Hold), Refusal> {
+    ) -> Result<(Response<Body>, Hold, Arc<Backend>), Refusal> {
         let target = route.target;
         let unreachable = || Refusal::Unreachable(target.id.clone());
         let endless = bound_informational(&mut request, route.h2);
@@ -258,11 +260,12 @@ impl Router {
             let mut error = match sent {
                 Ok(response) => {
                     let Connected { backend, sender, hold } = connected;
+                    let pod = backend.clone();
                     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                         let (port, thread) = (target.port, threads::number());
                         self.0.pool.give_back(&Key { backend, port, h2: route.h2, thread }, sender);
                     }
-                    return Ok((response.map(Body::new), hold));
+                    return Ok((response.map(Body::new), hold, pod));
                 }
                 Err(error) => error,
             };

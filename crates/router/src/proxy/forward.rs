@@ -1,6 +1,7 @@
 //! Rewrites the heads of requests and responses for the other side of the proxy.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName,
@@ -8,6 +9,8 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 use http::{Uri, Version};
+
+use crate::Access;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -38,6 +41,16 @@ pub(crate) struct Origin {
     pub(crate) peer: Option<HeaderValue>,
     /// True if the request came over TLS.
     pub(crate) secure: bool,
+    /// Name of the client in the audit log.
+    pub(crate) caller: Arc<str>,
+}
+
+impl Origin {
+    /// Returns the origin of the requests of a connection.
+    pub(crate) fn of(peer: SocketAddr, secure: bool, access: &Access) -> Origin {
+        let address = peer.ip().to_canonical().to_string().parse().ok();
+        Origin { peer: address, secure, caller: access.caller().into() }
+    }
 }
 
 /// Returns true for a gRPC call, which needs HTTP/2 to the Sandbox too.
@@ -135,7 +148,7 @@ mod tests {
 
     fn forwarded(request: http::request::Builder) -> http::request::Parts {
         let (mut head, ()) = request.body(()).unwrap().into_parts();
-        let origin = Origin { peer: Some("192.0.2.1".parse().unwrap()), secure: false };
+        let origin = Origin { peer: Some("192.0.2.1".parse().unwrap()), secure: false, caller: "x".into() };
         super::request(&mut head, origin, "10.89.0.7:8888".parse().unwrap(), false);
         head
     }
@@ -207,7 +220,7 @@ mod tests {
         let request =
             Request::get("/a.B/C").header("host", "out").header("cookie", "a=1").header("cookie", "b=2");
         let (mut head, ()) = request.header("te", "trailers").body(()).unwrap().into_parts();
-        let origin = Origin { peer: None, secure: true };
+        let origin = Origin { peer: None, secure: true, caller: "x".into() };
         super::request(&mut head, origin, "[fd00::7]:9090".parse().unwrap(), true);
         assert_eq!(head.uri.to_string(), "http://[fd00::7]:9090/a.B/C");
         let shown = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap().to_owned());

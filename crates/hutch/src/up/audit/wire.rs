@@ -8,19 +8,24 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_apiserver::Audit;
+use hutch_apiserver::{Audit, Make};
 use hutch_audit::Record;
 use hutch_audit::event::EVENT_MAX;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
-use tokio::sync::{mpsc, oneshot};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{OwnedReadHalf, OwnedWriteHalf, UnixStream};
 
 /// Records that wait to be sent.
-const QUEUE: usize = 1024;
+const QUEUE: usize = 4096;
+/// Time for which records are gathered, so that a request costs no call of the system. One that is awaited ends it.
+const GATHER: Duration = Duration::from_millis(5);
+/// Bytes that are sent at once.
+const BUFFER: usize = 64 << 10;
 const LOST: u8 = 0;
 const RECORD: u8 = 1;
 const DURABLE: u8 = 2;
@@ -42,7 +47,7 @@ pub(super) struct Answer {
 
 impl Frame {
     /// Reads the next one; `None` at the end.
-    pub(super) async fn read(reader: &mut OwnedReadHalf) -> io::Result<Option<Frame>> {
+    pub(super) async fn read(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Frame>> {
         let mut head = [0; 13];
         match reader.read_exact(&mut head).await {
             Ok(_) => {}
@@ -63,18 +68,35 @@ impl Frame {
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "an unknown kind of audit record")),
         }
     }
+}
 
-    async fn write(&self, writer: &mut BufWriter<OwnedWriteHalf>) -> io::Result<()> {
-        let (kind, number, bytes) = match self {
-            Frame::Lost(count) => (LOST, *count, [].as_slice()),
-            Frame::Record(bytes) => (RECORD, 0, bytes.as_slice()),
-            Frame::Durable(number, bytes) => (DURABLE, *number, bytes.as_slice()),
-        };
-        writer.write_u8(kind).await?;
-        writer.write_u64_le(number).await?;
-        writer.write_u32_le(u32::try_from(bytes.len()).unwrap_or(u32::MAX)).await?;
-        writer.write_all(bytes).await
+/// Record that waits to be sent.
+enum Waiter {
+    /// It is made when it is sent.
+    Later(Make),
+    /// It is answered when it is on the disk, with this number.
+    Durable(u64, Record),
+}
+
+impl Waiter {
+    async fn write(self, writer: &mut BufWriter<OwnedWriteHalf>) -> io::Result<()> {
+        match self {
+            Waiter::Later(make) => write(writer, RECORD, 0, make().as_bytes()).await,
+            Waiter::Durable(number, record) => write(writer, DURABLE, number, record.as_bytes()).await,
+        }
     }
+}
+
+async fn write(
+    writer: &mut BufWriter<OwnedWriteHalf>,
+    kind: u8,
+    number: u64,
+    bytes: &[u8],
+) -> io::Result<()> {
+    writer.write_u8(kind).await?;
+    writer.write_u64_le(number).await?;
+    writer.write_u32_le(u32::try_from(bytes.len()).unwrap_or(u32::MAX)).await?;
+    writer.write_all(bytes).await
 }
 
 /// Returns the stream of a socket.
@@ -101,7 +123,7 @@ type Waiting = Mutex<HashMap<u64, oneshot::Sender<bool>>>;
 /// The log as the front has it.
 pub(in crate::up) struct FrontLog {
     strict: bool,
-    frames: mpsc::Sender<Frame>,
+    frames: mpsc::Sender<Waiter>,
     shared: Arc<Shared>,
 }
 
@@ -111,6 +133,8 @@ struct Shared {
     last: AtomicU64,
     /// Callers that wait for an answer; none once the other end has gone.
     waiting: Waiting,
+    /// A record is awaited.
+    urgent: Notify,
     gone: std::sync::atomic::AtomicBool,
 }
 
@@ -126,22 +150,39 @@ impl FrontLog {
     }
 }
 
-async fn send(writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Frame>, shared: Arc<Shared>) {
-    let mut writer = BufWriter::new(writer);
-    while let Some(frame) = queue.recv().await {
-        let write = async {
-            frame.write(&mut writer).await?;
+impl FrontLog {
+    /// Returns a future that waits for room in the queue, if there is little.
+    pub(super) fn room(&self) -> Option<BoxFuture<'static, ()>> {
+        if self.frames.capacity() > QUEUE / 2 {
+            return None;
+        }
+        let frames = self.frames.clone();
+        // It gives its place back at once: many waiters need no more than the first half of the queue.
+        Some(async move { drop(frames.reserve_many(QUEUE / 4).await) }.boxed())
+    }
+}
+
+async fn send(writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Waiter>, shared: Arc<Shared>) {
+    let mut writer = BufWriter::with_capacity(BUFFER, writer);
+    while let Some(first) = queue.recv().await {
+        if !matches!(first, Waiter::Durable(..)) {
+            tokio::select! {
+                () = tokio::time::sleep(GATHER) => {}
+                () = shared.urgent.notified() => {}
+            }
+        }
+        let written = async {
+            first.write(&mut writer).await?;
+            while let Ok(frame) = queue.try_recv() {
+                frame.write(&mut writer).await?;
+            }
             let lost = shared.lost.swap(0, Ordering::Relaxed);
             if lost > 0 {
-                Frame::Lost(lost).write(&mut writer).await?;
+                write(&mut writer, LOST, lost, &[]).await?;
             }
-            // Together with those that wait.
-            if queue.is_empty() {
-                writer.flush().await?;
-            }
-            io::Result::Ok(())
+            writer.flush().await
         };
-        if write.await.is_err() {
+        if written.await.is_err() {
             return;
         }
     }
@@ -169,14 +210,9 @@ impl Audit for FrontLog {
     }
 
     fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>> {
-        let (frames, shared, bytes) = (self.frames.clone(), self.shared.clone(), record.as_bytes().to_vec());
+        let (frames, shared) = (self.frames.clone(), self.shared.clone());
         if !self.strict {
-            return async move {
-                // A server whose root process has gone ends.
-                let _ = frames.send(Frame::Record(bytes)).await;
-                Ok(())
-            }
-            .boxed();
+            return self.enqueue(Box::new(move || record)).map(Ok).boxed();
         }
         async move {
             let id = shared.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -186,7 +222,8 @@ impl Audit for FrontLog {
                 shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
                 return Err(REFUSED.to_owned());
             }
-            let sent = frames.send(Frame::Durable(id, bytes)).await.is_ok();
+            let sent = frames.send(Waiter::Durable(id, record)).await.is_ok();
+            shared.urgent.notify_one();
             match sent && answered.await == Ok(true) {
                 true => Ok(()),
                 false => Err(REFUSED.to_owned()),
@@ -195,8 +232,14 @@ impl Audit for FrontLog {
         .boxed()
     }
 
-    fn push(&self, record: Record) {
-        if self.frames.try_send(Frame::Record(record.as_bytes().to_vec())).is_err() {
+    fn enqueue(&self, make: Make) -> BoxFuture<'static, ()> {
+        let frames = self.frames.clone();
+        // A server whose root process has gone ends.
+        async move { drop(frames.send(Waiter::Later(make)).await) }.boxed()
+    }
+
+    fn push(&self, make: Make) {
+        if self.frames.try_send(Waiter::Later(make)).is_err() {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
     }

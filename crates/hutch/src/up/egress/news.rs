@@ -44,6 +44,11 @@ impl Supervisor {
                     log.lost(count);
                 }
             }
+            News::Used { sandbox, credential, destination } => {
+                if let (Some(log), Some(uid)) = (self.audit.clone(), self.uid(sandbox)) {
+                    log.used(&uid, &credential, &destination);
+                }
+            }
             News::Decided { sandbox, decided } => {
                 if let (Some(log), Some(uid)) = (self.audit.clone(), self.uid(sandbox)) {
                     log.decided(&uid, &decided);

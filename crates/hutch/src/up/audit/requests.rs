@@ -1,0 +1,268 @@
+//! Requests through the router as events of the audit log, and those among them that read or write files.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_apiserver::{Audit, Refusals};
+use hutch_audit::event::{Decision, FileAccess, FileActivity, Principal, Routed, Sandbox, Verdict};
+use hutch_audit::{Event, Record};
+use hutch_router::{Answered, Exchange};
+
+use super::wire::FrontLog;
+
+/// Ports of the files API of sandboxd: REST, and the contract of the Python runtime.
+const REST_PORT: u16 = 8080;
+const RUNTIME_PORT: u16 = 8888;
+/// Path of a file whose name is in the body of the request.
+const UNKNOWN: &str = "?";
+
+/// Log of the router.
+pub(in crate::up) struct RequestLog {
+    front: Arc<FrontLog>,
+    log: Arc<dyn Audit>,
+    refusals: Refusals,
+}
+
+impl RequestLog {
+    pub(in crate::up) fn new(front: Arc<FrontLog>) -> RequestLog {
+        RequestLog { log: front.clone(), front, refusals: Refusals::default() }
+    }
+}
+
+impl hutch_router::Audit for RequestLog {
+    fn before(
+        &self,
+        exchange: &Exchange<'_>,
+        has_effect: bool,
+    ) -> Option<BoxFuture<'static, Result<(), String>>> {
+        match self.log.is_strict() && has_effect {
+            true => {
+                let verdict = Verdict::of(Decision::Allowed);
+                Some(self.log.record(routed(SystemTime::now(), exchange, None, None, verdict)))
+            }
+            false => Some(self.front.room()?.map(Ok).boxed()),
+        }
+    }
+
+    fn after(&self, exchange: &Exchange<'_>, answered: &Answered<'_>) {
+        let decision = if answered.denied { Decision::Denied } else { Decision::Allowed };
+        let (request, status) = (Owned::of(exchange), answered.status);
+        let (time, refused) = (SystemTime::now(), answered.refused.map(str::to_owned));
+        let make = move |count| {
+            let success = refused.as_ref().map(|_| false);
+            let verdict = Verdict { reason: refused.as_deref(), success, ..Verdict::of(decision) };
+            routed(time, &request.exchange(), Some(status), count, verdict)
+        };
+        if exchange.caller.is_empty() {
+            let source = exchange.source.and_then(|source| source.parse().ok());
+            return self.refusals.add(&self.log, source, make);
+        }
+        self.log.push(Box::new(move || make(None)));
+        if let Some((activity, path, is_folder)) = file(exchange) {
+            let request = Owned::of(exchange);
+            self.log.push(Box::new(move || {
+                let success = Some(status < 400);
+                let verdict = Verdict { success, ..Verdict::of(decision) };
+                let file = (activity, path.as_str(), is_folder);
+                accessed(time, &request.exchange(), file, verdict)
+            }));
+        }
+    }
+}
+
+/// Copy of a request, of which the record is made later.
+struct Owned {
+    caller: String,
+    source: Option<String>,
+    method: String,
+    path: String,
+    user_agent: Option<String>,
+    sandbox: Option<(String, String)>,
+    uid: Option<String>,
+    port: Option<u16>,
+}
+
+impl Owned {
+    fn of(exchange: &Exchange<'_>) -> Owned {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        Owned {
+            caller: exchange.caller.to_owned(),
+            source: owned(exchange.source),
+            method: exchange.method.to_owned(),
+            path: exchange.path.to_owned(),
+            user_agent: owned(exchange.user_agent),
+            sandbox: exchange.sandbox.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())),
+            uid: owned(exchange.uid),
+            port: exchange.port,
+        }
+    }
+
+    fn exchange(&self) -> Exchange<'_> {
+        Exchange {
+            caller: &self.caller,
+            source: self.source.as_deref(),
+            method: &self.method,
+            path: &self.path,
+            user_agent: self.user_agent.as_deref(),
+            sandbox: self.sandbox.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str())),
+            uid: self.uid.as_deref(),
+            port: self.port,
+        }
+    }
+}
+
+fn accessed(
+    time: SystemTime,
+    exchange: &Exchange<'_>,
+    (activity, path, is_folder): (FileActivity, &str, bool),
+    verdict: Verdict<'_>,
+) -> Record {
+    // Requests that name no Sandbox reach no files.
+    let sandbox = sandbox(exchange).unwrap_or(Sandbox { namespace: "", name: "", uid: None });
+    let principal = Principal { name: exchange.caller, ..Principal::default() };
+    let access = FileAccess { sandbox, principal, activity, path, is_folder, size: None, verdict };
+    Event::file(time, &access).record()
+}
+
+fn sandbox<'a>(exchange: &Exchange<'a>) -> Option<Sandbox<'a>> {
+    exchange.sandbox.map(|(namespace, name)| Sandbox { namespace, name, uid: exchange.uid })
+}
+
+fn routed(
+    time: SystemTime,
+    exchange: &Exchange<'_>,
+    status: Option<u16>,
+    count: Option<u32>,
+    verdict: Verdict<'_>,
+) -> Record {
+    let routed = Routed {
+        principal: Principal { name: exchange.caller, ..Principal::default() },
+        source: exchange.source.and_then(|source| source.parse().ok()),
+        sandbox: sandbox(exchange),
+        port: exchange.port,
+        method: exchange.method,
+        path: exchange.path,
+        user_agent: exchange.user_agent,
+        status,
+        count,
+        verdict,
+    };
+    Event::routed(time, &routed).record()
+}
+
+/// Returns the activity, the path and true for a folder, of a request to the files API of sandboxd.
+fn file(exchange: &Exchange<'_>) -> Option<(FileActivity, String, bool)> {
+    let reads = matches!(exchange.method, "GET" | "HEAD");
+    let (activity, path, is_folder) = match exchange.port? {
+        REST_PORT => {
+            let (route, path) = exchange.path.strip_prefix("/v1/")?.split_once('/')?;
+            let activity = match (route, exchange.method) {
+                ("files" | "stat" | "archive" | "watch", _) if reads => FileActivity::Read,
+                ("files" | "archive" | "mode", "PUT") => FileActivity::Update,
+                ("folders", "PUT") => FileActivity::Create,
+                ("files", "DELETE") => FileActivity::Delete,
+                ("move", "POST") => FileActivity::Rename,
+                _ => return None,
+            };
+            (activity, path, matches!(route, "folders" | "archive" | "watch"))
+        }
+        RUNTIME_PORT if exchange.path == "/upload" && exchange.method == "POST" => {
+            (FileActivity::Update, UNKNOWN, false)
+        }
+        RUNTIME_PORT if reads => {
+            let (route, path) = exchange.path.strip_prefix('/')?.split_once('/')?;
+            if !matches!(route, "download" | "list" | "exists") {
+                return None;
+            }
+            (FileActivity::Read, path, route == "list")
+        }
+        _ => return None,
+    };
+    Some((activity, path.to_owned(), is_folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exchange<'a>(method: &'a str, port: u16, path: &'a str) -> Exchange<'a> {
+        Exchange {
+            caller: "alice",
+            source: None,
+            method,
+            path,
+            user_agent: None,
+            sandbox: Some(("team", "box")),
+            uid: Some("u"),
+            port: Some(port),
+        }
+    }
+
+    #[test]
+    fn requests_to_the_files_api_are_accesses_to_files() {
+        use FileActivity::{Create, Delete, Read, Rename, Update};
+        for (method, port, path, expected) in [
+            ("GET", 8080, "/v1/files/a/b", Some((Read, "a/b", false))),
+            ("PUT", 8080, "/v1/files/a", Some((Update, "a", false))),
+            ("DELETE", 8080, "/v1/files/a", Some((Delete, "a", false))),
+            ("PUT", 8080, "/v1/folders/a", Some((Create, "a", true))),
+            ("POST", 8080, "/v1/move/a", Some((Rename, "a", false))),
+            ("PUT", 8080, "/v1/archive/a", Some((Update, "a", true))),
+            ("GET", 8080, "/v1/health", None),
+            ("GET", 8888, "/download/a", Some((Read, "a", false))),
+            ("GET", 8888, "/list/a", Some((Read, "a", true))),
+            ("POST", 8888, "/upload", Some((Update, "?", false))),
+            ("POST", 8888, "/execute", None),
+            ("GET", 3000, "/v1/files/a", None),
+        ] {
+            let found = file(&exchange(method, port, path));
+            let expected = expected.map(|(activity, path, is_folder)| (activity, path.to_owned(), is_folder));
+            assert_eq!(found, expected, "{method} {port} {path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn request_is_recorded_with_its_caller_and_refused_logins_are_folded() {
+        use hutch_router::Audit as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let log = super::super::AuditLog::open(&folder.path().join("audit"), true).unwrap();
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let receiving = tokio::spawn(log.clone().receive(ours.into()));
+        let requests = RequestLog::new(Arc::new(FrontLog::new(theirs.into(), true).unwrap()));
+        let put = exchange("PUT", 8080, "/v1/files/a/ghp_0123456789abcdefghij");
+        // A strict log has the record before the request is sent.
+        requests.before(&put, true).unwrap().await.unwrap();
+        assert!(requests.before(&exchange("GET", 80, "/"), false).is_none());
+        requests.after(&put, &Answered { status: 200, refused: None, denied: false });
+        let unknown = Exchange { caller: "", ..exchange("GET", 80, "/") };
+        for _ in 0..100 {
+            requests
+                .after(&unknown, &Answered { status: 401, refused: Some("unauthenticated"), denied: true });
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
+        drop(requests);
+        receiving.await.unwrap().unwrap();
+        log.close().await;
+        let mut reader = hutch_audit::Reader::new(&folder.path().join("audit"), 0);
+        let mut lines = Vec::new();
+        while let Some(entry) = reader.read().unwrap() {
+            let view = hutch_audit::View::parse(entry.event());
+            if view.kind() != Some(hutch_audit::Kind::Log) {
+                lines.push(view.to_string().split_whitespace().skip(1).collect::<Vec<_>>().join(" "));
+            }
+        }
+        assert_eq!(
+            lines,
+            [
+                "http team/box allowed PUT team/box:8080/v1/files/a/*** (by alice)",
+                "http team/box allowed PUT team/box:8080/v1/files/a/*** (by alice) 200",
+                "file team/box allowed update a/*** (by alice)",
+                "http team/box denied GET team/box:80/ (by unknown) 401 (unauthenticated)",
+                "http team/box denied GET team/box:80/ (by unknown) 401 (unauthenticated) 99 times",
+            ]
+        );
+    }
+}

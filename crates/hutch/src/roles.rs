@@ -177,6 +177,7 @@ mod tests {
             "watch /pods",
             "patch /pods/status default",
             "get /secrets default",
+            "create /serviceaccounts/token default",
             "create /nodes",
             "create coordination.k8s.io/leases kube-node-lease",
             "patch agents.x-k8s.io/sandboxes default",
@@ -187,7 +188,6 @@ mod tests {
             "create /pods default",
             "create /secrets default",
             "create coordination.k8s.io/leases default",
-            "create /serviceaccounts/token default",
             "list extensions.agents.x-k8s.io/sandboxclaims",
             "delete /nodes",
         ];

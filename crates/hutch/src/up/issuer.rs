@@ -37,9 +37,18 @@ pub(super) struct Issuer {
 /// Tasks by the uids of their Pods.
 #[derive(Default)]
 struct Pods {
-    tasks: HashMap<String, AbortHandle>,
+    tasks: HashMap<String, Running>,
     /// Number of the latest task.
     last: u64,
+}
+
+/// Task that ends when this is dropped.
+struct Running(AbortHandle);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Credential that is issued as long as its source has a value.
@@ -76,24 +85,18 @@ impl Issuer {
             number,
             holder,
         };
-        // Sources that both tasks follow are not left in between.
-        let earlier = match offers.is_empty() {
-            true => {
-                task.issue(Vec::new());
-                pods.tasks.remove(&pod)
-            }
-            false => pods.tasks.insert(pod, tokio::spawn(task.run(offers)).abort_handle()),
-        };
-        if let Some(earlier) = earlier {
-            earlier.abort();
+        let earlier = pods.tasks.remove(&pod);
+        if offers.is_empty() {
+            return task.issue(Vec::new());
         }
+        // The earlier one lasts until this one follows its sources too, so that no lease ends in between.
+        let running = tokio::spawn(task.run(offers, earlier));
+        pods.tasks.insert(pod, Running(running.abort_handle()));
     }
 
     /// Issues nothing more to a Pod.
     pub(super) fn end(&self, pod: &str) {
-        if let Some(task) = lock(&self.pods).tasks.remove(pod) {
-            task.abort();
-        }
+        lock(&self.pods).tasks.remove(pod);
     }
 }
 
@@ -130,8 +133,9 @@ struct Task {
 }
 
 impl Task {
-    async fn run(self, offers: Vec<Offer>) {
+    async fn run(self, offers: Vec<Offer>, earlier: Option<Running>) {
         let mut all = self.follow(offers).await;
+        drop(earlier);
         loop {
             let mut issued: Vec<_> = all.iter_mut().map(|one| self.value(one)).collect();
             if let Some(at) = first_too_many(&issued) {

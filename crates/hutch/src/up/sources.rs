@@ -10,19 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use hutch_egress::Secret;
 use hutch_node::Holder;
 use hutch_policy::ProviderSource;
 use k8s_openapi::api::core::v1::Secret as SecretObject;
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch;
 
 use super::vault::{Secrets, Vault, send_field};
 use crate::credentials::{self, checked};
 
-/// Interval of checks for a changed file.
+/// Interval of checks for a changed file or Secret.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Value of a credential, or why it is missing; `None` as long as that is not known.
@@ -199,29 +198,16 @@ impl Sources {
         }
     }
 
+    /// Reads a Secret again and again: the node may read single ones, and neither list nor watch them.
     async fn send_secret(&self, namespace: &str, name: &str, key: &str, sender: &watch::Sender<Value>) {
         let api: Api<SecretObject> = Api::namespaced(self.client.clone(), namespace);
-        let this = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let mut events = watcher(api, this).default_backoff().boxed();
-        let mut listed = None;
-        while let Some(event) = events.next().await {
-            let found = match event {
-                Ok(watcher::Event::Init) => {
-                    listed = None;
-                    continue;
-                }
-                Ok(watcher::Event::InitApply(object)) => {
-                    listed = Some(object);
-                    continue;
-                }
-                Ok(watcher::Event::InitDone) => listed.take(),
-                Ok(watcher::Event::Apply(object)) => Some(object),
-                Ok(watcher::Event::Delete(_)) => None,
-                // It tries again. What was true last still counts.
-                Err(_) => continue,
-            };
-            let value = value_of(found.as_ref(), key);
-            put(sender, value.map_err(|why| format!("Secret {namespace}/{name}: {why}")));
+        loop {
+            // When the server does not answer, what was true last still counts.
+            if let Ok(found) = api.get_opt(name).await {
+                let value = value_of(found.as_ref(), key);
+                put(sender, value.map_err(|why| format!("Secret {namespace}/{name}: {why}")));
+            }
+            tokio::time::sleep(LOOK).await;
         }
     }
 }

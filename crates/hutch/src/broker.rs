@@ -2,9 +2,8 @@
 //! credentials. It has a user of its own, no capability, no network and one folder. It parses nothing that clients or
 //! sandboxes send.
 
-mod vault;
+mod store;
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -20,7 +19,7 @@ use hutch_privsep::{receive_now, send_now};
 use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
-use self::vault::Vault;
+use self::store::Store;
 use crate::egress::Process;
 
 /// Name of the program as the root process starts it. Not a command for users.
@@ -45,14 +44,14 @@ pub(crate) enum Request {
     /// Remove the authority of a sandbox.
     Forget(String),
     /// Make the placeholders of credentials of a sandbox.
-    Placeholders(String, Vec<Place>),
+    Placeholders(String, Vec<CredentialKey>),
     /// Give the times at which a sandbox first had credentials: now, for new ones.
-    Begun(String, Vec<Place>),
+    Begun(String, Vec<CredentialKey>),
 }
 
-/// Credential that needs a placeholder.
+/// Names a credential of a sandbox, and the shape of its placeholder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct CredentialKey {
     /// Name of its policy.
     pub(crate) policy: String,
     /// Its name.
@@ -80,11 +79,6 @@ pub(crate) enum Answer {
     Failed(String),
 }
 
-/// Returns true if this process was started as the broker.
-pub(crate) fn is_this() -> bool {
-    std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
-}
-
 /// Starts the process with its folder, which belongs to the user `id`. To be called on a thread that lasts: the kernel ends
 /// the process with it.
 pub(crate) fn spawn(folder: &Path, id: u32) -> io::Result<(Process, OwnedFd)> {
@@ -99,13 +93,7 @@ pub(crate) fn spawn(folder: &Path, id: u32) -> io::Result<(Process, OwnedFd)> {
 /// Answers until the process that started it ends.
 pub(crate) fn main() -> ExitCode {
     crate::runtime::log("warn,hutch=info");
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{NAME}: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::runtime::program(NAME, run)
 }
 
 fn run() -> anyhow::Result<()> {
@@ -120,25 +108,25 @@ fn run() -> anyhow::Result<()> {
     let random = [Path::new("/dev/random"), Path::new("/dev/urandom")];
     confine(&Confinement { uid: id, gid: id, writable: &[folder], readable: &random, connects: false })
         .context("cannot be confined")?;
-    match Vault::open(folder).and_then(|vault| Ok((vault.names()?, vault))) {
-        Ok((names, vault)) => serve(input, &vault, &names).context("the root process"),
+    match Store::open(folder).and_then(|store| Ok((store.names()?, store))) {
+        Ok((names, store)) => serve(input, &store, &names).context("the root process"),
         // The root process reports it.
         Err(error) => Ok(send(input, &Answer::Failed(error.to_string()))?),
     }
 }
 
-fn serve(channel: BorrowedFd<'_>, vault: &Vault, names: &[String]) -> io::Result<()> {
+fn serve(channel: BorrowedFd<'_>, store: &Store, names: &[String]) -> io::Result<()> {
     for names in names.chunks(NAMES) {
         send(channel, &Answer::Known(names.to_vec()))?;
     }
     send(channel, &Answer::Ready)?;
     while let Some(message) = receive_now(channel)? {
         let done = match message.decode()? {
-            Request::Authority(name) => vault.authority(&name, SystemTime::now()).map(Answer::Authority),
-            Request::Forget(name) => vault.forget(&name).map(|()| Answer::Forgotten),
-            Request::Begun(name, places) => vault.begun(&name, &places, SystemTime::now()).map(Answer::Begun),
-            Request::Placeholders(name, places) => {
-                Ok(Answer::Placeholders(places.iter().map(|place| vault.placeholder(&name, place)).collect()))
+            Request::Authority(name) => store.authority(&name, SystemTime::now()).map(Answer::Authority),
+            Request::Forget(name) => store.forget(&name).map(|()| Answer::Forgotten),
+            Request::Begun(name, keys) => store.begun(&name, &keys, SystemTime::now()).map(Answer::Begun),
+            Request::Placeholders(name, keys) => {
+                Ok(Answer::Placeholders(keys.iter().map(|key| store.placeholder(&name, key)).collect()))
             }
         };
         let answer = done.unwrap_or_else(|error| Answer::Failed(error.to_string()));

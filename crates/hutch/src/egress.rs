@@ -4,7 +4,6 @@
 pub(crate) mod orders;
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -177,11 +176,6 @@ impl Drop for Egress {
 /// A process, and the channel to it.
 pub(crate) type Spawned = (Process, OwnedFd);
 
-/// Returns true if this process was started as the proxy.
-pub(crate) fn is_this() -> bool {
-    std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
-}
-
 /// Starts the process, which waits for orders. `id` is its user and group, if the caller is root. With `reads` it prepares
 /// for an authority at once, which takes longer than anything else.
 pub(crate) fn spawn(
@@ -243,13 +237,7 @@ pub(crate) fn start(
 
 /// Serves until the process that started it ends.
 pub(crate) fn main() -> ExitCode {
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{NAME}: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::runtime::program(NAME, serve)
 }
 
 fn serve() -> anyhow::Result<()> {

@@ -50,16 +50,16 @@ mod vault;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if up::front::is_this() {
+    if runtime::is_program(up::front::NAME) {
         return up::front::main();
     }
-    if egress::is_this() {
+    if runtime::is_program(egress::NAME) {
         return egress::main();
     }
-    if vault::is_this() {
+    if runtime::is_program(vault::NAME) {
         return vault::main();
     }
-    if broker::is_this() {
+    if runtime::is_program(broker::NAME) {
         return broker::main();
     }
     match cli::parse() {

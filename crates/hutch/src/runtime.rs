@@ -1,6 +1,8 @@
 //! Setup of every command that serves or calls an API: logs, threads, TLS.
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
@@ -12,6 +14,22 @@ pub(crate) fn log(default: &str) {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
+}
+
+/// Returns true if Hutch has started this process as the program of this name.
+pub(crate) fn is_program(name: &str) -> bool {
+    std::env::args_os().next().is_some_and(|first| first == OsStr::new(name))
+}
+
+/// Runs a program that Hutch starts. Its error is one line of standard error.
+pub(crate) fn program(name: &str, run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Fails without root, which jails need for id ranges, idmapped volumes and cgroups.

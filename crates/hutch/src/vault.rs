@@ -2,7 +2,6 @@
 //! and no files. It parses what that server sends, and nothing that sandboxes or callers of the API send.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -126,11 +125,6 @@ impl std::str::FromStr for Address {
     }
 }
 
-/// Returns true if this process was started as the client of Vault.
-pub(crate) fn is_this() -> bool {
-    std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
-}
-
 /// Starts the process. To be called on a thread that lasts: the kernel ends the process with it.
 pub(crate) fn spawn(address: &Address, authorities: &[u8], id: u32) -> io::Result<(Process, OwnedFd)> {
     hutch_jail::close_inherited_on_exec()?;
@@ -155,13 +149,7 @@ pub(crate) fn spawn(address: &Address, authorities: &[u8], id: u32) -> io::Resul
 /// Answers until the process that started it ends.
 pub(crate) fn main() -> ExitCode {
     crate::runtime::log("warn,hutch=info");
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{NAME}: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::runtime::program(NAME, run)
 }
 
 fn run() -> anyhow::Result<()> {

@@ -11,7 +11,7 @@ use hutch_jail::{IdRange, IdRanges};
 use hutch_privsep::Channel;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::broker::{Answer, Place, Request, spawn};
+use crate::broker::{Answer, CredentialKey, Request, spawn};
 use crate::egress::Process;
 use crate::folder::DataFolder;
 
@@ -56,10 +56,10 @@ impl Broker {
     pub(super) async fn placeholders(
         &self,
         sandbox: &str,
-        places: Vec<Place>,
+        keys: Vec<CredentialKey>,
     ) -> Result<Vec<String>, String> {
-        let count = places.len();
-        match self.answer(Request::Placeholders(sandbox.to_owned(), places)).await? {
+        let count = keys.len();
+        match self.answer(Request::Placeholders(sandbox.to_owned(), keys)).await? {
             Answer::Placeholders(all) if all.len() == count => Ok(all),
             Answer::Failed(why) => Err(format!("the placeholders of credentials: {why}")),
             _ => Err("the broker gave another answer".to_owned()),
@@ -67,9 +67,9 @@ impl Broker {
     }
 
     /// Returns the times at which a sandbox first had credentials, in seconds since 1970, in their order.
-    pub(super) async fn begun(&self, sandbox: &str, places: Vec<Place>) -> Result<Vec<i64>, String> {
-        let count = places.len();
-        match self.answer(Request::Begun(sandbox.to_owned(), places)).await? {
+    pub(super) async fn begun(&self, sandbox: &str, keys: Vec<CredentialKey>) -> Result<Vec<i64>, String> {
+        let count = keys.len();
+        match self.answer(Request::Begun(sandbox.to_owned(), keys)).await? {
             Answer::Begun(all) if all.len() == count => Ok(all),
             Answer::Failed(why) => Err(format!("the times of credentials: {why}")),
             _ => Err("the broker gave another answer".to_owned()),

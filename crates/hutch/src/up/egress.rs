@@ -26,7 +26,7 @@ use tokio::sync::{Mutex, mpsc};
 use self::dialed::Dialed;
 use super::audit::AuditLog;
 use super::broker::Broker;
-use super::issuer::{Issuer, place};
+use super::issuer::{Issuer, key};
 use super::sources::Sources;
 use crate::egress::orders::send;
 use crate::egress::{Audience, Outside, Process, reads_requests, spawn};
@@ -152,8 +152,8 @@ impl hutch_node::Egress for Egress {
     }
 
     fn placeholders(&self, sandbox: &str, offers: &[Offer]) -> BoxFuture<'_, Result<Vec<String>, String>> {
-        let (sandbox, places) = (sandbox.to_owned(), offers.iter().map(place).collect());
-        async move { self.broker.placeholders(&sandbox, places).await }.boxed()
+        let (sandbox, keys) = (sandbox.to_owned(), offers.iter().map(key).collect());
+        async move { self.broker.placeholders(&sandbox, keys).await }.boxed()
     }
 
     fn set_credentials(&self, holder: Holder, offers: Vec<Offer>) {

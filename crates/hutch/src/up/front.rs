@@ -3,7 +3,6 @@
 //!
 //! [`super::root`] starts it and passes every socket to it. The front requests all work in Pods from there.
 
-use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -40,21 +39,10 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(15);
 /// Interval of readiness checks of the services in this process.
 const READY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Returns true if this process was started as the front.
-pub(crate) fn is_this() -> bool {
-    std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
-}
-
 /// Serves until the root process closes the channel.
 pub(crate) fn main() -> ExitCode {
     log("warn,hutch=info");
-    match front() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{NAME}: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::runtime::program(NAME, front)
 }
 
 fn front() -> anyhow::Result<()> {

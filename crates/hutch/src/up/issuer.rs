@@ -113,9 +113,13 @@ fn first_too_many(issued: &[Issued]) -> Option<usize> {
 }
 
 /// Returns what the broker needs to know of a credential.
-pub(super) fn place(offer: &Offer) -> broker::Place {
+pub(super) fn key(offer: &Offer) -> broker::CredentialKey {
     let credential = &offer.credential;
-    broker::Place { policy: offer.policy.clone(), name: credential.name.clone(), shape: credential.shape() }
+    broker::CredentialKey {
+        policy: offer.policy.clone(),
+        name: credential.name.clone(),
+        shape: credential.shape(),
+    }
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -153,9 +157,9 @@ impl Task {
 
     /// Follows the sources of the credentials.
     async fn follow(&self, offers: Vec<Offer>) -> Vec<Following> {
-        let places: Vec<_> = offers.iter().map(place).collect();
+        let keys: Vec<_> = offers.iter().map(key).collect();
         let (placeholders, begun) = loop {
-            match tokio::time::timeout(AGAIN, self.prepared(&places)).await {
+            match tokio::time::timeout(AGAIN, self.prepared(&keys)).await {
                 Ok(Ok(prepared)) => break prepared,
                 Ok(Err(error)) => {
                     tracing::warn!(error, "credentials are not issued yet");
@@ -178,12 +182,12 @@ impl Task {
     }
 
     /// Returns the placeholders of the credentials, and the times at which the sandbox first had them.
-    async fn prepared(&self, places: &[broker::Place]) -> Result<(Vec<String>, Vec<i64>), String> {
+    async fn prepared(&self, keys: &[broker::CredentialKey]) -> Result<(Vec<String>, Vec<i64>), String> {
         let sandbox = &self.holder.sandbox;
-        let placeholders = self.broker.placeholders(sandbox, places.to_vec()).await?;
+        let placeholders = self.broker.placeholders(sandbox, keys.to_vec()).await?;
         let begun = match self.holder.claimed {
-            true => self.broker.begun(sandbox, places.to_vec()).await?,
-            false => vec![0; places.len()],
+            true => self.broker.begun(sandbox, keys.to_vec()).await?,
+            false => vec![0; keys.len()],
         };
         Ok((placeholders, begun))
     }
@@ -224,5 +228,26 @@ impl Task {
         let line = format!("credential {:?} of policy {:?}: {why}", offer.credential.name, offer.policy);
         // Many events say no more than some.
         let _ = self.news.try_send(EgressNews::NotIssued { pod: self.holder.pod.uid.clone(), line });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_do_not_fit_into_one_message_are_left_out() {
+        let issued = |bytes: usize| Issued {
+            name: "a".into(),
+            placeholder: "p".into(),
+            value: Secret::new("v".repeat(bytes)),
+            binding: hutch_policy::Binding::default(),
+            bounds: None,
+            ends: None,
+            missing: false,
+        };
+        assert_eq!(first_too_many(&[issued(VALUES), issued(0)]), None);
+        assert_eq!(first_too_many(&[issued(8), issued(VALUES), issued(1)]), Some(1));
+        assert_eq!(first_too_many(&[]), None);
     }
 }

@@ -31,9 +31,21 @@ impl ScreenedKubelet {
         ScreenedKubelet { node, screens }
     }
 
-    async fn screen(&self, pod: &PodId) -> Result<Option<Screen>, StreamError> {
-        let found = self.screens.of(pod, Door::Exec).await;
-        found.map_err(|error| StreamError::Unavailable(error.to_string()))
+    /// Opens a session whose output is scanned where the policies of the Pod say so, which are known before it is opened.
+    async fn open<'a>(
+        &self,
+        pod: &PodId,
+        request: ExecRequest,
+        open: impl FnOnce(ExecRequest) -> BoxFuture<'a, Result<Session, StreamError>>,
+    ) -> Result<Session, StreamError> {
+        let screen = self.screens.of(pod, Door::Exec).await;
+        let screen = screen.map_err(|error| StreamError::Unavailable(error.to_string()))?;
+        let container = request.container.clone();
+        let session = open(request).await?;
+        Ok(match screen {
+            Some(screen) => screened(session, &screen, pod, container.as_deref()),
+            None => session,
+        })
     }
 }
 
@@ -73,15 +85,7 @@ impl Kubelet for ScreenedKubelet {
         pod: &'a PodId,
         request: ExecRequest,
     ) -> BoxFuture<'a, Result<Session, StreamError>> {
-        async move {
-            let (screen, container) = (self.screen(pod).await?, request.container.clone());
-            let session = self.node.exec(pod, request).await?;
-            Ok(match screen {
-                Some(screen) => screened(session, &screen, pod, container.as_deref()),
-                None => session,
-            })
-        }
-        .boxed()
+        self.open(pod, request, |request| self.node.exec(pod, request)).boxed()
     }
 
     fn attach<'a>(
@@ -89,15 +93,7 @@ impl Kubelet for ScreenedKubelet {
         pod: &'a PodId,
         request: ExecRequest,
     ) -> BoxFuture<'a, Result<Session, StreamError>> {
-        async move {
-            let (screen, container) = (self.screen(pod).await?, request.container.clone());
-            let session = self.node.attach(pod, request).await?;
-            Ok(match screen {
-                Some(screen) => screened(session, &screen, pod, container.as_deref()),
-                None => session,
-            })
-        }
-        .boxed()
+        self.open(pod, request, |request| self.node.attach(pod, request)).boxed()
     }
 
     fn connect<'a>(

@@ -14,7 +14,7 @@ use aws_lc_rs::hmac;
 use hutch_egress::{AuthorityKeys, DAYS};
 use serde::{Deserialize, Serialize};
 
-use super::Place;
+use super::CredentialKey;
 use crate::credentials::placeholder;
 
 /// File of the machine's key, and its bytes.
@@ -37,7 +37,7 @@ const RENEW_DAYS: i64 = 10;
 const NAME_BYTES: usize = 200;
 
 /// The authorities.
-pub(super) struct Vault {
+pub(super) struct Store {
     folder: PathBuf,
     begun: PathBuf,
     key: RandomizedNonceKey,
@@ -57,9 +57,9 @@ fn invalid(message: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::
     io::Error::new(ErrorKind::InvalidData, message)
 }
 
-impl Vault {
-    /// Opens the vault in a folder. Makes the machine's key if it is absent.
-    pub(super) fn open(folder: &Path) -> io::Result<Vault> {
+impl Store {
+    /// Opens the store in a folder. Makes the machine's key if it is absent.
+    pub(super) fn open(folder: &Path) -> io::Result<Store> {
         let file = folder.join(KEY);
         let key = match std::fs::read(&file) {
             Ok(key) => key,
@@ -84,7 +84,7 @@ impl Vault {
         let (folder, begun) = (folder.join(AUTHORITIES), folder.join(BEGUN));
         std::fs::create_dir_all(&folder)?;
         std::fs::create_dir_all(&begun)?;
-        Ok(Vault { folder, begun, key, placeholders })
+        Ok(Store { folder, begun, key, placeholders })
     }
 
     /// Returns the names of all sandboxes that have an authority.
@@ -128,7 +128,7 @@ impl Vault {
     }
 
     /// Returns the times at which a sandbox first had credentials, in seconds since 1970: now, for new ones.
-    pub(super) fn begun(&self, name: &str, places: &[Place], now: SystemTime) -> io::Result<Vec<i64>> {
+    pub(super) fn begun(&self, name: &str, keys: &[CredentialKey], now: SystemTime) -> io::Result<Vec<i64>> {
         check(name)?;
         let file = self.begun.join(name);
         let mut bytes = Vec::new();
@@ -142,8 +142,8 @@ impl Vault {
             .map_err(|error| invalid(format!("the file {BEGUN}/{name} is damaged: {error}")))?;
         let before = known.len();
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().cast_signed();
-        let of = |place: &Place| format!("{}/{}", place.policy, place.name);
-        let times = places.iter().map(|place| *known.entry(of(place)).or_insert(now)).collect();
+        let of = |key: &CredentialKey| format!("{}/{}", key.policy, key.name);
+        let times = keys.iter().map(|key| *known.entry(of(key)).or_insert(now)).collect();
         if known.len() > before {
             write(&file, &serde_json::to_vec(&known)?, true)?;
         }
@@ -152,13 +152,13 @@ impl Vault {
 
     /// Returns the placeholder of a credential of a sandbox: always the same one, so that what programs keep of it stays of
     /// use.
-    pub(super) fn placeholder(&self, sandbox: &str, place: &Place) -> String {
+    pub(super) fn placeholder(&self, sandbox: &str, key: &CredentialKey) -> String {
         let mut bytes = Vec::new().into_iter();
         let mut block = 0_u32;
-        placeholder(place.shape, &mut |below| {
+        placeholder(key.shape, &mut |below| {
             loop {
                 let Some(byte) = bytes.next() else {
-                    let of = serde_json::json!([sandbox, place, block]).to_string();
+                    let of = serde_json::json!([sandbox, key, block]).to_string();
                     bytes = hmac::sign(&self.placeholders, of.as_bytes()).as_ref().to_vec().into_iter();
                     block += 1;
                     continue;
@@ -249,32 +249,32 @@ mod tests {
     #[test]
     fn authority_is_kept_until_it_ends_soon_or_is_forgotten() {
         let folder = tempfile::tempdir().unwrap();
-        let vault = Vault::open(folder.path()).unwrap();
+        let store = Store::open(folder.path()).unwrap();
         let now = SystemTime::now();
-        let first = vault.authority("default.a", now).unwrap();
+        let first = store.authority("default.a", now).unwrap();
         assert_eq!(
-            Vault::open(folder.path()).unwrap().authority("default.a", now + 19 * DAY).unwrap(),
+            Store::open(folder.path()).unwrap().authority("default.a", now + 19 * DAY).unwrap(),
             first
         );
-        assert_ne!(vault.authority("default.b", now).unwrap(), first);
-        let renewed = vault.authority("default.a", now + 21 * DAY).unwrap();
+        assert_ne!(store.authority("default.b", now).unwrap(), first);
+        let renewed = store.authority("default.a", now + 21 * DAY).unwrap();
         assert_ne!(renewed, first);
-        assert_eq!(vault.authority("default.a", now + 22 * DAY).unwrap(), renewed);
-        let mut names = vault.names().unwrap();
+        assert_eq!(store.authority("default.a", now + 22 * DAY).unwrap(), renewed);
+        let mut names = store.names().unwrap();
         names.sort();
         assert_eq!(names, ["default.a", "default.b"]);
         for _ in 0..2 {
-            vault.forget("default.a").unwrap();
+            store.forget("default.a").unwrap();
         }
-        assert_eq!(vault.names().unwrap(), ["default.b"]);
+        assert_eq!(store.names().unwrap(), ["default.b"]);
     }
 
     #[test]
     fn files_are_sealed_and_cannot_be_exchanged() {
         let folder = tempfile::tempdir().unwrap();
-        let vault = Vault::open(folder.path()).unwrap();
+        let store = Store::open(folder.path()).unwrap();
         let now = SystemTime::now();
-        let [a, b] = ["a", "b"].map(|name| vault.authority(name, now).unwrap());
+        let [a, b] = ["a", "b"].map(|name| store.authority(name, now).unwrap());
         for file in files(folder.path()) {
             assert_eq!(file.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
             let bytes = std::fs::read(&file).unwrap();
@@ -282,15 +282,15 @@ mod tests {
                 assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()), "{file:?}");
             }
         }
-        std::fs::copy(vault.file("a").unwrap(), vault.file("b").unwrap()).unwrap();
-        let replaced = vault.authority("b", now).unwrap();
+        std::fs::copy(store.file("a").unwrap(), store.file("b").unwrap()).unwrap();
+        let replaced = store.authority("b", now).unwrap();
         assert!(replaced != a && replaced != b, "a file of another sandbox is not used");
         for damage in [&b""[..], &[2], &[1, 2], &[1; 40]] {
-            std::fs::write(vault.file("a").unwrap(), damage).unwrap();
-            assert_ne!(vault.authority("a", now).unwrap(), a, "{damage:?}");
+            std::fs::write(store.file("a").unwrap(), damage).unwrap();
+            assert_ne!(store.authority("a", now).unwrap(), a, "{damage:?}");
         }
         std::fs::write(folder.path().join(KEY), "short").unwrap();
-        let error = Vault::open(folder.path()).err().unwrap().to_string();
+        let error = Store::open(folder.path()).err().unwrap().to_string();
         assert!(error.contains("machine.key: 5 bytes"), "{error}");
     }
 
@@ -299,51 +299,52 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let shape = hutch_policy::Shape::Generic;
         let begun = |names: &[&str], second| {
-            let place = |name: &&str| Place { policy: "p".into(), name: (*name).into(), shape };
-            let places: Vec<_> = names.iter().map(place).collect();
+            let key = |name: &&str| CredentialKey { policy: "p".into(), name: (*name).into(), shape };
+            let keys: Vec<_> = names.iter().map(key).collect();
             let now = UNIX_EPOCH + Duration::from_secs(second);
-            Vault::open(folder.path()).unwrap().begun("default.a", &places, now)
+            Store::open(folder.path()).unwrap().begun("default.a", &keys, now)
         };
         assert_eq!(begun(&["a"], 5).unwrap(), [5]);
         assert_eq!(begun(&["b", "a"], 9).unwrap(), [9, 5]);
         std::fs::write(folder.path().join("begun/default.a"), "{").unwrap();
         assert!(begun(&["a"], 10).is_err());
-        Vault::open(folder.path()).unwrap().forget("default.a").unwrap();
+        Store::open(folder.path()).unwrap().forget("default.a").unwrap();
         assert_eq!(begun(&["a"], 11).unwrap(), [11]);
     }
 
     #[test]
     fn placeholder_is_of_one_credential_and_sandbox_and_stays_the_same() {
         let folder = tempfile::tempdir().unwrap();
-        let place = |policy: &str, name: &str| Place {
+        let key = |policy: &str, name: &str| CredentialKey {
             policy: policy.into(),
             name: name.into(),
             shape: hutch_policy::Shape::Anthropic,
         };
-        let of =
-            |sandbox: &str, place: &Place| Vault::open(folder.path()).unwrap().placeholder(sandbox, place);
-        let first = of("default.a", &place("p", "c"));
+        let of = |sandbox: &str, key: &CredentialKey| {
+            Store::open(folder.path()).unwrap().placeholder(sandbox, key)
+        };
+        let first = of("default.a", &key("p", "c"));
         assert!(first.starts_with("sk-ant-api03-") && first.len() == 108, "{first}");
-        assert_eq!(of("default.a", &place("p", "c")), first);
+        assert_eq!(of("default.a", &key("p", "c")), first);
         for (sandbox, policy, name) in [
             ("default.b", "p", "c"),
             ("default.a", "q", "c"),
             ("default.a", "p", "d"),
             ("default.ap", "", "c"),
         ] {
-            assert_ne!(of(sandbox, &place(policy, name)), first, "{sandbox} {policy} {name}");
+            assert_ne!(of(sandbox, &key(policy, name)), first, "{sandbox} {policy} {name}");
         }
         let elsewhere = tempfile::tempdir().unwrap();
-        assert_ne!(Vault::open(elsewhere.path()).unwrap().placeholder("default.a", &place("p", "c")), first);
+        assert_ne!(Store::open(elsewhere.path()).unwrap().placeholder("default.a", &key("p", "c")), first);
     }
 
     #[test]
     fn name_that_is_no_file_name_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let vault = Vault::open(folder.path()).unwrap();
+        let store = Store::open(folder.path()).unwrap();
         for name in ["", ".", "..", ".new", "../machine.key", "a/b", "a\0", "ä", &"a".repeat(201)] {
-            assert!(vault.authority(name, SystemTime::now()).is_err(), "{name:?}");
-            assert!(vault.forget(name).is_err(), "{name:?}");
+            assert!(store.authority(name, SystemTime::now()).is_err(), "{name:?}");
+            assert!(store.forget(name).is_err(), "{name:?}");
         }
     }
 }

@@ -17,6 +17,7 @@ mod sources;
 mod vault;
 
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -30,6 +31,11 @@ use crate::signals;
 const NODE: &str = "hutch";
 /// Maximum time for services to stop; then the process ends anyway.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Locks a value that stays whole when its holder panics.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs the server until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: UpArguments) -> ExitCode {

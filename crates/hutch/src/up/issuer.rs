@@ -4,7 +4,7 @@
 //! that at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use super::broker::Broker;
 use super::egress::Change;
+use super::lock;
 use super::sources::{Place, Sources, Value};
 use crate::broker;
 
@@ -120,10 +121,6 @@ pub(super) fn key(offer: &Offer) -> broker::CredentialKey {
         name: credential.name.clone(),
         shape: credential.shape(),
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Issues the credentials of one Pod.

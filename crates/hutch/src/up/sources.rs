@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::Secret as SecretObject;
 use kube::{Api, Client};
 use tokio::sync::watch;
 
+use super::lock;
 use super::vault::{Secrets, Vault, send_field};
 use crate::credentials::{self, checked};
 
@@ -249,10 +250,6 @@ where
         }
     });
     receiver
-}
-
-fn lock<P, V>(followed: &Followed<P, V>) -> MutexGuard<'_, HashMap<P, Arc<watch::Sender<V>>>> {
-    followed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sends a value that has no end of its own.

@@ -73,12 +73,17 @@ pub(crate) async fn inspect(
             return refused(error.to_string());
         }
     };
+    // A client of TLS 1.3 takes the connection for open before the proxy does.
+    let stream = Resumed::new(client, first);
+    stream.break_unless_closed();
     // What needs much memory for a while is on the heap, so that the connection does not keep it.
-    let accepting = Box::pin(TlsAcceptor::from(config).accept(Resumed::new(client, first)));
+    let accepting = Box::pin(TlsAcceptor::from(config).accept(stream).into_fallible());
     let accepted = timeout(HANDSHAKE, accepting).await;
     let stream = match accepted {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
+        Ok(Err((error, stream))) => {
+            // The alert, which names the error, still arrives.
+            stream.end();
             return refused(format!(
                 "its TLS ends at the proxy, which the program does not accept ({error}); it must trust the bundle that \
                  SSL_CERT_FILE names"
@@ -86,7 +91,6 @@ pub(crate) async fn inspect(
         }
         Err(_) => return,
     };
-    stream.get_ref().0.break_unless_closed();
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     tokio::select! {
         () = async {

@@ -26,6 +26,11 @@ impl Resumed {
     pub(crate) fn break_unless_closed(&self) {
         reset(&self.stream);
     }
+
+    /// Makes the end of the connection an orderly one again.
+    pub(crate) fn end(&self) {
+        close(&self.stream);
+    }
 }
 
 impl AsyncRead for Resumed {
@@ -58,7 +63,7 @@ impl AsyncWrite for Resumed {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        close(&self.stream);
+        self.end();
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 

@@ -7,6 +7,7 @@
 mod compression;
 mod credential;
 mod decode;
+mod earlier;
 mod escape;
 mod finding;
 mod host;

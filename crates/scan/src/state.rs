@@ -1,11 +1,12 @@
 //! State of a scan over chunks: overlap, structures, compressed bodies, values of earlier messages.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::compression;
 use crate::credential::Credentials;
+use crate::earlier::Earlier;
 use crate::finding::{At, Compression, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
 use crate::injection;
 use crate::joins;
@@ -26,9 +27,7 @@ const STREAMS: usize = 256;
 const REPORTED: usize = 1024;
 /// Maximum bytes of a structure that counts as a message.
 const MESSAGE: usize = 8 << 10;
-/// Maximum bytes of values of earlier messages.
-const EARLIER: usize = 4096;
-/// Maximum bytes of one such value.
+/// Maximum bytes of a value that is joined with those of earlier messages.
 const EARLIER_VALUE: usize = 512;
 /// Maximum bytes of a value that is read as a command.
 const COMMAND: usize = 64 << 10;
@@ -46,7 +45,7 @@ pub struct State {
     bound: bool,
     streams: BTreeMap<Location, Stream>,
     /// Short values of earlier messages, in their order.
-    earlier: BTreeMap<At, VecDeque<Vec<u8>>>,
+    earlier: BTreeMap<At, Earlier>,
 }
 
 #[derive(Default, Clone)]
@@ -326,29 +325,8 @@ impl State {
 
     /// Joins the short values of a message with those of earlier ones, and keeps them.
     fn with_earlier(&mut self, location: &Location, bytes: &[u8]) -> Vec<Vec<u8>> {
-        let values = joins::values(location, bytes, EARLIER_VALUE);
-        let earlier = self.earlier.entry(location.at).or_default();
-        let mut texts = Vec::new();
-        if !earlier.is_empty() && !values.is_empty() {
-            let newest: Vec<u8> = values.concat();
-            let mut all: Vec<u8> = earlier.iter().flatten().copied().collect();
-            all.extend_from_slice(&newest);
-            texts.push(all);
-            let before = earlier.iter().rev().take(3).collect::<Vec<_>>();
-            for count in 1..=before.len() {
-                let mut text: Vec<u8> =
-                    before[..count].iter().rev().flat_map(|value| value.iter()).copied().collect();
-                text.extend_from_slice(&newest);
-                texts.push(text);
-            }
-        }
-        if !values.is_empty() {
-            earlier.push_back(values.concat());
-        }
-        while earlier.iter().map(Vec::len).sum::<usize>() > EARLIER {
-            earlier.pop_front();
-        }
-        texts
+        let values = joins::values(location, bytes, EARLIER_VALUE).concat();
+        self.earlier.entry(location.at).or_default().join(&values)
     }
 }
 

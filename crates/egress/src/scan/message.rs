@@ -50,8 +50,18 @@ fn is_of_protocol(value: &Value) -> bool {
     call || agent || card
 }
 
-/// Returns the values of a body that is JSON, or a stream of events with JSON.
+/// Reports whether JSON can have a field that each message of these protocols has. To read all of it takes much longer.
+fn has_name_of_protocol(body: &[u8]) -> bool {
+    // Letters can be written as their numbers.
+    let names = ["jsonrpc", "parts", "artifacts", "skills", "\\u"];
+    names.iter().any(|name| memchr::memmem::find(body, name.as_bytes()).is_some())
+}
+
+/// Returns the values of a body that is JSON, or a stream of events with JSON, if it can be a message of MCP or A2A.
 fn values(body: &[u8]) -> Vec<Value> {
+    if !has_name_of_protocol(body) {
+        return Vec::new();
+    }
     let start = body.trim_ascii_start();
     if matches!(start.first(), Some(b'{' | b'[')) {
         return match serde_json::from_slice(start) {

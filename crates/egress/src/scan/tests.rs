@@ -205,3 +205,14 @@ fn definitions_of_a_server_are_the_same_for_all_connections() {
     assert_eq!(list(&first, "adds numbers"), None);
     assert_eq!(list(&second, "adds texts").as_deref(), Some("definition-changed"));
 }
+
+#[test]
+fn message_is_recognized_by_its_names_however_they_are_written() {
+    let message = |text: &str| is_message(text.as_bytes());
+    assert!(message(r#"{"jsonrpc": "2.0", "method": "tools/list"}"#));
+    assert!(message(r#"{"json\u0072pc": "2.0", "method": "tools/list"}"#));
+    assert!(message(r#"{"\u006dessage": {"\u0070arts": []}}"#));
+    assert!(message(r#"{"task": {"artifacts": []}}"#) && message(r#"{"artifact": {"parts": []}}"#));
+    assert!(message(r#"{"name": "a", "skills": [], "url": "http://a"}"#));
+    assert!(!message(r#"{"model": "large", "messages": [{"role": "user", "content": "jsonrpc"}]}"#));
+}

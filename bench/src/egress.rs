@@ -1,9 +1,10 @@
-//! Measures what the proxy of a sandbox adds to connections: joined, and with requests that are read; beside squid and
-//! mitmproxy, if they are installed.
+//! Measures what the proxy of a sandbox adds to connections: joined, and with requests that are read; beside a bare
+//! relay, and squid and mitmproxy, if they are installed.
 //!
 //! The server and the clients are this program. A client runs in a sandbox or, for the other proxies and without any, on
 //! the machine. Every round measures each contender once.
 
+mod bare;
 mod client;
 pub(crate) mod connections;
 mod decide;

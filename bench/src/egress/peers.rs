@@ -1,4 +1,4 @@
-//! Other proxies: squid and mitmproxy, if they are installed.
+//! Other proxies: a bare relay of this program; squid and mitmproxy, if they are installed.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hutch_testkit::on_path;
+
+use super::bare;
 
 /// Maximum time until a proxy accepts connections.
 const START: Duration = Duration::from_secs(60);
@@ -17,30 +19,37 @@ pub(super) struct Peer {
     /// It measures only TLS, which it ends by this authority.
     pub(super) authority: Option<PathBuf>,
     pub(super) needs_tls: bool,
-    process: Child,
+    /// None if it is a thread of this program.
+    process: Option<Child>,
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
 impl Peer {
     /// Starts those that are installed. What does not start is reported and left out.
     pub(super) fn start_all(folder: &Path) -> Vec<Peer> {
-        [squid(folder), mitmproxy(folder)].into_iter().flatten().collect()
+        [bare_relay(), squid(folder), mitmproxy(folder)].into_iter().flatten().collect()
     }
 
     fn wait(mut self) -> Option<Peer> {
+        self.process.as_ref()?;
         let began = Instant::now();
         let ready = |peer: &Peer| {
             let has_authority = peer.authority.as_ref().is_none_or(|file| file.exists());
             has_authority && TcpStream::connect(&peer.address).is_ok()
         };
         while !ready(&self) {
-            let ended = self.process.try_wait().is_ok_and(|status| status.is_some());
+            let ended = self
+                .process
+                .as_mut()
+                .is_some_and(|process| process.try_wait().is_ok_and(|end| end.is_some()));
             if ended || began.elapsed() > START {
                 eprintln!("{} does not start and is left out", self.name);
                 return None;
@@ -63,6 +72,11 @@ fn with_hosts(folder: &Path, command: &[&str]) -> Option<Child> {
     unshare.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
 }
 
+fn bare_relay() -> Option<Peer> {
+    let address = bare::start()?;
+    Some(Peer { name: "a bare relay, CONNECT", address, authority: None, needs_tls: false, process: None })
+}
+
 fn squid(folder: &Path) -> Option<Peer> {
     let program =
         on_path("squid").or_else(|| Some(PathBuf::from("/usr/sbin/squid")).filter(|path| path.exists()))?;
@@ -76,7 +90,7 @@ fn squid(folder: &Path) -> Option<Peer> {
     );
     std::fs::write(&file, text).ok()?;
     let process =
-        with_hosts(folder, &[&program.display().to_string(), "-N", "-f", &file.display().to_string()])?;
+        with_hosts(folder, &[&program.display().to_string(), "-N", "-f", &file.display().to_string()]);
     let address = format!("127.0.0.1:{port}");
     Peer { name: "squid, CONNECT", address, authority: None, needs_tls: false, process }.wait()
 }
@@ -99,7 +113,7 @@ fn mitmproxy(folder: &Path) -> Option<Peer> {
         "--set",
         "flow_detail=0",
     ];
-    let process = with_hosts(folder, &command)?;
+    let process = with_hosts(folder, &command);
     let authority = Some(state.join("mitmproxy-ca-cert.pem"));
     let address = format!("127.0.0.1:{port}");
     Peer { name: "mitmproxy, requests read", address, authority, needs_tls: true, process }.wait()

@@ -9,6 +9,7 @@ pub(crate) mod definition;
 pub(crate) mod escalation;
 pub(crate) mod names;
 pub(crate) mod namespace;
+pub(crate) mod owner;
 pub(crate) mod pod;
 pub(crate) mod policy;
 pub(crate) mod rbac;

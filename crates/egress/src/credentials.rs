@@ -79,19 +79,47 @@ pub struct Issued {
     pub missing: bool,
 }
 
+/// Maximum former values of a sandbox.
+const FORMER: usize = 32;
+
 /// Credentials of a sandbox.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Set(pub(crate) Vec<Issued>);
+pub(crate) struct Set {
+    pub(crate) issued: Vec<Issued>,
+    /// With values that were replaced, the newest last. They may be valid for a while, so they are redacted too.
+    former: Vec<Issued>,
+}
+
+impl From<Vec<Issued>> for Set {
+    fn from(issued: Vec<Issued>) -> Set {
+        Set { issued, former: Vec::new() }
+    }
+}
 
 impl Set {
     /// Returns the first credential whose placeholder stands in these bytes.
     pub(crate) fn found_in(&self, bytes: &[u8]) -> Option<&Issued> {
-        self.0.iter().find(|one| contains(bytes, &one.placeholder))
+        self.issued.iter().find(|one| contains(bytes, &one.placeholder))
     }
 
     /// Returns the credentials for a destination.
     pub(crate) fn of<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a Issued> {
-        self.0.iter().filter(|one| one.covers(destination))
+        self.issued.iter().filter(|one| one.covers(destination))
+    }
+
+    /// Returns the set that takes the place of this one.
+    pub(crate) fn followed_by(&self, issued: Vec<Issued>) -> Set {
+        let is_kept = |one: &Issued| !one.missing && issued.iter().all(|now| now.value != one.value);
+        let mut former: Vec<Issued> =
+            self.former.iter().chain(&self.issued).filter(|one| is_kept(one)).cloned().collect();
+        former.drain(..former.len().saturating_sub(FORMER));
+        Set { issued, former }
+    }
+
+    /// Returns the values, with their placeholders, that answers of a destination must not contain.
+    pub(crate) fn redacted<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a Issued> {
+        let former = self.former.iter().filter(|one| one.covers(destination));
+        self.of(destination).chain(former)
     }
 
     /// Returns true if all credentials for the destination belong to keys of AWS. Of such a key only the secret counts, which
@@ -100,7 +128,8 @@ impl Set {
         let belongs = |one: &Issued| {
             let named =
                 |aws: &Aws| aws.access_key_id == one.name || aws.session_token.as_ref() == Some(&one.name);
-            one.binding.aws.is_some() || self.0.iter().filter_map(|key| key.binding.aws.as_ref()).any(named)
+            one.binding.aws.is_some()
+                || self.issued.iter().filter_map(|key| key.binding.aws.as_ref()).any(named)
         };
         self.of(destination).all(belongs)
     }
@@ -203,6 +232,27 @@ mod tests {
         }
         let elsewhere = r#"{"hosts": ["api.example"], "paths": ["/c/**"]}"#;
         assert_eq!(closed(elsewhere), Some("it is not bound to this path"));
+    }
+
+    #[test]
+    fn value_that_was_replaced_is_still_redacted() {
+        let with = |value: &str| Issued { value: Secret::new(value.into()), ..issued() };
+        let destination = "api.example".parse().unwrap();
+        let redacted = |set: &Set| -> Vec<String> {
+            set.redacted(&destination).map(|one| one.value.expose().to_owned()).collect()
+        };
+        let mut set = Set::from(vec![with("first")]);
+        for value in ["second", "third", "first"] {
+            set = set.followed_by(vec![with(value)]);
+        }
+        assert_eq!(redacted(&set), ["first", "second", "third"]);
+        for number in 0..2 * FORMER {
+            set = set.followed_by(vec![with(&number.to_string())]);
+        }
+        assert_eq!(redacted(&set).len(), FORMER + 1);
+        let missing = Issued { missing: true, ..with("placeholder") };
+        let set = Set::from(vec![missing]).followed_by(vec![with("value")]);
+        assert_eq!(redacted(&set), ["value"]);
     }
 
     #[test]

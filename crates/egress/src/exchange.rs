@@ -43,6 +43,8 @@ const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
 /// Path in messages instead of one with something that must not be shown.
 const HIDDEN: &str = "/[redacted]";
+/// Maximum bytes of a method.
+const METHOD: usize = 20;
 /// Maximum characters of a path in a message.
 const SHOWN: usize = 200;
 
@@ -158,7 +160,7 @@ pub(crate) async fn exchange(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let line = Line {
-        method: request.method().clone(),
+        method: if is_plain(request.method()) { request.method().clone() } else { Method::default() },
         scheme: if of.tls { "https" } else { "http" },
         destination: of.destination.clone(),
         path: request.uri().path().chars().take(SHOWN).collect(),
@@ -190,6 +192,12 @@ pub(crate) async fn exchange(
             response
         }
     })
+}
+
+/// Returns true if a method can be a name, and not text that the scanner would have to read.
+fn is_plain(method: &Method) -> bool {
+    let method = method.as_str();
+    method.len() <= METHOD && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-')
 }
 
 /// Returns the answer to a refused request: a problem, or an error of JSON-RPC to a call with this id.
@@ -263,6 +271,9 @@ impl Exchange {
         if parts.method == Method::CONNECT || parts.method == Method::TRACE {
             return Err(format!("the method {}", parts.method));
         }
+        if !is_plain(&parts.method) {
+            return Err(format!("its method is not at most {METHOD} capital letters and hyphens"));
+        }
         let mut hosts = parts.headers.get_all(header::HOST).iter();
         let host = match (hosts.next(), hosts.next()) {
             (_, Some(_)) => return Err("two hosts".to_owned()),
@@ -274,6 +285,10 @@ impl Exchange {
             return Err("it names no host".to_owned());
         }
         for name in host.iter().chain(&authority) {
+            if name.contains('@') {
+                // It may be a secret, which must not be shown.
+                return Err("its host has a user name".to_owned());
+            }
             if !names(name, &self.destination) {
                 return Err(format!("it is for {name:?}"));
             }

@@ -213,8 +213,9 @@ impl Sandbox {
     /// Replaces the credentials. Open connections to hosts of which one has changed end.
     pub(crate) fn set_credentials(&self, credentials: Vec<Issued>) {
         let rules = self.rules();
-        if rules.credentials.0 != credentials {
-            self.rules.send_replace(Some(Rules { credentials: Arc::new(Set(credentials)), ..rules }));
+        if rules.credentials.issued != credentials {
+            let credentials = Arc::new(rules.credentials.followed_by(credentials));
+            self.rules.send_replace(Some(Rules { credentials, ..rules }));
             self.forget_upstream();
         }
     }

@@ -23,17 +23,11 @@ pub(crate) use memory::{Conversations, Memory, SharedTalk};
 pub(crate) use message::{compression, is_events, is_message};
 pub(crate) use stream::{Passing, Watched};
 
-/// Headers whose values have a fixed form, or that a server sets to be sent back to it.
-const PLAIN: [header::HeaderName; 8] = [
-    header::HOST,
-    header::CONTENT_LENGTH,
-    header::DATE,
-    header::SEC_WEBSOCKET_KEY,
-    header::SEC_WEBSOCKET_ACCEPT,
-    header::TRANSFER_ENCODING,
-    header::CONNECTION,
-    header::SET_COOKIE,
-];
+/// Headers whose values have a fixed form, which was checked.
+const PLAIN: [header::HeaderName; 4] =
+    [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION];
+/// Headers of answers that are not scanned either: they have a fixed form, or are to be sent back to the server.
+const OF_ANSWERS: [header::HeaderName; 3] = [header::DATE, header::SEC_WEBSOCKET_ACCEPT, header::SET_COOKIE];
 /// Maximum headers that are also scanned as one text.
 const JOINED: usize = 20;
 
@@ -78,7 +72,7 @@ impl Scan {
     /// Ignores the placeholders of these credentials.
     pub(crate) fn ignoring(mut self, credentials: &Set) -> Scan {
         let fingerprint = |one: &Issued| Fingerprint::of(one.placeholder.as_bytes());
-        self.placeholders = credentials.0.iter().map(fingerprint).collect();
+        self.placeholders = credentials.issued.iter().map(fingerprint).collect();
         self
     }
 
@@ -162,7 +156,11 @@ impl Scan {
         let mut scan = |name: &str, text: &[u8]| {
             findings.extend(scanner().scan_whole(&mut state, &Location::named(At::Header, name), text));
         };
-        for (name, value) in headers.iter().filter(|(name, _)| !PLAIN.contains(name)) {
+        let plain = match direction {
+            Direction::Outbound => &PLAIN[..],
+            Direction::Inbound => &[&PLAIN[..], &OF_ANSWERS].concat(),
+        };
+        for (name, value) in headers.iter().filter(|(name, _)| !plain.contains(name)) {
             scan(name.as_str(), value.as_bytes());
         }
         if direction == Direction::Outbound {

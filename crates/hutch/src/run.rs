@@ -72,7 +72,7 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     let shown = Shown::of(arguments, &workspace, user.uid);
     let further = [&shown.toolchains[..], &arguments.mount].concat();
     let mut network = egress::Network::of(arguments, policies)?;
-    let trusted = network.trust(&image, &further)?;
+    let trusted = network.prepare(&image, &further)?;
     if let Some(trust) = &trusted {
         image.config.env = trust.environment(&image.config.env);
     }

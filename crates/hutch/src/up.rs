@@ -53,6 +53,7 @@ fn up(arguments: &UpArguments) -> anyhow::Result<()> {
     check_root("up")?;
     // Before anything is opened: the front and the warden get only what they are given.
     hutch_jail::close_inherited_on_exec().context("cannot mark the descriptors of the caller")?;
+    hutch_serve::forbid_core_files();
     let runtime = runtime()?;
     runtime.block_on(async {
         let told = signals::to_stop()?;

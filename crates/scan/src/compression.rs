@@ -47,48 +47,74 @@ pub fn magic(bytes: &[u8]) -> Option<Compression> {
     }
 }
 
+/// Result of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Decompressed {
+    pub(crate) bytes: Vec<u8>,
+    /// The stream is not damaged, and nothing follows it. What follows a stream of Brotli is not noticed.
+    pub(crate) whole: bool,
+}
+
 /// Decompresses a stream. Damaged streams give what precedes the damage, if there is any.
-pub(crate) fn decompress(compression: Compression, bytes: &[u8]) -> Result<Vec<u8>, Failure> {
+pub(crate) fn decompress(compression: Compression, bytes: &[u8]) -> Result<Decompressed, Failure> {
+    use flate2::bufread::{DeflateDecoder, ZlibDecoder};
+    let followed = |decompressed: Decompressed, rest: &[u8]| {
+        let whole = decompressed.whole && rest.is_empty();
+        Decompressed { whole, ..decompressed }
+    };
     match compression {
-        Compression::Gzip => read(flate2::read::MultiGzDecoder::new(bytes), bytes.len()),
+        Compression::Gzip => read(&mut flate2::read::MultiGzDecoder::new(bytes), bytes.len()),
         Compression::Deflate if magic(bytes) == Some(Compression::Deflate) => {
-            read(flate2::read::ZlibDecoder::new(bytes), bytes.len())
+            let mut decoder = ZlibDecoder::new(bytes);
+            Ok(followed(read(&mut decoder, bytes.len())?, decoder.into_inner()))
         }
-        Compression::Deflate => read(flate2::read::DeflateDecoder::new(bytes), bytes.len()),
-        Compression::Brotli => read(brotli_decompressor::Decompressor::new(bytes, 4096), bytes.len()),
+        Compression::Deflate => {
+            let mut decoder = DeflateDecoder::new(bytes);
+            Ok(followed(read(&mut decoder, bytes.len())?, decoder.into_inner()))
+        }
+        Compression::Brotli => read(&mut brotli_decompressor::Decompressor::new(bytes, 4096), bytes.len()),
         Compression::Zstd => zstd(bytes),
     }
 }
 
-fn zstd(bytes: &[u8]) -> Result<Vec<u8>, Failure> {
-    let mut all = Vec::new();
+fn zstd(bytes: &[u8]) -> Result<Decompressed, Failure> {
+    let mut all = Decompressed { bytes: Vec::new(), whole: true };
     let mut rest = bytes;
-    while !rest.is_empty() {
+    while !rest.is_empty() && all.whole {
         let decoder = ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut rest, WINDOW);
-        let decoder = decoder.map_err(|error| match error {
-            FrameDecoderError::WindowSizeTooBig { .. } => Failure::Bound,
-            _ => Failure::Form,
-        })?;
-        all.extend(read(decoder, bytes.len())?);
-        if all.len() > OUTPUT {
+        let frame = match decoder {
+            Ok(mut decoder) => read(&mut decoder, bytes.len()),
+            Err(FrameDecoderError::WindowSizeTooBig { .. }) => Err(Failure::Bound),
+            Err(_) => Err(Failure::Form),
+        };
+        match frame {
+            Ok(frame) => {
+                all.bytes.extend(frame.bytes);
+                all.whole = frame.whole;
+            }
+            // Something else follows the frames.
+            Err(Failure::Form) if !all.bytes.is_empty() => all.whole = false,
+            Err(failure) => return Err(failure),
+        }
+        if all.bytes.len() > OUTPUT {
             return Err(Failure::Bound);
         }
     }
     Ok(all)
 }
 
-fn read(mut decoder: impl Read, input: usize) -> Result<Vec<u8>, Failure> {
+fn read(decoder: &mut impl Read, input: usize) -> Result<Decompressed, Failure> {
     let bound = OUTPUT.min((input * RATIO).max(FREE));
     let mut output = Vec::new();
     let mut buffer = [0; 8192];
     loop {
         match decoder.read(&mut buffer) {
             Ok(0) if output.is_empty() => return Err(Failure::Form),
-            Ok(0) => return Ok(output),
+            Ok(0) => return Ok(Decompressed { bytes: output, whole: true }),
             Ok(length) => output.extend_from_slice(&buffer[..length]),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(_) if output.is_empty() => return Err(Failure::Form),
-            Err(_) => return Ok(output),
+            Err(_) => return Ok(Decompressed { bytes: output, whole: false }),
         }
         if output.len() > bound {
             return Err(Failure::Bound);
@@ -117,6 +143,32 @@ mod tests {
         encoder.write_all(&text).unwrap();
         let bytes = encoder.finish().unwrap();
         let part = decompress(Compression::Deflate, &bytes[..bytes.len() / 2]).unwrap();
-        assert!(!part.is_empty() && text.starts_with(&part));
+        assert!(!part.bytes.is_empty() && text.starts_with(&part.bytes) && !part.whole);
+    }
+
+    #[test]
+    fn what_follows_a_stream_is_noticed() {
+        let zstd = |text: &[u8]| zstd::encode_all(text, 3).unwrap();
+        let write = |mut encoder: flate2::write::GzEncoder<Vec<u8>>| {
+            encoder.write_all(b"text").unwrap();
+            encoder.finish().unwrap()
+        };
+        let gzip = write(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default()));
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(b"text").unwrap();
+        let zlib = encoder.finish().unwrap();
+        let raw = zlib[2..zlib.len() - 4].to_vec();
+        for (compression, stream) in [
+            (Compression::Gzip, gzip.clone()),
+            (Compression::Gzip, [gzip.clone(), gzip].concat()),
+            (Compression::Deflate, zlib),
+            (Compression::Deflate, raw),
+            (Compression::Zstd, zstd(b"text")),
+        ] {
+            assert!(decompress(compression, &stream).unwrap().whole, "{compression:?}");
+            let followed = [&stream[..], b"plain"].concat();
+            let found = decompress(compression, &followed).unwrap();
+            assert!(found.bytes.starts_with(b"text") && !found.whole, "{compression:?}");
+        }
     }
 }

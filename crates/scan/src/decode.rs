@@ -155,6 +155,16 @@ fn printable(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
     runs::<PRINTABLE>(bytes, shortest)
 }
 
+/// Returns the texts between other bytes, each on a line.
+pub(crate) fn plain(view: &View<'_>) -> Option<View<'static>> {
+    let mut builder = Builder::new(view);
+    for range in printable(&view.bytes, TEXT) {
+        builder.decoded(range.clone(), &view.bytes[range]);
+        builder.separate();
+    }
+    builder.finish(Step::Text)
+}
+
 /// Result of decoding one view.
 #[derive(Default)]
 pub(crate) struct Decoded {

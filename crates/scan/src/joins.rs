@@ -217,7 +217,7 @@ fn string(bytes: &[u8], start: usize) -> (usize, Vec<u8>) {
 fn multipart(bytes: &[u8]) -> Vec<Field> {
     let Some(line) = memchr::memchr(b'\n', bytes) else { return Vec::new() };
     let boundary = bytes[..line].trim_ascii_end();
-    if boundary.len() < 4 || boundary.len() > 100 {
+    if boundary.len() < 3 || boundary.len() > 100 {
         return Vec::new();
     }
     let mut fields = Vec::new();

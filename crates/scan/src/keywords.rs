@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-/// Bits of the hash of three bytes.
+/// Bits of the hash of three bytes. It fits a `u16`.
 const BITS: u32 = 16;
 /// Bits of the number of a bucket.
 const BUCKET_BITS: u32 = 12;
@@ -25,6 +25,8 @@ pub(crate) struct Keywords {
 
 #[derive(Debug, Clone)]
 struct Entry {
+    /// Hash of its bytes: most entries of a bucket have another one.
+    hash: u16,
     keyword: Box<[u8]>,
     /// Place of the hashed bytes in the keyword.
     offset: usize,
@@ -48,8 +50,9 @@ impl Keywords {
                 let hash = hash(gram);
                 bits[(hash >> 6) as usize] |= 1 << (hash & 63);
                 let bucket: &mut Vec<Entry> = &mut buckets[(hash >> (BITS - BUCKET_BITS)) as usize];
-                if bucket.last().is_none_or(|entry| entry.number != number) {
-                    bucket.push(Entry { keyword: keyword.into(), offset, number });
+                let hash = hash as u16;
+                if bucket.iter().all(|entry| (entry.number, entry.hash) != (number, hash)) {
+                    bucket.push(Entry { hash, keyword: keyword.into(), offset, number });
                 }
             }
         }
@@ -88,7 +91,7 @@ impl Keywords {
     fn verify(&self, bytes: &[u8], at: usize, hash: u32, found: &mut impl FnMut(usize, Range<usize>)) {
         let bucket = (hash >> (BITS - BUCKET_BITS)) as usize;
         let (first, end) = (self.starts[bucket] as usize, self.starts[bucket + 1] as usize);
-        for entry in &self.entries[first..end] {
+        for entry in self.entries[first..end].iter().filter(|entry| u32::from(entry.hash) == hash) {
             let Some(start) = at.checked_sub(entry.offset) else { continue };
             let range = start..start + entry.keyword.len();
             if bytes.get(range.clone()).is_some_and(|text| text.eq_ignore_ascii_case(&entry.keyword)) {

@@ -22,6 +22,10 @@ const PERCENT: usize = 8;
 const PERCENT_FINDING: usize = 3;
 /// Maximum bytes of all views of one text.
 const VIEWS: usize = 4 << 20;
+/// Maximum bytes of views for each byte of a text, and bytes of views that are accepted for any text. A short one must not take
+/// long.
+const RATIO: usize = 16;
+const FREE: usize = 256 << 10;
 /// Maximum views of one text.
 const VIEW_COUNT: usize = 256;
 /// Bytes around a run of digits that its rules inspect.
@@ -106,6 +110,8 @@ pub(crate) struct Hits {
     seen: std::collections::HashSet<(Arc<str>, Range<usize>, Fingerprint)>,
     bytes: usize,
     views: usize,
+    /// Maximum bytes of views.
+    bound: usize,
     /// A match ended where the text ends for now.
     pub(crate) cut: bool,
 }
@@ -139,7 +145,7 @@ impl Hits {
     fn spend(&mut self, view: &View<'_>) -> bool {
         self.bytes += view.bytes.len();
         self.views += 1;
-        self.bytes <= VIEWS && self.views <= VIEW_COUNT
+        self.bytes <= self.bound && self.views <= VIEW_COUNT
     }
 }
 
@@ -168,6 +174,7 @@ impl Scanner {
 
     /// Scans a text in all its views.
     pub(crate) fn scan(&self, subject: &Subject<'_>, root: View<'_>, nameless: bool, hits: &mut Hits) {
+        hits.bound = VIEWS.min(hits.bound + FREE.max(root.bytes.len() * RATIO));
         let mut views = self.step(subject, &root, nameless, hits);
         while let Some(view) = views.pop() {
             if !hits.spend(&view) {
@@ -178,7 +185,8 @@ impl Scanner {
         }
     }
 
-    /// Decompresses a text and scans it.
+    /// Decompresses a text and scans it. One whose compression is declared is also scanned as it is: a server may take it
+    /// as plain.
     pub(crate) fn scan_compressed(
         &self,
         subject: &Subject<'_>,
@@ -187,9 +195,19 @@ impl Scanner {
         hits: &mut Hits,
     ) {
         let step = Step::from(compression);
-        match compression::decompress(compression, bytes) {
-            Ok(output) => self.scan(subject, View::fixed(output, vec![step], 0..bytes.len()), false, hits),
-            Err(_) => hits.too_complex(&View::fixed(Vec::new(), vec![step], 0..bytes.len())),
+        let is_declared = subject.location.compression.is_some();
+        if is_declared && let Some(plain) = decode::plain(&View::root(bytes)) {
+            self.scan(subject, plain, false, hits);
+        }
+        let whole = match compression::decompress(compression, bytes) {
+            Ok(found) => {
+                self.scan(subject, View::fixed(found.bytes, vec![step], 0..bytes.len()), false, hits);
+                found.whole || !is_declared
+            }
+            Err(_) => false,
+        };
+        if !whole {
+            hits.too_complex(&View::fixed(Vec::new(), vec![step], 0..bytes.len()));
         }
     }
 
@@ -236,6 +254,7 @@ impl Scanner {
         }
         let mut decoded = decode::all(view, long);
         decoded.views.extend(text::normalized(view));
+        decoded.views.extend(text::narrowed(view));
         for (bytes, steps, range) in decoded.binary {
             let magic = compression::magic(&bytes);
             let candidates = match magic {
@@ -246,8 +265,8 @@ impl Scanner {
                 let mut steps = steps.clone();
                 steps.push(compression.into());
                 match compression::decompress(compression, &bytes) {
-                    Ok(output) if magic.is_some() || output.is_ascii() => {
-                        decoded.views.push(View::fixed(output, steps, range.clone()));
+                    Ok(found) if magic.is_some() || found.bytes.is_ascii() => {
+                        decoded.views.push(View::fixed(found.bytes, steps, range.clone()));
                     }
                     Err(Failure::Bound) if magic.is_some() => {
                         hits.too_complex(&View::fixed(Vec::new(), steps, range.clone()));

@@ -14,6 +14,9 @@ const INVISIBLE: usize = 3;
 /// Characters of the block of tags in a row that carry text.
 const TAGS: usize = 8;
 
+/// Maximum zero bytes between two characters of a text.
+const WIDE: usize = 3;
+
 /// Letters of other scripts that look like ASCII letters, and the ASCII letters.
 const CONFUSABLES: [(&str, &str); 8] = [
     ("аеорсухіјѕһԁԛԝӏкмтнвгпьз", "aeopcyxijshdqwlkmthbrnb3"),
@@ -57,6 +60,24 @@ pub(crate) fn normalized(view: &View<'_>) -> Option<View<'static>> {
         return None;
     }
     regional(view, characters(bytes).filter_map(|(range, letter)| Some((range, fold(letter)?))), Step::Text)
+}
+
+/// Returns a text of two or four bytes a character, UTF-16 and UTF-32, as ASCII; `None` if nothing changes.
+pub(crate) fn narrowed(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let mut next = memchr::memchr(0, bytes);
+    let zeros = std::iter::from_fn(move || {
+        let start = next?;
+        let end = start + bytes[start..].iter().take_while(|byte| **byte == 0).count();
+        next = memchr::memchr(0, &bytes[end..]).map(|found| end + found);
+        Some(start..end)
+    });
+    // Between two characters.
+    let inside = |range: &Range<usize>| {
+        let graphic = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_graphic() || *byte == b' ');
+        range.len() <= WIDE && graphic(bytes[..range.start].last()) && graphic(bytes.get(range.end))
+    };
+    regional(view, zeros.filter(inside).map(|range| (range, Vec::new())), Step::Text)
 }
 
 /// Returns the characters of a text outside ASCII. Invalid bytes are skipped.
@@ -213,6 +234,27 @@ mod tests {
         assert_eq!(text("ігnоrе").as_deref(), Some("irnore"));
         assert_eq!(text("𝐢𝐠𝐧𝐨𝐫𝐞 é").as_deref(), Some("ignore e"));
         assert_eq!(text("日本語"), None);
+    }
+
+    #[test]
+    fn wide_characters_are_narrowed() {
+        let narrow = |bytes: &[u8]| {
+            narrowed(&View::root(bytes)).map(|view| String::from_utf8(view.bytes.into_owned()).unwrap())
+        };
+        let wide = |size: usize, little: bool| {
+            let place = if little { 0 } else { size - 1 };
+            "token"
+                .bytes()
+                .flat_map(|byte| (0..size).map(move |at| if at == place { byte } else { 0 }))
+                .collect::<Vec<u8>>()
+        };
+        for (size, little) in [(2, true), (2, false), (4, true), (4, false)] {
+            let text = narrow(&wide(size, little)).unwrap();
+            assert_eq!(text.trim_matches('\0'), "token", "{size} {little}");
+        }
+        assert_eq!(narrow(b"a\0b").as_deref(), Some("ab"));
+        assert_eq!(narrow(b"token"), None);
+        assert_eq!(narrow(b"a\0\0\0\0b\0"), None);
     }
 
     #[test]

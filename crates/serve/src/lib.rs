@@ -18,9 +18,9 @@ mod ambient;
 mod authority;
 mod certificate;
 mod client_request;
-mod descriptors;
 mod error;
 mod error_text;
+mod limits;
 mod listener;
 pub mod memory;
 pub mod pair;
@@ -33,9 +33,9 @@ pub use ambient::Ambient;
 pub use authority::{Authority, ClientCertificate};
 pub use certificate::ServerCertificate;
 pub use client_request::{ClientRequest, IssuedCertificate, NewRequest, SignedRequest};
-pub use descriptors::{connection_limit, raise_descriptor_limit};
 pub use error::Error;
 pub use error_text::error_text;
+pub use limits::{connection_limit, forbid_core_files, raise_descriptor_limit};
 pub use listener::{
     CONNECTIONS, Connection, Connections, Listener, PeerAddress, PeerCertificate, Permit, accept,
 };

@@ -74,7 +74,8 @@ const POLICY_BYTES: usize = 64 << 10;
 /// Plural of the providers of credentials.
 const PROVIDERS: &str = "credentialproviders";
 
-/// Refuses a new or changed policy with credentials of a provider that the caller may not use. Other kinds pass.
+/// Refuses a new or changed policy with credentials of a provider that the caller may not use. Other kinds pass. The object
+/// is as it will be stored: before, a number may be written in a way that its readers do not accept.
 pub(crate) fn check_use(call: &Call, before: Option<&Value>, object: &Value) -> Result<(), Failure> {
     if call.kind().group != GROUP || call.kind().plural == PROVIDERS {
         return Ok(());
@@ -83,8 +84,10 @@ pub(crate) fn check_use(call: &Call, before: Option<&Value>, object: &Value) -> 
     if before.is_some_and(|before| before.get("spec") == object.get("spec")) {
         return Ok(());
     }
-    // An invalid policy is refused later.
-    let Ok(policy) = PolicyObject::deserialize(object) else { return Ok(()) };
+    let policy = PolicyObject::deserialize(object).map_err(|error| {
+        let cause = Cause::new("FieldValueInvalid", "spec", error.to_string());
+        Failure::invalid(call.kind(), meta::text(object, "name"), vec![cause])
+    })?;
     let namespace = call.namespace.as_deref().unwrap_or_default();
     let denied = policy.providers().find(|name| {
         let using = Action::on("use", GROUP, PROVIDERS, name).inside(namespace);

@@ -72,7 +72,6 @@ pub(crate) async fn insert(
         admission::rbac::default_references(&mut object);
         admission::escalation::check(call, None, &object)?;
     }
-    admission::policy::check_use(call, None, &object)?;
     if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
         admission::certificate_request::create(call, &mut object)?;
     }
@@ -82,6 +81,8 @@ pub(crate) async fn insert(
     let mut stored = convert::to_storage(kind, object)?;
     namespace_accepts(call, meta::text(&stored, "name"))?;
     admission::create(&call.core, &call.resource, &mut stored)?;
+    admission::policy::check_use(call, None, &stored)?;
+    admission::owner::check(call, None, &stored)?;
     admission::policy::warn(call, &stored);
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {

@@ -68,7 +68,6 @@ pub(crate) async fn modify(
             admission::rbac::default_references(&mut wanted);
             admission::escalation::check(call, Some(&current), &wanted)?;
         }
-        admission::policy::check_use(call, Some(&current), &wanted)?;
         let pinned = preconditions(kind, &current, &wanted)?;
         let mut next = settle(call, part, &current, wanted)?;
         let subresource = if part == Part::Status { "status" } else { "" };
@@ -77,9 +76,11 @@ pub(crate) async fn modify(
         if part == Part::Main {
             admission::creator::keep(call, &stored, &mut next)?;
             admission::update(&call.core, &call.resource, &stored, &mut next)?;
+            admission::policy::check_use(call, Some(&stored), &next)?;
             admission::policy::warn(call, &next);
             quota::check_change(&call.core, kind, &stored, &next)?;
         }
+        admission::owner::check(call, Some(&stored), &next)?;
         if is_over(&next) {
             match remove(call, &key, &entry, next, dry_run).await {
                 Err(Error::Conflict { .. }) if !pinned => continue,

@@ -56,11 +56,11 @@ pub(crate) fn place(
     request: &hutch_policy::Request<'_>,
     moment: &Moment<'_>,
 ) -> Result<Placed, Reason> {
-    if set.0.is_empty() {
+    if set.issued.is_empty() {
         return Ok(Placed::default());
     }
     let mut judged = Judged { open: Vec::new(), closed: Vec::new(), used: RefCell::default() };
-    for one in &set.0 {
+    for one in &set.issued {
         let why = one.closed(destination, request.path, request.tls, moment.seconds);
         let why = why.or_else(|| {
             let usable = may_use(levels, &one.name, destination, request, moment);
@@ -86,7 +86,8 @@ pub(crate) fn place(
             headers.remove(header::RANGE);
             headers.remove(header::IF_RANGE);
         }
-        set.of(destination).for_each(|one| placed.pairs.extend(forms(one.value.expose(), &one.placeholder)));
+        set.redacted(destination)
+            .for_each(|one| placed.pairs.extend(forms(one.value.expose(), &one.placeholder)));
     }
     if set.covers(destination) && request.websocket {
         let why = "the host has a credential, and frames of a WebSocket cannot be redacted";
@@ -94,7 +95,7 @@ pub(crate) fn place(
     }
     placed.in_body = judged.open.iter().filter(|one| one.binding.body).map(|one| (*one).clone()).collect();
     // One that is bound to this host but stays in the body arrives as a placeholder, which is worth nothing.
-    let foreign = set.0.iter().filter(|one| !one.covers(destination));
+    let foreign = set.issued.iter().filter(|one| !one.covers(destination));
     placed.foreign = foreign.map(|one| (one.placeholder.clone(), one.name.clone())).collect();
     Ok(placed)
 }

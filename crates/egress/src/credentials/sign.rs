@@ -46,9 +46,9 @@ impl Signing {
         judged: &Judged<'_>,
         (parts, destination): (&Parts, &Destination),
     ) -> Result<Option<Signing>, Reason> {
-        for key in &set.0 {
+        for key in &set.issued {
             let Some(aws) = &key.binding.aws else { continue };
-            let Some(id) = set.0.iter().find(|one| one.name == aws.access_key_id) else { continue };
+            let Some(id) = set.issued.iter().find(|one| one.name == aws.access_key_id) else { continue };
             let query = parts.uri.query().unwrap_or_default();
             if contains(&without_percent(query.as_bytes()), &id.placeholder) {
                 let why =

@@ -33,7 +33,7 @@ const EVENTS: Duration = Duration::from_millis(200);
 /// Time for a request of gRPC to end. Longer ones are streams, whose server may answer before they end.
 const GRPC: Duration = Duration::from_millis(100);
 /// Bytes that are scanned on the thread that serves connections.
-const AT_ONCE: usize = 64 << 10;
+const AT_ONCE: usize = 20 << 10;
 /// Maximum bytes of the name of a session.
 const SESSION: usize = 128;
 

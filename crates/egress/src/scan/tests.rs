@@ -138,7 +138,7 @@ fn placeholder_of_a_credential_is_no_secret() {
         ends: None,
         missing: false,
     };
-    let scan = scan.ignoring(&Set(vec![issued]));
+    let scan = scan.ignoring(&Set::from(vec![issued]));
     assert!(scan.headers(Direction::Outbound, &headers).blocked.is_none());
 }
 

@@ -39,8 +39,8 @@ pub(super) struct Network {
     /// Without a level, there is no network.
     levels: Vec<Level>,
     outside: egress::Outside,
-    /// Started before its listeners exist.
-    early: Option<egress::Spawned>,
+    /// The proxy before its listeners exist.
+    spawned: Option<egress::Spawned>,
     proxy: Option<egress::Egress>,
     /// Held as long as the proxy runs.
     ids: Option<IdRange>,
@@ -82,7 +82,7 @@ impl Network {
         }
         Wanted::warn_of_closed(&credentials, &levels);
         let outside = egress::Outside { credentials, ..egress::Outside::new(upstream) };
-        Ok(Network { levels, outside, early: None, proxy: None, ids: None })
+        Ok(Network { levels, outside, spawned: None, proxy: None, ids: None })
     }
 
     /// Refuses files with values that the jail shows.
@@ -113,16 +113,20 @@ impl Network {
         }
     }
 
-    /// Makes the certificates for an image, if a level reads requests. The proxy then starts at the same time.
-    pub(super) fn trust(
+    /// Starts the proxy, which takes as long as the jail, and makes the certificates for an image, if a level reads requests.
+    pub(super) fn prepare(
         &mut self,
         image: &Resolved,
         mounts: &[MountArgument],
     ) -> anyhow::Result<Option<Trust>> {
-        if !egress::reads_requests(&self.levels) {
+        if self.levels.is_empty() {
             return Ok(None);
         }
-        self.early = Some(self.spawn(true)?);
+        let reads = egress::reads_requests(&self.levels);
+        self.spawned = Some(self.spawn(reads)?);
+        if !reads {
+            return Ok(None);
+        }
         // The proxy has read them. The jail is a fork of this process.
         let names: Vec<&str> = self.outside.credentials.iter().filter_map(Wanted::caller_variable).collect();
         hutch_jail::erase_variables(&names);
@@ -143,13 +147,7 @@ impl Network {
         listeners: &[OwnedFd],
         authority: Option<&AuthorityKeys>,
     ) -> Result<(), Error> {
-        if self.levels.is_empty() {
-            return Ok(());
-        }
-        let spawned = match self.early.take() {
-            Some(spawned) => spawned,
-            None => self.spawn(authority.is_some()).map_err(not_spawned)?,
-        };
+        let Some(spawned) = self.spawned.take() else { return Ok(()) };
         self.proxy = Some(egress::start(spawned, listeners, &self.levels, authority).map_err(failed)?);
         Ok(())
     }
@@ -170,13 +168,6 @@ pub(crate) fn warn_of_observers(levels: &[Level]) {
     let mut with_rules = levels.iter().filter(|level| level.egress.is_some()).peekable();
     if with_rules.peek().is_some() && with_rules.all(|level| level.mode == Mode::Observe) {
         eprintln!("hutch: --policy: all policies only observe, so nothing opens the network");
-    }
-}
-
-fn not_spawned(error: anyhow::Error) -> Error {
-    match error.downcast::<Error>() {
-        Ok(error) => error,
-        Err(other) => failed(other.downcast().unwrap_or_else(std::io::Error::other)),
     }
 }
 

@@ -107,6 +107,9 @@ fn front_has_its_own_user_and_no_privilege() {
     assert!(owner >= 65536, "{owner}");
     unprivileged(front, owner);
     assert_eq!(status(up.pid(), "Uid"), "0 0 0 0");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", up.pid())).expect("limits");
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a line");
+    assert_eq!(core.split_whitespace().skip(4).collect::<Vec<_>>(), ["1", "1", "bytes"], "{core}");
     // The front holds no descriptor of the node: no jail, no Pod, no folder but its own.
     let data = up.data();
     for entry in std::fs::read_dir(format!("/proc/{front}/fd")).expect("descriptors").flatten() {

@@ -327,6 +327,14 @@ fn author_of_a_policy_needs_the_right_to_use_its_provider() {
         assert!(!output.status.success() && error.contains(denied), "{error}");
     };
     is_denied(&as_alice(&with));
+    // As written by some clients; the server stores it as an integer.
+    let raw = |object: &Value| {
+        let file = up.folder().join("raw.json");
+        std::fs::write(&file, object.to_string().replace("\"ports\":[", "\"ports\":[1.0,")).expect("written");
+        let path = "/apis/policy.hutch.dev/v1alpha1/namespaces/default/sandboxpolicies";
+        up.kubectl_args(&["create", "--as=alice", "--raw", path, "-f", &file.display().to_string()])
+    };
+    is_denied(&raw(&with));
     succeeded("without", &as_alice(&without));
     is_denied(&as_alice(&with));
     // Someone with the right adds the credential. Who has it not cannot open it to further Sandboxes or hosts.
@@ -358,6 +366,49 @@ fn author_of_a_policy_needs_the_right_to_use_its_provider() {
     own["spec"]["credentials"] =
         json!([{"name": "a", "source": {"env": "A"}, "hosts": ["web.example"], "env": "A"}]);
     refused(&apply(up, &own), 1, &["spec.credentials[0].source", "CredentialProvider"]);
+}
+
+#[test]
+fn object_of_a_sandbox_needs_the_right_to_change_the_sandbox() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python);
+    let site = Site::start();
+    let up = &site.up;
+    applied(up, &sandbox("a", &json!({}), None));
+    up.ok("create role author --verb=create,get,patch,update --resource=pods,services");
+    up.ok("create rolebinding author --role=author --user=mallory");
+    let uid = up.ok("get sandbox a -o jsonpath={.metadata.uid}");
+    let owned = |kind: &str, owner: &str, uid: &str| {
+        let spec = match kind {
+            "Pod" => json!({"containers": [{"name": "main", "image": "hutch/pause"}]}),
+            _ => json!({"ports": [{"port": 80}]}),
+        };
+        let owner = json!({"apiVersion": "agents.x-k8s.io/v1", "kind": "Sandbox", "name": owner, "uid": uid, "controller": true});
+        json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "forged", "ownerReferences": [owner]}, "spec": spec})
+    };
+    let as_mallory = |verb: &str, object: &Value| {
+        let file = up.folder().join("forged.json");
+        std::fs::write(&file, object.to_string()).expect("written");
+        up.kubectl_args(&[verb, "--as=mallory", "-f", &file.display().to_string()])
+    };
+    let why = r#"user "mallory" cannot update sandboxes.agents.x-k8s.io "a""#;
+    for kind in ["Pod", "Service"] {
+        refused(&as_mallory("create", &owned(kind, "a", &uid)), 1, &[why]);
+        // Not by a change either.
+        let mut plain = owned(kind, "a", &uid);
+        plain["metadata"].as_object_mut().expect("metadata").remove("ownerReferences");
+        succeeded("a plain one", &as_mallory("create", &plain));
+        refused(&as_mallory("apply", &owned(kind, "a", &uid)), 1, &[why]);
+    }
+    up.ok("create role changer --verb=update --resource=sandboxes.agents.x-k8s.io --resource-name=b");
+    up.ok("create rolebinding changer --role=changer --user=mallory");
+    refused(
+        &as_mallory("apply", &owned("Service", "b", &uid)),
+        1,
+        &["ownerReferences[0].uid", "the Sandbox of this name"],
+    );
+    let allowed =
+        json!({"metadata": {"ownerReferences": owned("Service", "a", &uid)["metadata"]["ownerReferences"]}});
+    up.ok_args(&["patch", "service", "forged", "--type=merge", "-p", &allowed.to_string()]);
 }
 
 /// A Vault in its development mode, with an engine of secrets that have leases.

@@ -23,6 +23,14 @@ impl LogScreen {
         *lock(&self.0) = screen;
     }
 
+    /// Returns a short text that a container has printed, as its log would show it.
+    pub(crate) fn text(&self, origin: Origin, bytes: &[u8]) -> Vec<u8> {
+        let Some(screen) = self.get() else { return bytes.to_vec() };
+        let mut output = hutch_screen::Output::new(screen, origin);
+        output.take(bytes);
+        finish(&mut output)
+    }
+
     fn get(&self) -> Option<Screen> {
         lock(&self.0).clone()
     }

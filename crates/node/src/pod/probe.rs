@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Empty;
 use hutch_kubelet::Exit;
+use hutch_screen::Origin;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -221,7 +222,12 @@ pub(crate) async fn exec(command: Vec<String>, target: &Target) -> Result<(), St
     }
     match exit_of(exec.exited().await) {
         Exit::Code(0) => Ok(()),
+        // Events are read like logs.
         Exit::Code(code) => {
+            let id = &target.live.id;
+            let pod = format!("{}/{}", id.namespace, id.name).into();
+            let origin = Origin { pod, part: target.container.name.as_str().into() };
+            let output = target.live.log_screen.text(origin, &output);
             Err(format!("command exited with {code}: {}", String::from_utf8_lossy(&output).trim()))
         }
         Exit::Signal(signal) => Err(format!("command was killed by signal {signal}")),

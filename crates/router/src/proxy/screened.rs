@@ -75,6 +75,8 @@ pub(crate) async fn answer(
     port: u16,
 ) -> Result<Response<Body>, Refusal> {
     let (mut head, mut body) = response.into_parts();
+    // The words of the status are not scanned.
+    head.extensions.remove::<hyper::ext::ReasonPhrase>();
     if body.is_end_stream() {
         return Ok(Response::from_parts(head, body));
     }
@@ -108,14 +110,15 @@ pub(crate) async fn answer(
                     count += bytes.len();
                     output.take(&bytes);
                 }
-                Err(frame) => trailers = Some(frame),
+                Err(frame) if frames => trailers = Some(frame),
+                Err(_) => {}
             },
         }
     }
     let refused = |found: Found| Refusal::Found(found.to_string());
     if ended {
         let bytes = output.finish().map_err(refused)?;
-        let scanned = Scanned { ready: Some(bytes.into()), trailers, ..Scanned::ended(output) };
+        let scanned = Scanned { ready: Some(bytes.into()), trailers, ..Scanned::ended(output, frames) };
         if scanned.trailers.is_none() && !head.headers.contains_key(TRAILER) {
             let length = scanned.ready.as_ref().map_or(0, Bytes::len);
             head.headers.insert(CONTENT_LENGTH, length.into());
@@ -126,7 +129,8 @@ pub(crate) async fn answer(
     while output.is_full() {
         ready.extend(output.pass(Until::Window).map_err(refused)?);
     }
-    let scanned = Scanned { body: Some(body), ready: Some(ready.into()), trailers, ..Scanned::ended(output) };
+    let scanned =
+        Scanned { body: Some(body), ready: Some(ready.into()), trailers, ..Scanned::ended(output, frames) };
     Ok(Response::from_parts(head, Body::new(scanned)))
 }
 
@@ -157,7 +161,9 @@ struct Scanned {
     body: Option<Body>,
     output: Output,
     ready: Option<Bytes>,
+    /// Of gRPC. Others are not scanned, and do not pass.
     trailers: Option<Frame<Bytes>>,
+    is_grpc: bool,
     /// Finding that ends it.
     refused: Option<Found>,
     timer: Pin<Box<Sleep>>,
@@ -165,10 +171,10 @@ struct Scanned {
 }
 
 impl Scanned {
-    fn ended(output: Output) -> Scanned {
+    fn ended(output: Output, is_grpc: bool) -> Scanned {
         // What is held already waits no longer than what comes.
         let (timer, timing) = (Box::pin(sleep(HOLD)), !output.is_empty());
-        Scanned { body: None, output, ready: None, trailers: None, refused: None, timer, timing }
+        Scanned { body: None, output, ready: None, trailers: None, is_grpc, refused: None, timer, timing }
     }
 
     fn pass(&mut self, passed: Result<Vec<u8>, Found>) {
@@ -226,7 +232,7 @@ impl http_body::Body for Scanned {
                 }
                 Some(frame) => match frame.into_data() {
                     Ok(bytes) => this.take(&bytes),
-                    Err(trailers) => this.trailers = Some(trailers),
+                    Err(trailers) => this.trailers = this.is_grpc.then_some(trailers),
                 },
             }
         }

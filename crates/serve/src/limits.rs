@@ -1,4 +1,4 @@
-//! Descriptors of this process: how many it may have, and how many of them connections from outside may take.
+//! Limits of this process: descriptors, how many of them connections from outside may take, and core files.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -17,6 +17,16 @@ pub fn raise_descriptor_limit() {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::debug!(%error, "the limit of descriptors stays as it is");
+    }
+}
+
+/// Lets the kernel write no core file of this process, and of those that it starts: its memory has secrets. A limit of 1 also
+/// stops a handler that `core_pattern` names.
+pub fn forbid_core_files() {
+    let most = getrlimit(Resource::Core).maximum.map_or(1, |maximum| maximum.min(1));
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    if let Err(error) = setrlimit(Resource::Core, limit) {
+        tracing::debug!(%error, "the limit of core files stays as it is");
     }
 }
 

@@ -21,7 +21,7 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 30] = [
+const LAYERS: [(&str, Layer); 31] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-activity", Layer::Vocabulary),
     ("hutch-archive", Layer::Vocabulary),
@@ -33,6 +33,7 @@ const LAYERS: [(&str, Layer); 30] = [
     ("hutch-audit", Layer::Mechanism),
     ("hutch-jail", Layer::Mechanism),
     ("hutch-image", Layer::Mechanism),
+    ("hutch-registry", Layer::Mechanism),
     ("hutch-serve", Layer::Mechanism),
     ("hutch-election", Layer::Mechanism),
     ("hutch-remote", Layer::Mechanism),

@@ -91,6 +91,16 @@ impl Store {
         }
     }
 
+    /// Finds an image of the folder in which pulled images are, by its full name. The folder is trusted not to be one of
+    /// users, so that [`Store::with_layouts_below`] does not restrict it.
+    ///
+    /// # Errors
+    /// When the image is not there, or is not what its digests promise.
+    pub fn resolve_pulled(&self, folder: &Path, name: &str) -> Result<Resolved, Error> {
+        let opened = Folder::open(folder).map_err(Error::file("open", folder))?;
+        self.layout(&Layout::new(opened, folder), Some(name))
+    }
+
     /// Opens `PATH`; if absent, `PATH` of `PATH:TAG`.
     fn open_layout<'a>(&self, text: &'a str) -> Result<(Layout, Option<&'a str>), Error> {
         let whole = Path::new(text);

@@ -32,6 +32,8 @@ pub enum Need {
     Curl,
     /// `buildah` on the path.
     Buildah,
+    /// `docker-registry`, on the path or as `scripts/install-test-tools` brings it.
+    DockerRegistry,
     /// HashiCorp's `vault` on the path. CI does not have it: its build takes too long.
     Vault,
     /// `git` on the path.
@@ -87,6 +89,9 @@ impl Need {
                 on_path("vault").is_none().then_some("needs vault (scripts/install-test-tools vault)")
             }
             Need::Buildah => on_path("buildah").is_none().then_some("needs buildah"),
+            Need::DockerRegistry => tool("docker-registry")
+                .is_none()
+                .then_some("needs docker-registry (scripts/install-test-tools)"),
             Need::Curl => on_path("curl").is_none().then_some("needs curl"),
             Need::Git => on_path("git").is_none().then_some("needs git"),
             Need::Node => on_path("node").is_none().then_some("needs node"),
@@ -165,7 +170,7 @@ pub fn strict() -> bool {
 
 /// Returns from the test, counted as skipped, unless the machine has what is named:
 /// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
-/// `buildah`, `git`, `node`, `openssl`, `postgres`, `compiler`, `tunnels`, `grpcio`, `sandbox_client`,
+/// `buildah`, `docker_registry`, `git`, `node`, `openssl`, `postgres`, `compiler`, `tunnels`, `grpcio`, `sandbox_client`,
 /// `async_sandbox_client`, `iptables`.
 #[macro_export]
 macro_rules! require {
@@ -215,6 +220,9 @@ macro_rules! need {
     };
     (buildah) => {
         $crate::Need::Buildah
+    };
+    (docker_registry) => {
+        $crate::Need::DockerRegistry
     };
     (git) => {
         $crate::Need::Git

@@ -1,0 +1,230 @@
+//! Pulls images.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::{FutureExt, StreamExt, TryStreamExt};
+
+use crate::config::Config;
+use crate::download::download;
+use crate::flight::{Flight, Flights};
+use crate::http_client::HttpClient;
+use crate::keychain::{Credential, Keychain, fingerprint};
+use crate::layout::Layout;
+use crate::manifest::Blob;
+use crate::names::DOCKER;
+use crate::platform::Platform;
+use crate::resolve::{Resolved, resolve};
+use crate::session::Session;
+use crate::{Digest, Error, ImageName, Limits};
+
+/// Pulls images into one store. Clones share their work.
+#[derive(Clone)]
+pub struct Puller {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    http: Arc<HttpClient>,
+    layout: Layout,
+    resolving: Flights<Arc<Resolved>>,
+    downloading: Flights<()>,
+}
+
+/// An image of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulled {
+    /// Digest that the registry has for the name. It may be that of an index.
+    pub digest: Digest,
+    /// Digest of the manifest for this machine.
+    pub manifest: Digest,
+}
+
+/// Progress of a pull.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The manifest is known.
+    Resolved {
+        /// Digest that the registry has for the name.
+        digest: Digest,
+        /// Number of layers.
+        layers: usize,
+        /// Bytes of all layers.
+        bytes: u64,
+    },
+    /// Bytes of a layer are there.
+    Layer {
+        /// Digest of the layer.
+        digest: Digest,
+        /// Bytes that are there.
+        done: u64,
+        /// Bytes of the layer.
+        size: u64,
+    },
+}
+
+impl Puller {
+    /// Opens the store, creating it if it is missing.
+    ///
+    /// # Errors
+    /// When the store cannot be opened, or a file of the configuration cannot be read.
+    pub fn open(store: &Path, config: Config, limits: Limits) -> Result<Puller, Error> {
+        let http = Arc::new(HttpClient::new(&config, limits)?);
+        let layout = Layout::open(store)?;
+        let (resolving, downloading) = (Flights::default(), Flights::default());
+        Ok(Puller { inner: Arc::new(Inner { config, http, layout, resolving, downloading }) })
+    }
+
+    /// Folder of the store, an OCI layout. Its tags are full names, as [`ImageName`] displays them.
+    pub fn store(&self) -> &Path {
+        self.inner.layout.dir()
+    }
+
+    /// Returns the image of a name that was pulled before.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn find(&self, name: &ImageName) -> Result<Option<Pulled>, Error> {
+        let stored = self.inner.layout.find(name)?;
+        Ok(stored.map(|stored| Pulled { digest: stored.pulled, manifest: stored.manifest.digest }))
+    }
+
+    /// Pulls an image. Credentials of `secrets` are tried before those of the configuration. Blobs that are in the store
+    /// are not requested again, whatever credentials brought them: knowing a digest is the right to read its blob.
+    ///
+    /// # Errors
+    /// When the configuration does not allow it, or it cannot be had.
+    pub async fn pull(
+        &self,
+        name: &ImageName,
+        secrets: &Keychain,
+        progress: impl Fn(Event) + Sync,
+    ) -> Result<Pulled, Error> {
+        let inner = &self.inner;
+        inner.config.check(name)?;
+        let (sessions, identity) = inner.sessions(name, secrets).await?;
+        let key = format!("{name} {identity}");
+        let resolved = inner.resolving(&key, name, &sessions).await?;
+        let stored = &resolved.stored;
+        let layers = &resolved.image.layers;
+        progress(Event::Resolved {
+            digest: stored.pulled.clone(),
+            layers: layers.len(),
+            bytes: layers.iter().map(|layer| layer.size).sum(),
+        });
+        let place = format!("{}/{} {identity}", name.registry(), name.repository());
+        // The configuration first: what is not for this machine is not downloaded.
+        inner.downloading(&place, &resolved.image.config, &sessions).outcome.await?;
+        inner.check_platform(&resolved.image.config)?;
+        let layer = |blob: Blob| {
+            let flight = inner.downloading(&place, &blob, &sessions);
+            wait(flight, blob, &progress)
+        };
+        let parallel = inner.http.limits.parallel.max(1);
+        futures::stream::iter(layers.clone())
+            .map(layer)
+            .buffer_unordered(parallel)
+            .try_collect::<()>()
+            .await?;
+        let pulled = Pulled { digest: stored.pulled.clone(), manifest: stored.manifest.digest.clone() };
+        let (layout, name) = (inner.layout.clone(), name.clone());
+        blocking(move || {
+            resolved.store(&layout)?;
+            layout.name(&name, &resolved.stored)
+        })
+        .await?;
+        Ok(pulled)
+    }
+}
+
+impl Inner {
+    /// Opens a session for each place, and returns what distinguishes their credentials.
+    async fn sessions(
+        &self,
+        name: &ImageName,
+        secrets: &Keychain,
+    ) -> Result<(Vec<Arc<Session>>, Digest), Error> {
+        // Read every time: logging in changes the files.
+        let own = self.config.credentials().iter().map(|path| Keychain::read(path));
+        let own = own.collect::<Result<Vec<_>, _>>()?;
+        let places = self.config.places(name.registry());
+        let last = places.len() - 1;
+        let mut sessions = Vec::new();
+        let mut all: Vec<Credential> = Vec::new();
+        for (i, place) in places.into_iter().enumerate() {
+            let repository = place.repository(name.repository());
+            let registry = if i == last { name.registry() } else { registry_of(&place.host) };
+            let mut credentials = Vec::new();
+            for keychain in std::iter::once(secrets).chain(&own) {
+                credentials.extend(keychain.find(registry, &repository).await?);
+            }
+            all.extend(credentials.iter().cloned());
+            let session = Session::new(self.http.clone(), place, name.repository(), credentials);
+            sessions.push(Arc::new(session));
+        }
+        Ok((sessions, fingerprint(&all)))
+    }
+
+    /// Finds the image, once for all who request it with the same credentials.
+    async fn resolving(
+        &self,
+        key: &str,
+        name: &ImageName,
+        sessions: &[Arc<Session>],
+    ) -> Result<Arc<Resolved>, Error> {
+        let (sessions, reference) = (sessions.to_vec(), name.reference());
+        let work = async move { resolve(&sessions, &reference).await.map(Arc::new) };
+        self.resolving.join(key.to_owned(), |_| work.boxed()).outcome.await
+    }
+
+    /// Downloads a blob, once for all who need it from the same place.
+    fn downloading(&self, place: &str, blob: &Blob, sessions: &[Arc<Session>]) -> Flight<()> {
+        let (layout, http) = (self.layout.clone(), self.http.clone());
+        let (sessions, wanted) = (sessions.to_vec(), blob.clone());
+        self.downloading.join(format!("{} {place}", blob.digest), |progress| {
+            async move { download(&layout, &sessions, &wanted, &http.limits, &progress).await }.boxed()
+        })
+    }
+
+    /// Checks for which machine the image is.
+    fn check_platform(&self, config: &Blob) -> Result<(), Error> {
+        let bytes = self.layout.read(config)?;
+        let platform: Platform = serde_json::from_slice(&bytes)
+            .map_err(|_| Error::Unsupported("its configuration is not valid".into()))?;
+        platform.check_on(&Platform::of_this_machine())
+    }
+}
+
+/// Waits for a layer and reports its progress.
+async fn wait(mut flight: Flight<()>, layer: Blob, progress: &(impl Fn(Event) + Sync)) -> Result<(), Error> {
+    let report = |done| progress(Event::Layer { digest: layer.digest.clone(), done, size: layer.size });
+    loop {
+        tokio::select! {
+            outcome = &mut flight.outcome => {
+                outcome?;
+                report(layer.size);
+                return Ok(());
+            }
+            Ok(()) = flight.progress.changed() => {
+                let done = *flight.progress.borrow_and_update();
+                // The end is reported once, after the digest was checked.
+                if done < layer.size {
+                    report(done);
+                }
+            }
+        }
+    }
+}
+
+/// Registry whose credentials are for a host.
+fn registry_of(host: &str) -> &str {
+    if host == "registry-1.docker.io" { DOCKER } else { host }
+}
+
+async fn blocking<T: Send + 'static>(
+    step: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let failed = |e: tokio::task::JoinError| Error::file("write", Path::new("the store"))(e);
+    tokio::task::spawn_blocking(step).await.map_err(failed)?
+}

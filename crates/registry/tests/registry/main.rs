@@ -1,0 +1,8 @@
+//! Pulls from registries that lie, break off and are busy, and from the one that Debian has.
+
+mod debian;
+mod downloads;
+mod fixture;
+mod login;
+mod lying;
+mod manifests;

@@ -83,6 +83,7 @@ pub(crate) async fn insert(
     namespace_accepts(call, meta::text(&stored, "name"))?;
     admission::create(&call.core, &call.resource, &mut stored)?;
     admission::policy::warn(call, &stored);
+    admission::workload::warn(call);
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
         return dry(call, stored);

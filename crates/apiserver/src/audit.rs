@@ -26,6 +26,7 @@ use serde_json::Value;
 
 use crate::Identity;
 use crate::access::{Action, RequestAction};
+use crate::admission::owner;
 use crate::core::Core;
 use crate::failure::{Failure, Refused};
 use crate::journal::{Audit, Created, External, Impersonator};
@@ -321,8 +322,8 @@ fn text(object: &Value, field: &str) -> String {
 
 /// Returns name and uid of the Sandbox of a Pod, or of the Pod itself.
 fn sandbox_of_pod(pod: &Value) -> (String, String) {
-    match controller(pod, "Sandbox") {
-        Some(owner) => (text(&owner, "name"), text(&owner, "uid")),
+    match owner::sandbox(pod) {
+        Some((_, owner)) => (text(owner, "name"), text(owner, "uid")),
         None => (meta::text(pod, "name").to_owned(), meta::text(pod, "uid").to_owned()),
     }
 }

@@ -12,8 +12,8 @@ use crate::meta;
 const SANDBOXES: &str = "sandboxes";
 const COLLECTION: &str = "sandboxes.agents.x-k8s.io";
 
-/// Returns the reference to the Sandbox that controls an object.
-fn sandbox(object: &Value) -> Option<(usize, &Value)> {
+/// Returns the reference to the Sandbox that controls an object, and its place in the list.
+pub(crate) fn sandbox(object: &Value) -> Option<(usize, &Value)> {
     let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
     owners.iter().enumerate().find(|(_, owner)| {
         let group = owner["apiVersion"].as_str().and_then(|version| version.split_once('/'));

@@ -486,7 +486,7 @@ impl Exchange {
                 scanned(&mut inbound, bytes)
             };
             let changed = async {
-                sandbox.changed(&line.destination, &rules).await;
+                sandbox.changed(&line.destination, rules).await;
                 "other rules decide about it now".to_owned()
             };
             websocket::join(TokioIo::new(client), TokioIo::new(server), sent, received, changed).await;

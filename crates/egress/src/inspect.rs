@@ -1,15 +1,18 @@
 //! A connection whose requests are read: TLS ends here, and each request is decided by itself.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_policy::Destination;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::check::Spoken;
 use crate::exchange::{Exchange, Tunnel, exchange};
@@ -49,8 +52,7 @@ pub(crate) async fn inspect(
         let (sandbox, destination, tunnel) = (sandbox.clone(), destination.clone(), tunnel.clone());
         Exchange { sandbox, destination, tls, tunnel, heads: None, conversations: Conversations::default() }
     };
-    let rules = sandbox.rules();
-    let changed = sandbox.changed(destination, &rules);
+    let changed = sandbox.changed(destination, sandbox.rules());
     if spoken == Spoken::Http {
         let stream = Resumed::new(client, first);
         stream.break_unless_closed();
@@ -73,23 +75,16 @@ pub(crate) async fn inspect(
             return refused(error.to_string());
         }
     };
-    // A client of TLS 1.3 takes the connection for open before the proxy does.
-    let stream = Resumed::new(client, first);
-    stream.break_unless_closed();
     // What needs much memory for a while is on the heap, so that the connection does not keep it.
-    let accepting = Box::pin(TlsAcceptor::from(config).accept(stream).into_fallible());
-    let accepted = timeout(HANDSHAKE, accepting).await;
-    let stream = match accepted {
-        Ok(Ok(stream)) => stream,
-        Ok(Err((error, stream))) => {
-            // The alert, which names the error, still arrives.
-            stream.end();
+    let stream = match Box::pin(end_tls(config, Resumed::new(client, first))).await {
+        Some(Ok(stream)) => stream,
+        Some(Err(error)) => {
             return refused(format!(
                 "its TLS ends at the proxy, which the program does not accept ({error}); it must trust the bundle that \
                  SSL_CERT_FILE names"
             ));
         }
-        Err(_) => return,
+        None => return,
     };
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     tokio::select! {
@@ -104,14 +99,31 @@ pub(crate) async fn inspect(
     tunnel.finish().await;
 }
 
+/// Accepts TLS, which ends here. `None` if the client takes too long. The connection is on the heap: it is large, and each
+/// future through which it passes would have room for it.
+async fn end_tls(config: Arc<ServerConfig>, stream: Resumed) -> Option<io::Result<Box<TlsStream<Resumed>>>> {
+    // A client of TLS 1.3 takes the connection for open before the proxy does.
+    stream.break_unless_closed();
+    let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();
+    match timeout(HANDSHAKE, accepting).await.ok()? {
+        Ok(stream) => Some(Ok(Box::new(stream))),
+        Err((error, stream)) => {
+            // The alert, which names the error, still arrives.
+            stream.end();
+            Some(Err(error))
+        }
+    }
+}
+
 async fn serve_http1(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, of: Exchange) {
     let heads = Heads::default();
     let of = Exchange { heads: Some(heads.clone()), ..of };
     let followed = heads.clone();
     let answer = move |request| {
-        let (of, next) = (of.clone(), followed.next());
+        // On the heap, since the server of a connection has room for the largest future between two requests too.
+        let answered = Box::pin(exchange(of.clone(), followed.next(), request));
         async move {
-            let Ok(response) = exchange(of, next, request).await;
+            let Ok(response) = answered.await;
             response
         }
     };

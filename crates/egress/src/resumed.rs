@@ -44,7 +44,11 @@ impl AsyncRead for Resumed {
         }
         let count = self.first.len().min(buffer.remaining());
         buffer.put_slice(&self.first[..count]);
-        self.first.drain(..count);
+        match count < self.first.len() {
+            true => drop(self.first.drain(..count)),
+            // Without its memory, which the connection would keep.
+            false => self.first = Vec::new(),
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -77,5 +81,26 @@ impl AsyncWrite for Resumed {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn first_bytes_are_read_again_and_then_take_no_memory() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.write_all(b"def").await.unwrap();
+        let mut resumed = Resumed::new(listener.accept().await.unwrap().0, b"abc".to_vec());
+        let mut read = [0; 2];
+        for (expected, memory) in [(b"ab", true), (b"cd", false), (b"ef", false)] {
+            resumed.read_exact(&mut read).await.unwrap();
+            assert_eq!((&read, resumed.first.capacity() > 0), (expected, memory));
+        }
     }
 }

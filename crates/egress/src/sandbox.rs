@@ -8,7 +8,9 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hutch_policy::{Destination, Facts, Host, HostName, Level, Mode, Moment, Opinion, decide, may_resolve};
+use hutch_policy::{
+    Destination, EgressRule, Facts, Host, HostName, Level, Mode, Moment, Opinion, decide, may_resolve,
+};
 use hutch_scan::At;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
@@ -55,6 +57,33 @@ pub(crate) struct Rules {
     pub(crate) levels: Levels,
     pub(crate) facts: Arc<Facts>,
     pub(crate) credentials: Arc<Set>,
+}
+
+impl Rules {
+    /// Returns true if others decide in the same way about a destination.
+    fn are_alike(&self, others: &Rules, destination: &Destination) -> bool {
+        let alike = |(one, other): (&Arc<Level>, &Arc<Level>)| {
+            Arc::ptr_eq(one, other) || are_alike(one, other, destination)
+        };
+        self.facts == others.facts
+            && self.credentials.of(destination).eq(others.credentials.of(destination))
+            && self.levels.len() == others.levels.len()
+            && self.levels.iter().zip(others.levels.iter()).all(alike)
+    }
+}
+
+/// Returns true if two levels decide in the same way about a destination.
+fn are_alike(one: &Level, other: &Level, destination: &Destination) -> bool {
+    fn rules<'a>(level: &'a Level, of: &'a Destination) -> impl Iterator<Item = &'a EgressRule> {
+        let rules = level.egress.iter().flat_map(|egress| &egress.rules);
+        rules.filter(move |rule| rule.matches(of))
+    }
+    one.authority == other.authority
+        && one.name == other.name
+        && one.mode == other.mode
+        && one.scanner == other.scanner
+        && one.egress.is_some() == other.egress.is_some()
+        && rules(one, destination).eq(rules(other, destination))
 }
 
 /// A sandbox.
@@ -397,21 +426,9 @@ impl Sandbox {
 
     /// Waits until other rules than `before` decide about a destination whose requests are read, or the sandbox has ended.
     /// What the other rules say then is decided when the client connects again.
-    pub(crate) async fn changed(&self, destination: &Destination, before: &Rules) {
+    pub(crate) async fn changed(&self, destination: &Destination, mut before: Rules) {
         let mut changes = self.rules.subscribe();
-        let rules_of = |rules: &Rules| -> Vec<_> {
-            let level = |level: &Arc<Level>| {
-                let rules = level.egress.iter().flat_map(|egress| &egress.rules);
-                let matching = rules.filter(|rule| rule.matches(destination)).cloned().collect::<Vec<_>>();
-                let (name, scanner) = (level.name.clone(), level.scanner.clone());
-                (level.authority, name, level.mode, level.egress.is_some(), scanner, matching)
-            };
-            rules.levels.iter().map(level).collect()
-        };
         let ends = before.credentials.next_end(destination, self.moment(&before.facts).seconds);
-        let (facts, credentials) = (before.facts.clone(), before.credentials.clone());
-        let before = rules_of(before);
-        let same = |now: &Rules| now.credentials.of(destination).eq(credentials.of(destination));
         let ended = async {
             match ends {
                 Some(ends) => until(ends).await,
@@ -422,7 +439,8 @@ impl Sandbox {
         // At first too: the rules may have changed since the decision.
         loop {
             match changes.borrow_and_update().clone() {
-                Some(now) if now.facts == facts && same(&now) && rules_of(&now) == before => {}
+                // A connection keeps the latest ones, which all share, and no others.
+                Some(now) if now.are_alike(&before, destination) => before = now,
                 _ => return,
             }
             tokio::select! {

@@ -388,6 +388,31 @@ async fn kept_connection_ends_when_its_rules_change_and_stays_when_others_do() {
 }
 
 #[tokio::test]
+async fn kept_connection_holds_no_earlier_rules() {
+    let site = Site::new(GET).await;
+    let mut stream = site.connect("http/1.1").await;
+    let request = format!("GET /simple/ HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", site.port);
+    let earlier = Arc::downgrade(&site.sandbox.rules().levels[0]);
+    for held in [true, false] {
+        stream.write_all(request.as_bytes()).await.unwrap();
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+        assert_eq!(earlier.upgrade().is_some(), held);
+        site.sandbox.set_levels(levels(site.port, GET, ""));
+    }
+}
+
+#[tokio::test]
+async fn connection_has_no_room_for_tls_and_requests() {
+    let site = Site::new(GET).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let destination = "localhost".parse().unwrap();
+    let size = size_of_val(&inspect(&site.sandbox, client, &destination, Spoken::Tls, Vec::new()));
+    // All connections of a sandbox keep it.
+    assert!(size < 3 << 10, "{size}");
+}
+
+#[tokio::test]
 async fn server_that_is_not_trusted_gets_no_request() {
     let site = Site::new(GET).await;
     let way = Arc::new(Way::new(site.keys.certificate.clone().into_bytes(), None));

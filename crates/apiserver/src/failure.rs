@@ -31,6 +31,8 @@ struct Details {
     uid: String,
     causes: Vec<Cause>,
     retry_after_seconds: u64,
+    /// Token with which a list goes on, in the metadata of the `Status`.
+    continue_token: String,
 }
 
 impl Failure {
@@ -174,6 +176,14 @@ impl Failure {
         Self::new(StatusCode::GONE, "Expired", message)
     }
 
+    /// A list whose first page is too old to be continued. The token leads to the rest as it is now.
+    pub(crate) fn expired_list(continue_token: String) -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
+        let mut failure = Self::expired(message);
+        failure.details.get_or_insert_default().continue_token = continue_token;
+        failure
+    }
+
     /// The requested revision is in the future; a later request may find it.
     pub(crate) fn too_large_resource_version(asked: u64, current: u64) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
@@ -245,7 +255,11 @@ impl Failure {
         {
             fields.remove("reason");
         }
-        if let Some(details) = &self.details {
+        if let Some(token) = self.details.as_ref().map(|details| &details.continue_token)
+            && !token.is_empty()
+        {
+            status["metadata"]["continue"] = token.as_str().into();
+        } else if let Some(details) = &self.details {
             let mut object = serde_json::Map::new();
             for (field, value) in [
                 ("name", &details.name),

@@ -177,6 +177,20 @@ impl<V: Value> Collection<V> {
         self.window.range(start..)
     }
 
+    /// Entries that differed at an earlier revision, by name; `None` for names that did not exist then.
+    pub(crate) fn differences(&self, revision: u64) -> BTreeMap<Arc<str>, Option<Arc<Entry<V>>>> {
+        let mut before = BTreeMap::new();
+        for event in self.events_after(revision) {
+            let earlier = match event {
+                Event::Created(_) => None,
+                Event::Updated { before, .. } | Event::Deleted { before, .. } => Some(before.clone()),
+            };
+            // The first change since then has the value of then.
+            before.entry(event.entry().name.clone()).or_insert(earlier);
+        }
+        before
+    }
+
     /// Live entries whose name starts with the prefix, in order of name, after a name.
     pub(crate) fn range<'a>(
         &'a self,

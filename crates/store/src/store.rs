@@ -163,6 +163,31 @@ impl<V: Value> Store<V> {
         List { revision: state.revision, entries, remaining }
     }
 
+    /// Entries of a collection as they were at an earlier revision.
+    ///
+    /// # Errors
+    /// [`Error::Compacted`] when changes after that revision are no longer known.
+    pub fn list_at(&self, collection: &str, page: Page<'_>, revision: u64) -> Result<List<V>, Error> {
+        let state = self.read();
+        let mut list = List { revision, entries: Vec::new(), remaining: 0 };
+        let Some(collection) = state.existing(collection) else { return Ok(list) };
+        if revision < collection.compacted() {
+            return Err(Error::Compacted { asked: revision, oldest: collection.compacted() });
+        }
+        let earlier = collection.differences(revision);
+        let within =
+            |name: &str| name.starts_with(page.prefix) && page.after.is_none_or(|after| name > after);
+        let unchanged = collection.range(page.prefix, page.after);
+        let unchanged = unchanged.filter(|entry| !earlier.contains_key(&entry.name));
+        let changed = earlier.values().flatten().filter(|entry| within(&entry.name));
+        list.entries = unchanged.chain(changed).cloned().collect();
+        list.entries.sort_by(|one, other| one.name.cmp(&other.name));
+        let limit = page.limit.unwrap_or(usize::MAX).min(list.entries.len());
+        list.remaining = list.entries.len() - limit;
+        list.entries.truncate(limit);
+        Ok(list)
+    }
+
     /// How many keys of a collection start with a prefix.
     pub fn count(&self, collection: &str, prefix: &str) -> usize {
         self.read().existing(collection).map_or(0, |collection| collection.range(prefix, None).count())

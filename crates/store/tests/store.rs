@@ -70,6 +70,31 @@ async fn lists_are_in_order_and_in_pages() {
 }
 
 #[tokio::test]
+async fn list_at_a_revision_shows_the_state_of_then() {
+    let store = Store::<Text>::volatile().unwrap();
+    for name in ["a", "b", "c", "d"] {
+        store.create("pods", name, name.into()).await.unwrap();
+    }
+    let then = store.current_revision();
+    store.delete("pods", "b", 2, "gone".into()).await.unwrap();
+    let changed = store.update("pods", "c", 3, "new".into()).await.unwrap();
+    store.update("pods", "c", changed.revision, "newer".into()).await.unwrap();
+    store.create("pods", "b", "again".into()).await.unwrap();
+    store.create("pods", "bb", "other".into()).await.unwrap();
+    let page = |after, limit| Page { prefix: "", after, limit };
+    let texts =
+        |list: hutch_store::List<Text>| list.entries.iter().map(|e| e.value.0.clone()).collect::<Vec<_>>();
+    let all = store.list_at("pods", page(None, None), then).unwrap();
+    assert_eq!((texts(all), then), (["a@1", "b@2", "c@3", "d@4"].map(Into::into).into(), 4));
+    let part = store.list_at("pods", page(Some("a"), Some(2)), then).unwrap();
+    assert_eq!((part.remaining, part.revision), (1, then));
+    assert_eq!(texts(part), ["b@2", "c@3"]);
+    store.compact(then + 1);
+    let late = store.list_at("pods", page(None, None), then).err();
+    assert!(matches!(late, Some(Error::Compacted { asked: 4, oldest: 5 })), "{late:?}");
+}
+
+#[tokio::test]
 async fn a_watch_sees_every_change_after_its_revision_and_only_of_its_prefix() {
     let store = Store::<Text>::volatile().unwrap();
     store.create("pods", "a/1", "1".into()).await.unwrap();

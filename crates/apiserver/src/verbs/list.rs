@@ -26,7 +26,9 @@ pub(crate) fn list(call: &Call) -> Result<Response, Failure> {
     check_match(call, asked, start.is_some())?;
     not_of_the_future(call, start.as_ref().and_then(|start| start.revision).unwrap_or(asked))?;
 
-    let found = find(call, &filter, start.as_ref(), limit);
+    let exact = call.query.get("resourceVersionMatch") == Some("Exact");
+    let revision = start.as_ref().and_then(|start| start.revision).or_else(|| exact.then_some(asked));
+    let found = find(call, &filter, start.as_ref(), (limit, revision))?;
     let mut metadata = Map::new();
     metadata.insert("resourceVersion".into(), found.revision.to_string().into());
     if let Some(next) = found.next {
@@ -46,7 +48,13 @@ struct Found {
     remaining: usize,
 }
 
-fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>) -> Found {
+/// Finds a page, as it was at a revision if there is one.
+fn find(
+    call: &Call,
+    filter: &Filter,
+    start: Option<&Start>,
+    (limit, revision): (Option<u64>, Option<u64>),
+) -> Result<Found, Failure> {
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let prefix = call.prefix();
     // With a selector the page is cut after selecting, so all are read.
@@ -55,16 +63,22 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
         after: start.map(|s| s.after.as_str()),
         limit: limit.filter(|_| filter.is_empty()),
     };
-    if let (Some(name), Some(_)) = (filter.name(), &call.namespace) {
+    if let (Some(name), Some(_), None) = (filter.name(), &call.namespace, revision) {
         let revision = call.store.current_revision();
         let entry = call.store.get(&call.resource.collection, &call.key(name));
         let entries = entry.into_iter().filter(|entry| filter.matches(entry)).collect();
-        return Found { entries, revision, next: None, remaining: 0 };
+        return Ok(Found { entries, revision, next: None, remaining: 0 });
     }
-    let list = call.store.list(&call.resource.collection, page);
-    // All pages have the revision of the first one. Later pages show newer objects too; a watch from that revision
-    // receives every change since, so no change is missed.
-    let revision = start.and_then(|start| start.revision).unwrap_or(list.revision);
+    // All pages show the state of the first one.
+    let list = match revision {
+        Some(revision) => call.store.list_at(&call.resource.collection, page, revision),
+        None => Ok(call.store.list(&call.resource.collection, page)),
+    };
+    let list = list.map_err(|_| match start {
+        Some(start) => Failure::expired_list(Start { revision: None, ..start.clone() }.encode()),
+        None => Failure::expired("The provided resource version is too old"),
+    })?;
+    let revision = list.revision;
     let (mut entries, mut remaining) = (list.entries, list.remaining);
     if !filter.is_empty() {
         entries.retain(|entry| filter.matches(entry));
@@ -77,13 +91,13 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
     }
     let last = entries.last().filter(|_| remaining > 0);
     let next = last.map(|last| Start { revision: Some(revision), after: last.name.to_string() });
-    Found { entries, revision, next, remaining }
+    Ok(Found { entries, revision, next, remaining })
 }
 
 /// Start of a page: a continue token.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Start {
-    /// Revision of the first page; `None` means the current one.
+    /// Revision of the first page; `None` means the current one, whose pages may differ from the first.
     revision: Option<u64>,
     after: String,
 }
@@ -132,10 +146,6 @@ fn check_match(call: &Call, asked: u64, continued: bool) -> Result<(), Failure> 
         "NotOlderThan" => Ok(()),
         "Exact" if asked == 0 => {
             wrong("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
-        }
-        // Only the present is kept.
-        "Exact" if asked < call.store.current_revision() => {
-            Err(Failure::expired("The provided resource version is too old"))
         }
         "Exact" => Ok(()),
         other => {

@@ -111,13 +111,18 @@ async fn pages() {
     assert_eq!(first["items"].as_array().unwrap().len(), 2);
     assert_eq!(first["metadata"]["remainingItemCount"], 3);
     call(&app, "POST", CONFIG_MAPS, &config_map("c9")).await;
+    call(&app, "DELETE", &format!("{CONFIG_MAPS}/c3"), "").await;
     let token = first["metadata"]["continue"].as_str().unwrap();
-    let (_, second) = call(&app, "GET", &format!("{CONFIG_MAPS}?limit=2&continue={token}"), "").await;
-    assert_eq!(second["items"][0]["metadata"]["name"], "c2");
-    assert_eq!(
-        second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"],
-        "nothing since is missed"
-    );
+    let revision = first["metadata"]["resourceVersion"].as_str().unwrap();
+    let names = |list: &Value| {
+        let items = list["items"].as_array().unwrap().iter();
+        items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (_, second) = call(&app, "GET", &format!("{CONFIG_MAPS}?continue={token}"), "").await;
+    assert_eq!(names(&second), ["c2", "c3", "c4"], "as at the first page");
+    assert_eq!(second["metadata"]["resourceVersion"], revision, "nothing since is missed");
+    let exact = format!("{CONFIG_MAPS}?resourceVersion={revision}&resourceVersionMatch=Exact");
+    assert_eq!(names(&call(&app, "GET", &exact, "").await.1).len(), 5);
     assert_eq!(call(&app, "GET", &format!("{CONFIG_MAPS}?continue=x"), "").await.0, 400);
 }
 

@@ -56,7 +56,9 @@ impl Core {
         let mut kinds = Vec::new();
         for entry in list.entries {
             match Kind::from_crd(&entry.value.value()) {
-                Ok(versions) => kinds.extend(versions),
+                Ok(versions) => {
+                    kinds.extend(versions.into_iter().map(|kind| Kind { defined: entry.revision, ..kind }));
+                }
                 Err(problem) => tracing::warn!(name = %entry.name, %problem, "a definition cannot be served"),
             }
         }

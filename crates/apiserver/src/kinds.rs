@@ -68,6 +68,8 @@ pub(crate) struct Kind {
     pub selectable_fields: Vec<String>,
     /// Another (group, plural) whose stored objects this kind shows: `events.k8s.io` shows the core group's.
     pub view_of: Option<(String, String)>,
+    /// Revision of the definition of a custom kind.
+    pub defined: u64,
 }
 
 /// Something below an object's path.

@@ -3,8 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, RwLock};
 
+use hutch_store::Entry;
+use serde_json::Value;
+
+use crate::convert;
+use crate::failure::Failure;
 use crate::kinds::{self, Kind};
-use crate::schema::Structural;
+use crate::object::Object;
+use crate::schema::{self, Structural};
 
 /// One kind in one version, ready to serve.
 #[derive(Debug)]
@@ -13,6 +19,7 @@ pub(crate) struct Resource {
     /// Collection of the objects in the store; the same for all versions.
     pub(crate) collection: Box<str>,
     structural: OnceLock<Option<Structural>>,
+    has_defaults: OnceLock<bool>,
 }
 
 impl Resource {
@@ -22,12 +29,34 @@ impl Resource {
             Some((group, plural)) => format!("{plural}.{group}").into(),
             None => kind.group_resource().into(),
         };
-        Resource { kind, collection, structural: OnceLock::new() }
+        Resource { kind, collection, structural: OnceLock::new(), has_defaults: OnceLock::new() }
     }
 
     /// The structural schema of a custom kind, compiled at first use.
     pub(crate) fn structural(&self) -> Option<&Structural> {
         self.structural.get_or_init(|| self.kind.schema.as_ref().map(Structural::compile)).as_ref()
+    }
+
+    /// Returns true if a stored object may lack defaults: its kind was defined anew after it was written.
+    pub(crate) fn lacks_defaults(&self, entry: &Entry<Object>) -> bool {
+        let has_defaults = || self.kind.schema.as_ref().is_some_and(|schema| schema::has_defaults(schema));
+        entry.revision < self.kind.defined && *self.has_defaults.get_or_init(has_defaults)
+    }
+
+    /// A stored object in the version of this kind, with the defaults of its schema.
+    pub(crate) fn shown(&self, entry: &Entry<Object>) -> Result<Value, Failure> {
+        let mut object = convert::from_storage(&self.kind, entry.value.value())?;
+        if self.lacks_defaults(entry)
+            && let Some(structural) = self.structural()
+        {
+            structural.default(&mut object);
+        }
+        Ok(object)
+    }
+
+    /// Returns true if a stored object is shown as it is stored.
+    pub(crate) fn shows_stored(&self, entry: &Entry<Object>) -> bool {
+        convert::is_storage_version(&self.kind) && !self.lacks_defaults(entry)
     }
 
     /// Returns true if this is the built-in kind of that group and plural.

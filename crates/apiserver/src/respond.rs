@@ -47,10 +47,10 @@ pub(crate) fn success(call: &Call, name: &str, uid: &str) -> Response {
 
 /// A stored object in the version and form of the request.
 pub(crate) fn entry(call: &Call, code: StatusCode, entry: &Arc<Entry<Object>>) -> Result<Response, Failure> {
-    if call.form == Form::Json && convert::is_storage_version(call.kind()) {
+    if call.form == Form::Json && call.resource.shows_stored(entry) {
         return Ok(json_bytes(code, entry.value.json().clone()));
     }
-    object(call, code, convert::from_storage(call.kind(), entry.value.value())?)
+    object(call, code, call.resource.shown(entry)?)
 }
 
 /// An object that is already in the version of the request, in the requested form.
@@ -70,10 +70,12 @@ pub(crate) fn list(
     metadata: Map<String, Value>,
 ) -> Result<Response, Failure> {
     let kind = call.kind();
-    if call.form == Form::Json && convert::is_storage_version(kind) {
+    let shows_stored =
+        convert::is_storage_version(kind) && entries.iter().all(|entry| call.resource.shows_stored(entry));
+    if call.form == Form::Json && shows_stored {
         return Ok(json_bytes(StatusCode::OK, joined(call, entries, &metadata)));
     }
-    let objects = entries.iter().map(|entry| convert::from_storage(kind, entry.value.value()));
+    let objects = entries.iter().map(|entry| call.resource.shown(entry));
     let objects: Vec<Value> = objects.collect::<Result<_, _>>()?;
     match call.form {
         Form::Table => {

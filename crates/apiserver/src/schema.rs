@@ -82,6 +82,15 @@ fn collect_patterns(schema: &Value, patterns: &mut HashMap<String, Regex>) {
     }
 }
 
+/// Returns true if a schema has a default anywhere.
+pub(crate) fn has_defaults(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => map.contains_key("default") || map.values().any(has_defaults),
+        Value::Array(list) => list.iter().any(has_defaults),
+        _ => false,
+    }
+}
+
 /// Returns true if a schema sets a flag.
 fn flag(schema: &Value, name: &str) -> bool {
     schema.get(name) == Some(&Value::Bool(true))

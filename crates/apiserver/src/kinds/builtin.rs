@@ -185,6 +185,7 @@ fn kind(row: &Row) -> Kind {
         }),
         selectable_fields: Vec::new(),
         view_of: (group == "events.k8s.io").then(|| (String::new(), "events".into())),
+        defined: 0,
     }
 }
 

@@ -17,7 +17,6 @@ use tokio::time::Instant;
 use crate::accept::Form;
 use crate::bounds::Place;
 use crate::call::Call;
-use crate::convert;
 use crate::failure::{Cause, Failure};
 use crate::filter::Filter;
 use crate::object::{Object, encode, set_revision};
@@ -220,15 +219,17 @@ impl Stream {
 
     /// Writes one line. `revision` replaces that of the object.
     fn write(&mut self, text: &mut Vec<u8>, what: &str, entry: &Entry<Object>, revision: Option<u64>) {
-        let kind = self.call.kind();
-        if self.call.form == Form::Json && convert::is_storage_version(kind) && revision.is_none() {
+        let resource = &self.call.resource;
+        if self.call.form == Form::Json && resource.shows_stored(entry) && revision.is_none() {
             return line(text, what, entry.value.json());
         }
-        let mut object = entry.value.value();
-        if let Some(revision) = revision {
-            set_revision(&mut object, revision);
-        }
-        match convert::from_storage(kind, object).and_then(|object| self.shape(object)) {
+        let object = resource.shown(entry).and_then(|mut object| {
+            if let Some(revision) = revision {
+                set_revision(&mut object, revision);
+            }
+            self.shape(object)
+        });
+        match object {
             Ok(object) => line(text, what, &encode(&object).0),
             Err(failure) => self.failed = Some(failure),
         }

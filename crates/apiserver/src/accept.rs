@@ -3,6 +3,7 @@
 use http::{HeaderMap, header};
 
 use crate::failure::Failure;
+use crate::protobuf;
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,8 @@ fn of_range(range: &str) -> Option<Form> {
             Some(Form::Metadata)
         }
         ("application/yaml", None) => Some(Form::Yaml),
+        // Clients of Protobuf decode by the type of the answer, and all of them read JSON.
+        _ if shape.is_none() && media == protobuf::MEDIA_TYPE => Some(Form::Json),
         _ => None,
     }
 }
@@ -70,7 +73,8 @@ mod tests {
         assert_eq!(of("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"), Some(Form::Metadata));
         assert_eq!(of("*/*"), Some(Form::Json));
         assert_eq!(of("application/yaml"), Some(Form::Yaml));
-        assert_eq!(of("application/vnd.kubernetes.protobuf"), None);
+        assert_eq!(of("application/vnd.kubernetes.protobuf"), Some(Form::Json));
+        assert_eq!(of("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io"), None);
         assert_eq!(of("text/html"), None);
     }
 }

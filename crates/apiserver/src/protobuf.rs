@@ -1,7 +1,8 @@
 //! Bodies in Kubernetes' Protobuf envelope, read as the JSON object that they stand for.
 //!
 //! kubectl and client-go send built-in kinds this way and do not fall back to JSON when it is refused. The messages are
-//! data (`protobuf/messages.txt`). Nothing is ever written in Protobuf: every such client reads JSON answers.
+//! data (`protobuf/messages.txt`). Nothing is ever written in Protobuf: every such client reads JSON answers, also one
+//! that accepts only Protobuf.
 
 mod messages;
 mod wire;
@@ -222,8 +223,9 @@ fn special(name: &str, bytes: &[u8], path: &str, depth: usize) -> Result<Value, 
         "IntOrString" if number(1)? == 0 => number(2)?.into(),
         "IntOrString" => text(3)?.into(),
         "Time" | "MicroTime" if bytes.is_empty() => Value::Null,
-        "Time" => time(number(1)?, 0, path)?,
-        "MicroTime" => time(number(1)?, number(2)?, path)?,
+        "Time" => time(number(1)?, 0, path)?.to_string().into(),
+        // Go refuses one without its six digits.
+        "MicroTime" => format!("{:.6}", time(number(1)?, number(2)?, path)?).into(),
         "Duration" => format!("{:#}", SignedDuration::from_nanos(number(1)?)).replace(' ', "").into(),
         "FieldsV1" | "RawExtension" | "JSON" => {
             let raw = match first(bytes, 1, path)? {
@@ -244,12 +246,9 @@ fn special(name: &str, bytes: &[u8], path: &str, depth: usize) -> Result<Value, 
     })
 }
 
-/// A time as JSON writes it: whole seconds, or with six digits if it has nanoseconds to show.
-fn time(seconds: i64, nanos: i64, path: &str) -> Result<Value, DecodeError> {
-    let out_of_range = |_| at(path, "a time out of range");
+fn time(seconds: i64, nanos: i64, path: &str) -> Result<Timestamp, DecodeError> {
     let nanos = i32::try_from(nanos).map_err(|_| at(path, "a time out of range"))?;
-    let time = Timestamp::new(seconds, nanos).map_err(out_of_range)?;
-    Ok(if nanos == 0 { time.to_string() } else { format!("{time:.6}") }.into())
+    Timestamp::new(seconds, nanos).map_err(|_| at(path, "a time out of range"))
 }
 
 #[cfg(test)]

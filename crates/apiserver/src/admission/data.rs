@@ -7,7 +7,8 @@ use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
 
-/// Checks the keys. Those that were stored before the rule existed stay until they are removed.
+/// Checks the keys, and that an immutable object stays as it is. Keys that were stored before the rule existed stay until
+/// they are removed.
 pub(crate) fn check(kind: &Kind, old: Option<&Value>, object: &Value) -> Result<(), Failure> {
     let mut causes = Vec::new();
     for field in ["data", "binaryData"] {
@@ -22,5 +23,45 @@ pub(crate) fn check(kind: &Kind, old: Option<&Value>, object: &Value) -> Result<
             }
         }
     }
+    causes.extend(old.into_iter().flat_map(|old| changed(old, object)));
     if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
+}
+
+/// Changes that an immutable object does not allow.
+fn changed(old: &Value, object: &Value) -> Vec<Cause> {
+    if old["immutable"] != true {
+        return Vec::new();
+    }
+    let is_empty = |data: &Value| data.as_object().is_none_or(serde_json::Map::is_empty);
+    let differs =
+        |field: &str| old[field] != object[field] && !(is_empty(&old[field]) && is_empty(&object[field]));
+    let set = |field: &str| Cause::forbidden(field, "field is immutable when `immutable` is set");
+    let mut causes = Vec::new();
+    if object["immutable"] != true {
+        causes.push(set("immutable"));
+    }
+    causes.extend(["data", "binaryData"].into_iter().filter(|field| differs(field)).map(set));
+    causes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn immutable_data_and_its_mark_cannot_change() {
+        let old = json!({"immutable": true, "data": {"a": "b"}});
+        let fields =
+            |new: Value| changed(&old, &new).into_iter().map(|cause| cause.field).collect::<Vec<_>>();
+        assert_eq!(fields(json!({"immutable": true, "data": {"a": "b"}, "binaryData": {}})), [""; 0]);
+        assert_eq!(fields(json!({"immutable": true, "data": {"a": "c"}})), ["data"]);
+        assert_eq!(fields(json!({"data": {"a": "b"}})), ["immutable"]);
+        assert_eq!(
+            fields(json!({"immutable": true, "data": {"a": "b"}, "binaryData": {"c": ""}})),
+            ["binaryData"]
+        );
+        assert!(changed(&json!({"data": {"a": "b"}}), &json!({})).is_empty());
+    }
 }

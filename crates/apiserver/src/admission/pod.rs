@@ -12,12 +12,16 @@ use crate::kinds::Kind;
 use crate::meta;
 use crate::quota::limits;
 
+/// Collection of the RuntimeClasses.
+const RUNTIME_CLASSES: &str = "runtimeclasses.node.k8s.io";
+
 pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
     template_defaults(&mut object["spec"]);
     let causes = check::spec(&object["spec"], "spec", Place::Pod);
     if !causes.is_empty() {
         return Err(Failure::invalid(kind, meta::text(object, "name"), causes));
     }
+    known_class(core, kind, object)?;
     let spec = &mut object["spec"];
     default(spec, "enableServiceLinks", true);
     default(spec, "serviceAccountName", "default");
@@ -39,6 +43,17 @@ pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(),
     }
     object["status"] = status;
     Ok(())
+}
+
+/// Refuses a Pod of a RuntimeClass that does not exist.
+fn known_class(core: &Core, kind: &Kind, pod: &Value) -> Result<(), Failure> {
+    match pod["spec"]["runtimeClassName"].as_str() {
+        Some(class) if core.read(RUNTIME_CLASSES, class).is_none() => {
+            let why = format!("pod rejected: RuntimeClass \"{class}\" not found");
+            Err(Failure::forbidden(kind, meta::text(pod, "name"), &why, Vec::new()))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {

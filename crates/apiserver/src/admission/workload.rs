@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::pod::check::Place;
 use super::{default, items, map};
+use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
@@ -21,6 +22,18 @@ pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
     let mut causes = check(kind, object);
     causes.extend(check_template(kind, object));
     if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
+}
+
+/// Warns about kinds that are stored and have no controller here.
+pub(crate) fn warn(call: &Call) {
+    let kind = call.kind();
+    if matches!((kind.group.as_str(), kind.plural.as_str()), ("batch", _) | ("apps", "daemonsets")) {
+        call.warn(format!(
+            "hutch up runs no {}: the object is stored, and no Pod is created for it; \
+             use a Pod with restartPolicy Never, or a SandboxClaim",
+            kind.plural
+        ));
+    }
 }
 
 pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {

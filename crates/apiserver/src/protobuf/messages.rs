@@ -36,6 +36,9 @@ impl Message {
     }
 }
 
+/// Kind of the body of a delete.
+const DELETE_OPTIONS: &str = "DeleteOptions";
+
 static TEXT: &str = include_str!("messages.txt");
 
 #[derive(Default)]
@@ -76,8 +79,10 @@ fn field(word: &'static str) -> Option<Field> {
     Some(Field { number, name, kind, is_list, is_map, leave_out_zero })
 }
 
-/// The message of a kind.
+/// The message of a kind. As in Kubernetes, every group has `DeleteOptions`: clients send those of the group that they
+/// delete from.
 pub(super) fn root(api_version: &str, kind: &str) -> Option<&'static Message> {
+    let api_version = if kind == DELETE_OPTIONS { "v1" } else { api_version };
     message(TABLE.roots.get(&(api_version, kind))?)
 }
 

@@ -86,3 +86,18 @@ fn schemas_nested_without_end_are_refused() {
     let error = message(&schema, shape, "", 0).expect_err("an error");
     assert!(error.to_string().ends_with("messages are nested too deeply"), "{error}");
 }
+
+#[test]
+fn delete_options_of_every_group_are_read() {
+    for group in ["v1", "apps/v1", "coordination.k8s.io/v1", "example.com/v1"] {
+        let read = decode(&envelope(group, "DeleteOptions", &[8, 5])).expect("a body");
+        assert_eq!(read, json!({"apiVersion": group, "kind": "DeleteOptions", "gracePeriodSeconds": 5}));
+    }
+}
+
+#[test]
+fn micro_time_on_a_whole_second_has_six_digits() {
+    // `spec` (2) with `renewTime` (4) of 15 seconds after the epoch.
+    let lease = envelope("coordination.k8s.io/v1", "Lease", &[18, 4, 34, 2, 8, 15]);
+    assert_eq!(decode(&lease).expect("a body")["spec"]["renewTime"], "1970-01-01T00:00:15.000000Z");
+}

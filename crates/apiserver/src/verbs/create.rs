@@ -84,6 +84,7 @@ pub(crate) async fn insert(
     admission::policy::check_use(call, None, &stored)?;
     admission::owner::check(call, None, &stored)?;
     admission::policy::warn(call, &stored);
+    admission::workload::warn(call);
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
         return dry(call, stored);

@@ -71,7 +71,11 @@ pub(crate) async fn modify(
         let pinned = preconditions(kind, &current, &wanted)?;
         let mut next = settle(call, part, &current, wanted)?;
         let subresource = if part == Part::Status { "status" } else { "" };
-        ownership::record(call, ownership, subresource, Some(&current), &mut next);
+        // Admission completes built-in kinds: fields that a client left out are compared with their defaults.
+        let completed = part == Part::Main && !kind.is_custom() && convert::is_storage_version(kind);
+        if !completed {
+            ownership::record(call, ownership, subresource, Some(&current), &mut next);
+        }
         let mut next = convert::to_storage(kind, next)?;
         if part == Part::Main {
             admission::creator::keep(call, &stored, &mut next)?;
@@ -81,6 +85,10 @@ pub(crate) async fn modify(
             quota::check_change(&call.core, kind, &stored, &next)?;
         }
         admission::owner::check(call, Some(&stored), &next)?;
+        if completed {
+            count_generation(kind, &stored, &mut next);
+            ownership::record(call, ownership, subresource, Some(&stored), &mut next);
+        }
         if is_over(&next) {
             match remove(call, &key, &entry, next, dry_run).await {
                 Err(Error::Conflict { .. }) if !pinned => continue,
@@ -194,11 +202,18 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
     };
     guard_metadata(kind, current, &mut next)?;
     check(call, &mut next, Some(current))?;
-    if part == Part::Main && spec_changed(kind, current, &next) {
+    if part == Part::Main && kind.is_custom() {
+        count_generation(kind, current, &mut next);
+    }
+    Ok(next)
+}
+
+/// Raises the generation of an object whose spec changes.
+fn count_generation(kind: &Kind, current: &Value, next: &mut Value) {
+    if spec_changed(kind, current, next) {
         let generation = current["metadata"]["generation"].as_i64().unwrap_or(0);
         next["metadata"]["generation"] = (generation + 1).into();
     }
-    Ok(next)
 }
 
 /// The current object with the status that was written. Built-in kinds take labels and annotations along.

@@ -124,7 +124,7 @@ async fn bodies_of_all_kinds_and_their_faults() {
     assert!(status["message"].as_str().unwrap().contains("line"), "{status}");
     let (code, status) = typed(&app, "POST", CONFIG_MAPS, "text/plain", "x").await;
     assert_eq!((code.as_u16(), &status["reason"]), (415, &json!("UnsupportedMediaType")));
-    let (code, _) = get_as(&app, PODS, "application/vnd.kubernetes.protobuf").await;
+    let (code, _) = get_as(&app, PODS, "text/html").await;
     assert_eq!(code, 406);
     let big = format!("{{\"a\":\"{}\"}}", "x".repeat(BODY_BYTES));
     let (code, status) = call(&app, "POST", CONFIG_MAPS, &big).await;
@@ -132,6 +132,13 @@ async fn bodies_of_all_kinds_and_their_faults() {
     let (code, status) = call(&app, "POST", CONFIG_MAPS, "{\"a\":").await;
     assert_eq!(code, 400);
     assert!(status["message"].as_str().unwrap().contains("line 1 column"), "{status}");
+}
+
+#[tokio::test]
+async fn client_that_accepts_only_protobuf_gets_json() {
+    let app = app().await;
+    let (code, list) = get_as(&app, PODS, "application/vnd.kubernetes.protobuf").await;
+    assert_eq!((code.as_u16(), &list["kind"]), (200, &json!("PodList")));
 }
 
 #[tokio::test]

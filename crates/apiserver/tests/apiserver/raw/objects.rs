@@ -162,3 +162,99 @@ async fn server_side_apply_owns_and_conflicts() {
     let (code, _) = typed(&app, "PATCH", &format!("{CONFIG_MAPS}/a"), apply, &other).await;
     assert_eq!(code, 422);
 }
+
+#[tokio::test]
+async fn update_without_defaulted_fields_changes_nothing() {
+    let app = app().await;
+    let path = "/apis/apps/v1/namespaces/default/statefulsets";
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "replicas": 0,
+                 "template": {"metadata": {"labels": {"a": "b"}},
+                              "spec": {"containers": [{"name": "c", "image": "hutch/host"}]}},
+                 "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {
+                     "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}]},
+    });
+    let (code, made) = call(&app, "POST", path, &set.to_string()).await;
+    assert_eq!(code, 201, "{made}");
+    let (code, same) = call(&app, "PUT", &format!("{path}/s"), &set.to_string()).await;
+    assert_eq!(code, 200, "{same}");
+    assert_eq!(same["metadata"], made["metadata"]);
+}
+
+#[tokio::test]
+async fn immutable_config_map_keeps_its_data() {
+    let app = app().await;
+    let map = json!({"metadata": {"name": "m"}, "immutable": true, "data": {"a": "b"}});
+    assert_eq!(call(&app, "POST", CONFIG_MAPS, &map.to_string()).await.0, 201);
+    let patch = async |patch: Value| {
+        let path = format!("{CONFIG_MAPS}/m");
+        typed(&app, "PATCH", &path, "application/merge-patch+json", &patch.to_string()).await
+    };
+    let (code, status) = patch(json!({"data": {"a": "c"}})).await;
+    assert_eq!(
+        (code.as_u16(), status["message"].as_str().unwrap()),
+        (422, "ConfigMap \"m\" is invalid: data: Forbidden: field is immutable when `immutable` is set")
+    );
+    assert_eq!(patch(json!({"metadata": {"labels": {"a": "b"}}})).await.0, 200);
+}
+
+#[tokio::test]
+async fn pod_of_an_unknown_runtime_class_is_forbidden() {
+    let app = app().await;
+    let pod = json!({
+        "metadata": {"name": "p"},
+        "spec": {"runtimeClassName": "kata", "containers": [{"name": "c", "image": "hutch/host"}]},
+    });
+    let (code, status) = call(&app, "POST", PODS, &pod.to_string()).await;
+    let message = "pods \"p\" is forbidden: pod rejected: RuntimeClass \"kata\" not found";
+    assert_eq!((code.as_u16(), status["message"].as_str().unwrap()), (403, message));
+    let class = json!({"metadata": {"name": "kata"}, "handler": "hutch"}).to_string();
+    assert_eq!(call(&app, "POST", "/apis/node.k8s.io/v1/runtimeclasses", &class).await.0, 201);
+    assert_eq!(call(&app, "POST", PODS, &pod.to_string()).await.0, 201);
+}
+
+#[tokio::test]
+async fn defaults_of_a_later_definition_are_shown() {
+    let app = app().await;
+    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let mut definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+                 "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                     "type": "object", "properties": {"spec": {"type": "object", "properties": {
+                         "n": {"type": "integer"}}}}}}}]},
+    });
+    assert_eq!(call(&app, "POST", crds, &definition.to_string()).await.0, 201);
+    let path = "/apis/example.com/v1/namespaces/default/things";
+    let thing =
+        json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "x"}, "spec": {}});
+    let (_, made) = call(&app, "POST", path, &thing.to_string()).await;
+    let version = &mut definition["spec"]["versions"][0];
+    version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["n"]["default"] = 3.into();
+    let patch = json!({"spec": {"versions": [version]}}).to_string();
+    let name = format!("{crds}/things.example.com");
+    assert_eq!(typed(&app, "PATCH", &name, "application/merge-patch+json", &patch).await.0, 200);
+    let (_, one) = call(&app, "GET", &format!("{path}/x"), "").await;
+    assert_eq!((&one["spec"], &one["metadata"]), (&json!({"n": 3}), &made["metadata"]));
+    assert_eq!(call(&app, "GET", path, "").await.1["items"][0]["spec"], json!({"n": 3}));
+    let mut events = Events::of(&app, &format!("{path}?watch=1"), "").await;
+    assert_eq!(events.next().await["object"]["spec"], json!({"n": 3}));
+}
+
+#[tokio::test]
+async fn kind_without_a_controller_is_created_with_a_warning() {
+    let app = app().await;
+    let job = json!({
+        "metadata": {"name": "j"},
+        "spec": {"template": {"spec": {"restartPolicy": "Never",
+                                       "containers": [{"name": "c", "image": "hutch/host"}]}}},
+    });
+    let request =
+        Request::post("/apis/batch/v1/namespaces/default/jobs").header("content-type", "application/json");
+    let response = send(&app, request.body(Body::from(job.to_string())).unwrap()).await;
+    assert_eq!(response.status(), 201);
+    let warning = response.headers()["warning"].to_str().unwrap().to_owned();
+    assert!(warning.contains("hutch up runs no jobs"), "{warning}");
+}

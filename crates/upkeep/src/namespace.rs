@@ -1,13 +1,17 @@
 //! Namespaces: what every one of them holds, and how one is emptied when it is deleted.
 
+mod conditions;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use conditions::Rest;
 use hutch_api::Read;
 use hutch_reconcile::controller::Controller;
 use hutch_reconcile::key::Key;
 use hutch_reconcile::outcome::Outcome;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
@@ -69,14 +73,31 @@ async fn reconcile(Key { name, .. }: Key, context: Arc<Context>) -> Result<Outco
     if !holds(&namespace) {
         return Ok(Outcome::Settled);
     }
-    if empty(&context, &name).await? > 0 {
+    let (left, rest) = empty(&context, &name).await?;
+    let namespaces: Api<Namespace> = Api::all(context.client().clone());
+    report(&namespaces, &namespace, &rest).await?;
+    if left > 0 {
         return Ok(Outcome::Again(EMPTYING));
     }
-    let namespaces: Api<Namespace> = Api::all(context.client().clone());
     let released = without_finalizer(namespace);
     let answer = namespaces.replace_subresource("finalize", &name, &PostParams::default(), &released).await;
     gone_is_fine(answer).map_err(Error::write(format!("Namespace {name}")))?;
     Ok(Outcome::Settled)
+}
+
+/// Writes the conditions of a deletion where they have changed.
+async fn report(api: &Api<Namespace>, namespace: &Namespace, rest: &Rest) -> Result<(), Error> {
+    let before =
+        namespace.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let conditions = conditions::conditions(rest, before, Timestamp::now());
+    // One without such objects is gone soon.
+    if conditions == before || (before.is_empty() && rest.is_empty()) {
+        return Ok(());
+    }
+    let name = namespace.name_any();
+    let patch = Patch::Merge(json!({"status": {"conditions": conditions}}));
+    let answer = api.patch_status(&name, &PatchParams::default(), &patch).await;
+    gone_is_fine(answer).map_err(Error::write(format!("status of Namespace {name}")))
 }
 
 fn holds(namespace: &Namespace) -> bool {
@@ -91,23 +112,26 @@ fn without_finalizer(mut namespace: Namespace) -> Namespace {
     namespace
 }
 
-/// Deletes everything in a Namespace; returns how many objects are still there.
-async fn empty(context: &Context, name: &str) -> Result<usize, Error> {
+/// Deletes everything in a Namespace; returns how many objects there were, and those of them that were being deleted
+/// before.
+async fn empty(context: &Context, name: &str) -> Result<(usize, Rest), Error> {
     let kinds = Arc::clone(&context.kinds.borrow());
-    let mut left = 0;
+    let (mut left, mut rest) = (0, Rest::default());
     for kind in kinds.preferred.iter().chain(&kinds.events).filter(|kind| kind.namespaced) {
         let api = kind.api(context.client(), Some(name));
         let what = || format!("{} in Namespace {name}", kind.resource.plural);
         let objects = api.list_metadata(&ListParams::default()).await.map_err(Error::read(what()))?;
         for object in objects.items {
             left += 1;
-            if object.metadata.deletion_timestamp.is_none() {
+            if object.metadata.deletion_timestamp.is_some() {
+                rest.add(&kind.resource, object.finalizers());
+            } else {
                 let answer = api.delete(&object.name_any(), &DeleteParams::background()).await;
                 gone_is_fine(answer).map_err(Error::write(what()))?;
             }
         }
     }
-    Ok(left)
+    Ok((left, rest))
 }
 
 async fn give_account(context: &Context, namespace: &str) -> Result<(), Error> {

@@ -244,7 +244,17 @@ async fn a_namespace_is_furnished_and_emptied() {
     create(&maps, json!({"metadata": {"name": "m", "finalizers": ["example.com/held"]}})).await;
     namespaces.delete("n", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(CALM).await;
-    assert!(namespaces.get_opt("n").await.unwrap().is_some(), "it is not empty");
+    let held = namespaces.get("n").await.unwrap();
+    let conditions = held.status.unwrap().conditions.unwrap();
+    let message = |kind: &str| conditions.iter().find(|c| c.type_ == kind).unwrap().message.clone().unwrap();
+    assert_eq!(
+        message("NamespaceContentRemaining"),
+        "Some resources are remaining: configmaps. has 1 resource instances"
+    );
+    assert_eq!(
+        message("NamespaceFinalizersRemaining"),
+        "Some content in the namespace has finalizers remaining: example.com/held in 1 resource instances"
+    );
     let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     maps.patch("m", &PatchParams::default(), &release).await.unwrap();
     gone(&namespaces, "n").await;

@@ -117,7 +117,7 @@ pub(crate) async fn watch(node: Arc<Shared>) {
         let shortage = room.shortage();
         if node.set_disk_pressure(shortage.is_some()) != shortage.is_some() {
             tracing::warn!(pressure = shortage.is_some(), ?room, "disk pressure changed");
-            register::report_disk_pressure(&node).await;
+            register::report_conditions(&node).await;
         }
         if let Some(shortage) = shortage {
             relieve(&node, shortage).await;

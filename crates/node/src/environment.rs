@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, Pod, Secret};
+use hutch_api::quantity;
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, Pod, ResourceFieldSelector, Secret};
 
+use crate::capacity::Amount;
 use crate::config::DefaultLimits;
 use crate::limits;
 
@@ -25,6 +27,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) host_ip: &'a str,
     pub(crate) node_name: &'a str,
     pub(crate) defaults: DefaultLimits,
+    /// What Pods may request from the node.
+    pub(crate) allocatable: Amount,
 }
 
 /// Names of the ConfigMaps and Secrets that a container's environment needs.
@@ -134,7 +138,7 @@ fn value_of(
         return field_value(&field.field_path, facts).map(Some);
     }
     if let Some(resource) = &source.resource_field_ref {
-        return resource_value(&resource.resource, container, facts).map(Some);
+        return resource_value(resource, container, facts).map(Some);
     }
     if let Some(key) = &source.config_map_key_ref {
         let map = found.config_maps.get(&key.name);
@@ -205,21 +209,29 @@ fn listed(map: Option<&BTreeMap<String, String>>) -> String {
     lines.join("\n")
 }
 
-/// Returns the value of the downward API for a limit or request of a container.
-pub(crate) fn resource_value(name: &str, container: &Container, facts: &Facts<'_>) -> Result<String, String> {
+/// Returns the value of the downward API for a limit or request of a container. A limit that is not set is what the node
+/// has.
+pub(crate) fn resource_value(
+    field: &ResourceFieldSelector,
+    container: &Container,
+    facts: &Facts<'_>,
+) -> Result<String, String> {
+    let name = field.resource.as_str();
     let limits = limits::of(container, &facts.defaults)?;
     let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-    let value = match name {
-        "limits.cpu" => limits.cpu_millis.map(|millis| millis.div_ceil(1000)),
-        "limits.memory" => limits.memory_bytes,
-        "requests.cpu" => requests
-            .and_then(|r| r.get("cpu"))
-            .and_then(hutch_api::quantity::millis)
-            .map(|millis| millis.div_ceil(1000)),
-        "requests.memory" => requests.and_then(|r| r.get("memory")).and_then(hutch_api::quantity::units),
+    let requested = |name: &str| requests.and_then(|requests| requests.get(name));
+    let (value, unit) = match name {
+        "limits.cpu" => (limits.cpu_millis.unwrap_or(facts.allocatable.cpu_millis), 1000),
+        "limits.memory" => (limits.memory_bytes.unwrap_or(facts.allocatable.memory_bytes), 1),
+        "requests.cpu" => (requested("cpu").and_then(quantity::millis).unwrap_or(0), 1000),
+        "requests.memory" => (requested("memory").and_then(quantity::units).unwrap_or(0), 1),
         _ => return Err(format!("{name:?} is no resource to refer to")),
     };
-    Ok(value.unwrap_or(0).to_string())
+    let divisor = field.divisor.as_ref().and_then(|divisor| match unit {
+        1 => quantity::units(divisor),
+        _ => quantity::millis(divisor),
+    });
+    Ok(value.div_ceil(divisor.filter(|divisor| *divisor > 0).unwrap_or(unit)).to_string())
 }
 
 /// Replaces `$(NAME)`; `$$(NAME)` is the text `$(NAME)`, and what is not known stays as it is.
@@ -274,6 +286,7 @@ pub(crate) fn command_line(
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{ConfigMapKeySelector, EnvVarSource, ObjectFieldSelector};
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
     use super::*;
 
@@ -309,6 +322,7 @@ mod tests {
             host_ip: "127.0.0.1",
             node_name: "hutch",
             defaults: DefaultLimits::default(),
+            allocatable: Amount { cpu_millis: 2000, memory_bytes: 4 << 30 },
         };
         let from =
             |source: EnvVarSource| EnvVar { name: "F".into(), value_from: Some(source), ..EnvVar::default() };
@@ -342,6 +356,29 @@ mod tests {
         assert!(resolve(field("status.nothing")).unwrap_err().contains("status.nothing"));
         assert!(resolve(key(None)).unwrap_err().contains("\"m\" not found"));
         assert!(!resolve(key(Some(true))).unwrap().contains_key("F"));
+    }
+
+    #[test]
+    fn limit_that_is_not_set_is_what_the_node_has() {
+        let pod = Pod::default();
+        let facts = Facts {
+            pod: &pod,
+            pod_ip: "10.89.0.1",
+            host_ip: "127.0.0.1",
+            node_name: "hutch",
+            defaults: DefaultLimits { memory_bytes: None, ..DefaultLimits::default() },
+            allocatable: Amount { cpu_millis: 2000, memory_bytes: 4 << 30 },
+        };
+        let value = |resource: &str, divisor: Option<&str>| {
+            let divisor = divisor.map(|text| Quantity(text.into()));
+            let field = ResourceFieldSelector { resource: resource.into(), divisor, container_name: None };
+            resource_value(&field, &Container::default(), &facts).unwrap()
+        };
+        assert_eq!(value("limits.cpu", None), "2");
+        assert_eq!(value("limits.cpu", Some("1m")), "2000");
+        assert_eq!(value("limits.memory", None), (4_u64 << 30).to_string());
+        assert_eq!(value("limits.memory", Some("1Gi")), "4");
+        assert_eq!(value("requests.cpu", Some("0")), "0");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod addresses;
 mod admission;
 mod blueprint;
+mod capacity;
 mod claims;
 mod config;
 mod container;

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
+use crate::capacity::{Amount, Capacity};
 use crate::config::{Config, Egress};
 use crate::events::Events;
 use crate::places::{Places, older_memory};
@@ -70,6 +71,7 @@ impl Node {
             released: Notify::new(),
             launcher,
             addresses: Mutex::new(addresses),
+            capacity: Capacity::new(Amount::of_machine()),
             id_ranges: IdRanges::open(seed)?,
             live: Mutex::default(),
             disk_pressure: AtomicBool::new(false),
@@ -82,7 +84,9 @@ impl Node {
         // The first Pod should not wait until the built-in image is written. A Pod that needs it reports a failure.
         let images = shared.images.clone();
         tokio::task::spawn_blocking(move || drop(images.resolve("hutch/host")));
-        register::node(&shared).await?;
+        // Before Pods are accepted, which may name the classes.
+        let (registered, ()) = tokio::join!(register::node(&shared), register::runtime_classes(&shared));
+        registered?;
         tokio::spawn(register::keep(shared.clone()));
         tokio::spawn(claims::provision(shared.clone()));
         tokio::spawn(claims::take_away(shared.clone()));

@@ -2,16 +2,18 @@
 
 use hutch_api::architecture;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::capacity::{Amount, memory_field};
 use crate::shared::{HOST_IP, Shared};
 use crate::{Error, claims};
 
@@ -19,6 +21,12 @@ use crate::{Error, claims};
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// After so many seconds without renewal others may call the node dead.
 const LEASE_SECONDS: i32 = 40;
+/// How often conditions are written that have not changed, as a kubelet does.
+const HEARTBEAT: Duration = Duration::from_secs(300);
+/// With less memory available the node is under pressure, as a kubelet has it.
+const LEAST_MEMORY_BYTES: u64 = 100 << 20;
+/// The node is under pressure when less than one in so many processes can still begin.
+const LEAST_PIDS_PART: u64 = 20;
 /// Where leases of nodes are.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// Most Pods at once: each has an id range and some processes, and the kernel has 32768 of those by default.
@@ -45,8 +53,8 @@ pub(crate) async fn node(node: &Shared) -> Result<(), Error> {
     report(node, &api).await.map_err(Error::api("say that the node is ready"))
 }
 
-/// Writes the condition `DiskPressure` as it is now. A write that fails is made up for by the next change.
-pub(crate) async fn report_disk_pressure(node: &Shared) {
+/// Writes the conditions as they are now. A write that fails is made up for by the next one.
+pub(crate) async fn report_conditions(node: &Shared) {
     if let Err(error) = report(node, &Api::all(node.client.clone())).await {
         tracing::warn!(%error, "failed to write the conditions of the node");
     }
@@ -54,37 +62,86 @@ pub(crate) async fn report_disk_pressure(node: &Shared) {
 
 async fn report(node: &Shared, api: &Api<Node>) -> Result<(), kube::Error> {
     let name = &node.config.node_name;
-    let status = json!({ "status": status(name, node.disk_pressure()) });
+    let before = api.get(name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
+    let conditions = conditions(Pressure::of(node), &before, Timestamp::now());
+    let status = json!({ "status": status(name, node.capacity.total(), &conditions) });
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.map(drop)
 }
 
-fn status(name: &str, disk_pressure: bool) -> Value {
-    let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
-        json!({"type": kind, "status": status, "reason": reason, "message": message,
-               "lastHeartbeatTime": now, "lastTransitionTime": now})
-    };
-    let disk = match disk_pressure {
-        true => condition("DiskPressure", "True", "KubeletHasDiskPressure", "kubelet has disk pressure"),
-        false => {
-            condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+/// Resources of which the machine has too little left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pressure {
+    memory: bool,
+    disk: bool,
+    pids: bool,
+}
+
+impl Pressure {
+    fn of(node: &Shared) -> Pressure {
+        let available = memory_field("MemAvailable:");
+        Pressure {
+            memory: available.is_some_and(|bytes| bytes < LEAST_MEMORY_BYTES),
+            disk: node.disk_pressure(),
+            pids: free_pids().is_some_and(|(free, total)| free < total / LEAST_PIDS_PART),
         }
-    };
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    }
+}
+
+/// Returns how many processes and threads can still begin on the machine, and how many there can be.
+fn free_pids() -> Option<(u64, u64)> {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let total = number("/proc/sys/kernel/pid_max")?.min(number("/proc/sys/kernel/threads-max")?);
+    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
+    let running = load.split(' ').nth(3)?.split_once('/')?.1.parse().ok()?;
+    Some((total.saturating_sub(running), total))
+}
+
+/// Returns the conditions of the node. The time of a transition stays while the status does.
+fn conditions(pressure: Pressure, before: &[NodeCondition], now: Timestamp) -> Vec<NodeCondition> {
+    let (memory, disk, pids) = (pressure.memory, pressure.disk, pressure.pids);
+    let reasons = [
+        ("MemoryPressure", memory, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory"),
+        ("DiskPressure", disk, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure"),
+        ("PIDPressure", pids, "KubeletHasInsufficientPID", "KubeletHasSufficientPID"),
+        ("Ready", true, "KubeletReady", ""),
+    ];
+    let messages = [
+        ("kubelet has insufficient memory available", "kubelet has sufficient memory available"),
+        ("kubelet has disk pressure", "kubelet has no disk pressure"),
+        ("kubelet has insufficient PID available", "kubelet has sufficient PID available"),
+        ("hutch is running Pods", ""),
+    ];
+    let now = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
+    let all =
+        reasons.into_iter().zip(messages).map(|((kind, holds, reason, or_reason), (message, or_message))| {
+            let status = if holds { "True" } else { "False" };
+            let same = before.iter().find(|old| old.type_ == kind && old.status == status);
+            NodeCondition {
+                type_: kind.into(),
+                status: status.into(),
+                reason: Some(if holds { reason } else { or_reason }.into()),
+                message: Some(if holds { message } else { or_message }.into()),
+                last_heartbeat_time: Some(now.clone()),
+                last_transition_time: same
+                    .and_then(|old| old.last_transition_time.clone())
+                    .or(Some(now.clone())),
+            }
+        });
+    all.collect()
+}
+
+fn status(name: &str, total: Amount, conditions: &[NodeCondition]) -> Value {
+    let Amount { cpu_millis, memory_bytes } = total;
     let resources = json!({
-        "cpu": cpus.to_string(), "memory": format!("{}Ki", memory_kib()), "pods": MAX_PODS.to_string(),
+        "cpu": (cpu_millis / 1000).to_string(), "memory": format!("{}Ki", memory_bytes / 1024),
+        "pods": MAX_PODS.to_string(),
     });
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     json!({
         "capacity": resources,
         "allocatable": resources,
         "addresses": [{"type": "InternalIP", "address": HOST_IP}, {"type": "Hostname", "address": name}],
-        "conditions": [
-            condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-            disk,
-            condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-            condition("Ready", "True", "KubeletReady", "hutch is running Pods"),
-        ],
+        "conditions": conditions,
         "nodeInfo": {
             "kernelVersion": read("/proc/sys/kernel/osrelease"), "operatingSystem": "linux",
             "osImage": os_name(), "architecture": hutch_api::architecture(), "machineID": "", "systemUUID": "",
@@ -101,22 +158,21 @@ fn os_name() -> String {
     name.unwrap_or("Linux").trim_matches('"').to_owned()
 }
 
-fn memory_kib() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
-}
-
-/// Announces the runtime classes and keeps the lease, until the node stops.
+/// Keeps the lease and the conditions of the node, until it stops.
 pub(crate) async fn keep(node: Arc<Shared>) {
-    runtime_classes(&node).await;
     claims::announce(&node.client).await;
     let mut renew = tokio::time::interval(RENEW_EVERY);
     renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut reported, mut pressure) = (Instant::now(), Pressure::of(&node));
     loop {
         tokio::select! {
             () = node.shutdown.wait() => return,
             _ = renew.tick() => {}
+        }
+        let current = Pressure::of(&node);
+        if current != pressure || reported.elapsed() >= HEARTBEAT {
+            report_conditions(&node).await;
+            (reported, pressure) = (Instant::now(), current);
         }
         if let Err(error) = renew_lease(&node).await {
             tracing::debug!(%error, "the node's lease was not renewed");
@@ -143,7 +199,7 @@ async fn renew_lease(node: &Shared) -> Result<(), kube::Error> {
 
 /// One object for each class, so that Pods may name it. One that exists already stays as it is, unless its handler
 /// is another: that field cannot change, so the object is made anew.
-async fn runtime_classes(node: &Shared) {
+pub(crate) async fn runtime_classes(node: &Shared) {
     let api: Api<RuntimeClass> = Api::all(node.client.clone());
     for (name, handler) in &node.config.runtime_classes {
         let mut class = RuntimeClass { handler: handler.name().into(), ..RuntimeClass::default() };
@@ -164,5 +220,28 @@ async fn runtime_classes(node: &Shared) {
         if let Err(error) = made {
             tracing::warn!(class = name, %error, "a runtime class was not announced");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heartbeat_keeps_the_time_of_a_transition() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let calm = Pressure { memory: false, disk: false, pids: false };
+        let first = conditions(calm, &[], at(1));
+        let second = conditions(Pressure { memory: true, ..calm }, &first, at(9));
+        let shown = |list: &[NodeCondition]| {
+            let time = |time: &Option<Time>| time.as_ref().unwrap().0.as_second();
+            let row = |c: &NodeCondition| {
+                (c.status == "True", time(&c.last_transition_time), time(&c.last_heartbeat_time))
+            };
+            list.iter().map(row).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&first), [(false, 1, 1), (false, 1, 1), (false, 1, 1), (true, 1, 1)]);
+        assert_eq!(shown(&second), [(true, 9, 9), (false, 1, 9), (false, 1, 9), (true, 1, 9)]);
+        assert_eq!(second[0].reason.as_deref(), Some("KubeletHasInsufficientMemory"));
     }
 }

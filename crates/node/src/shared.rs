@@ -12,6 +12,7 @@ use kube::Client;
 use tokio::sync::{Notify, mpsc};
 
 use crate::addresses::Addresses;
+use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::events::Events;
 use crate::live::Live;
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     /// Launches jails.
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) addresses: Mutex<Addresses>,
+    /// Requests of the Pods here.
+    pub(crate) capacity: Capacity,
     pub(crate) id_ranges: IdRanges,
     pub(crate) live: Mutex<HashMap<String, Arc<Live>>>,
     pub(crate) disk_pressure: AtomicBool,
@@ -95,6 +98,7 @@ impl Shared {
             }
         }
         self.addresses().release(uid);
+        self.capacity.release(uid);
         if let Some(egress) = &self.config.egress {
             egress.end(uid);
         }

@@ -228,7 +228,7 @@ impl Sources<'_> {
                 let named = resource.container_name.as_deref();
                 let container = spec.containers.iter().find(|c| Some(c.name.as_str()) == named);
                 let container = container.ok_or("resourceFieldRef names no container of the Pod")?;
-                environment::resource_value(&resource.resource, container, self.facts)
+                environment::resource_value(resource, container, self.facts)
             }
             (None, None) => Err("a downward API file names no source".into()),
         };

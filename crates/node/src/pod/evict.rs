@@ -14,13 +14,11 @@ use serde_json::json;
 use super::plan::{Phase, RestartPolicy, plan};
 use super::state::{Ended, Life, State};
 use super::status::{Facts, status};
-use super::{Outcome, Worker, prepare, wait_for_end};
+use super::{KILLED, Outcome, Worker, prepare, wait_for_end};
 use crate::live::Live;
 use crate::shared::{HOST_IP, Shared};
 
 const REASON: &str = "Evicted";
-/// Exit code of a container that was killed.
-const KILLED: i32 = 137;
 /// Wait before a write that failed is tried again.
 const WRITE_RETRY: Duration = Duration::from_millis(500);
 
@@ -75,6 +73,7 @@ pub(super) async fn evict(node: &Arc<Shared>, live: &Arc<Live>, status: &PodStat
     tracing::warn!(pod = live.id.name, namespace = live.id.namespace, message, "evicted a pod");
     node.events.warning(&live.pod(), REASON, message);
     live.clear();
+    node.capacity.release(&live.id.uid);
     node.remove_folders(&live.uid).await;
     let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(node.client.clone(), &live.id.namespace);
     let change = json!({"metadata": {"uid": live.id.uid}, "status": status});

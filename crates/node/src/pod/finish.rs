@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
-use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
+use kube::{Api, ResourceExt};
 use rustix::process::Signal;
 use tokio::time::{Instant, timeout_at};
 
+use super::plan::{Phase, RestartPolicy, plan};
 use super::probe::{self, Target};
-use super::{Outcome, Worker, evict};
+use super::{Outcome, Worker, ended_by, evict};
+use crate::admission::Choice;
 use crate::container::Running;
 use crate::live::Live;
 use crate::shared::Shared;
@@ -43,6 +46,9 @@ impl Worker {
         self.sleeper.abort_all();
         self.live.prepare_end().await;
         self.stop_all(grace, matches!(outcome, Outcome::Deleted)).await;
+        if matches!(outcome, Outcome::Deleted) {
+            self.publish_end().await;
+        }
         let (node, live) = (self.node.clone(), self.live.clone());
         let evicted = match &outcome {
             Outcome::Evicted(message) => Some(self.evicted_status(message)),
@@ -62,7 +68,7 @@ impl Worker {
             return;
         }
         let deadline = Instant::now() + grace;
-        let mut endings = Vec::new();
+        let (mut endings, mut ends) = (Vec::new(), Vec::new());
         for index in 0..self.slots.len() {
             self.slots[index].tasks.abort_all();
             let Some(running) = self.slots[index].running.take() else { continue };
@@ -76,6 +82,7 @@ impl Worker {
                     format!("Stopping container {name}"),
                 );
             }
+            ends.push((index, running.ended.clone()));
             let hook = self.containers[index].lifecycle.as_ref().and_then(|l| l.pre_stop.clone());
             let network = self.live.network();
             let target = network.map(|(network, address)| Target {
@@ -88,6 +95,25 @@ impl Worker {
             endings.push(stop(running, hook.zip(target), deadline));
         }
         futures::future::join_all(endings).await;
+        for (index, ended) in ends {
+            let exit = ended.borrow().clone();
+            let ended = ended_by(&self.states[index], exit.as_ref(), None);
+            self.states[index].end(ended);
+        }
+    }
+
+    /// Writes the last status of a Pod whose object stays, because a finalizer holds it.
+    async fn publish_end(&mut self) {
+        if self.live.pod().finalizers().is_empty() || matches!(self.choice, Choice::Embedded(_)) {
+            return;
+        }
+        let mut plan = plan(&self.states, RestartPolicy::Never, Timestamp::now());
+        if !plan.phase.is_final() {
+            plan.phase = Phase::Failed;
+        }
+        self.pod = self.live.pod();
+        self.rewrite_at = None;
+        self.publish(&plan).await;
     }
 }
 

@@ -126,6 +126,7 @@ impl Worker {
             host_ip: HOST_IP,
             node_name: &self.node.config.node_name,
             defaults: self.node.config.defaults,
+            allocatable: self.node.capacity.total(),
         };
         environment::environment(image, &container, &facts, references)
     }

@@ -34,10 +34,15 @@ use crate::shared::Shared;
 use crate::volumes::Prepared;
 use plan::{Plan, RestartPolicy, plan};
 use probe::{Finding, Kind};
-use state::{Ended, Life, State};
+use state::{Ended, Life, Role, State};
 
 /// Maximum queued events of a Pod's containers.
 const HAPPENINGS: usize = 64;
+
+/// Exit code of a container that was killed.
+const KILLED: i32 = 137;
+/// Why a container is killed whose image was changed.
+const CHANGED: &str = "its image was changed";
 
 /// Something that happened to a container in one of its lives.
 struct Happening {
@@ -186,6 +191,9 @@ impl Worker {
             for &index in &plan.stop {
                 self.kill(index, "Completed");
             }
+            if plan.phase.is_final() && !self.anything_runs() {
+                self.node.capacity.release(&self.live.id.uid);
+            }
             self.give_late_env().await;
             self.publish_when_due(&plan).await;
             let wake = self.wake(&plan);
@@ -206,6 +214,7 @@ impl Worker {
             if let Update::Present(pod) = &*self.updates.borrow() {
                 self.pod = pod.clone();
             }
+            self.take_images();
             let frozen = *self.phases.borrow_and_update() == Phase::Frozen;
             self.frozen_since = frozen.then(|| self.frozen_since.unwrap_or_else(Timestamp::now));
         }
@@ -269,23 +278,13 @@ impl Worker {
         let killed_for = slot.killed_for.take();
         let state = &mut self.states[index];
         self.live.ended(&state.name);
-        let code = code_of(&exit.exit);
-        let reason = match (exit.out_of_memory, code) {
-            (true, _) => "OOMKilled",
-            (false, 0) => "Completed",
-            (false, _) => "Error",
-        };
-        let started = match state.life {
-            Life::Running { since } => Some(since),
-            _ => None,
-        };
-        let signal = match exit.exit {
-            hutch_kubelet::Exit::Signal(signal) => Some(signal),
-            _ => None,
-        };
-        let at = Timestamp::now();
-        let reason = reason.to_owned();
-        state.end(Ended { code, signal, reason, message: killed_for.map(Into::into), started, at });
+        let ended = ended_by(state, Some(exit), killed_for);
+        let at = ended.at;
+        state.end(ended);
+        if killed_for == Some(CHANGED) {
+            // Whatever its restart policy: its next life has another image.
+            state.begin_anew(at);
+        }
         let backing_off = plan(&self.states, self.policy, at).backing_off.contains(&index);
         if backing_off {
             let name = self.states[index].name.clone();
@@ -323,6 +322,35 @@ impl Worker {
         }
     }
 
+    /// Takes the images of the Pod's spec, the one field of a container that can change. A container that runs is started
+    /// again with its new image.
+    fn take_images(&mut self) {
+        let Some(spec) = &self.pod.spec else { return };
+        let images: Vec<String> = spec
+            .init_containers
+            .iter()
+            .flatten()
+            .chain(&spec.containers)
+            .map(|container| container.image.clone().unwrap_or_default())
+            .collect();
+        for (index, image) in images.into_iter().enumerate().take(self.states.len()) {
+            let state = &mut self.states[index];
+            if state.image == image {
+                continue;
+            }
+            // An init container that is done is not run again.
+            let again = state.role != Role::Init;
+            state.image.clone_from(&image);
+            self.containers[index].image = Some(image);
+            if self.slots[index].running.is_some() && again {
+                let name = &self.states[index].name;
+                let text = format!("Container {name} definition changed, will be restarted");
+                self.node.events.container(&self.pod, name, false, "Killing", text);
+                self.kill(index, CHANGED);
+            }
+        }
+    }
+
     /// Asks a container to end, and kills it when it does not.
     fn kill(&mut self, index: usize, why: &'static str) {
         let slot = &mut self.slots[index];
@@ -338,6 +366,26 @@ impl Worker {
             running.container.kill();
         });
     }
+}
+
+/// Returns the end of a container. Without an exit, it was killed.
+fn ended_by(state: &State, exit: Option<&MainExit>, killed_for: Option<&str>) -> Ended {
+    let code = exit.map_or(KILLED, |exit| code_of(&exit.exit));
+    let reason = match (exit.is_some_and(|exit| exit.out_of_memory), code) {
+        (true, _) => "OOMKilled",
+        (false, 0) => "Completed",
+        (false, _) => "Error",
+    };
+    let started = match state.life {
+        Life::Running { since } => Some(since),
+        _ => None,
+    };
+    let signal = match exit.map(|exit| &exit.exit) {
+        Some(hutch_kubelet::Exit::Signal(signal)) => Some(*signal),
+        _ => None,
+    };
+    let message = killed_for.map(Into::into);
+    Ended { code, signal, reason: reason.to_owned(), message, started, at: Timestamp::now() }
 }
 
 async fn sleep_until(at: Option<Instant>) {

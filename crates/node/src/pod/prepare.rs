@@ -17,6 +17,7 @@ use super::plan::RestartPolicy;
 use super::state::{Life, Role, State};
 use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
 use crate::admission::{self, Choice, Refusal};
+use crate::capacity;
 use crate::config::Bundle;
 use crate::disk;
 use crate::environment::{self, Facts};
@@ -35,6 +36,9 @@ const POLICIES: Duration = Duration::from_secs(10);
 /// Longest wait.
 const LAST_RETRY: Duration = Duration::from_secs(15);
 
+/// Reason of a Pod for which the node has no room.
+const FAILED_SCHEDULING: &str = "FailedScheduling";
+
 /// The name server of a Pod is its proxy, which answers at any address. The Pod's own settings for DNS have no effect.
 const RESOLV_CONF: &str = "nameserver 198.18.0.1\noptions timeout:1 attempts:1\n";
 
@@ -50,6 +54,8 @@ pub(super) async fn prepare(
         if let Some(outcome) = outcome_of(updates) {
             return Err(outcome);
         }
+        // Before the attempt, so that what is given back meanwhile is not missed.
+        let freed = node.capacity.freed();
         let pod = live.pod();
         let refusal = match attempt(node, live, &pod).await {
             Ok(worker) => return Ok(worker),
@@ -63,6 +69,7 @@ pub(super) async fn prepare(
             () = node.shutdown.wait() => return Err(Outcome::Stopping),
             changed = updates.changed() => if changed.is_err() { return Err(Outcome::Gone) },
             message = live.eviction() => return Err(Outcome::Evicted(message)),
+            () = freed => {}
             () = tokio::time::sleep(retry) => retry = (retry * 2).min(LAST_RETRY),
         }
     }
@@ -85,8 +92,11 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         admission::check(&spec)?;
         if node.disk_pressure() && !disk::is_known(&node.places.pod(&live.uid)) {
             let message = "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }.";
-            return Err(Refusal { reason: "FailedScheduling", message: message.into() });
+            return Err(Refusal { reason: FAILED_SCHEDULING, message: message.into() });
         }
+        let ran_before = pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
+        let room = node.capacity.take(&live.id.uid, capacity::requests(&spec), ran_before);
+        room.map_err(|message| Refusal { reason: FAILED_SCHEDULING, message })?;
     }
     if matches!(choice, Choice::Jail(_)) {
         node.tell_policies(PolicyNews::Starts(live.clone()));
@@ -234,6 +244,7 @@ async fn prepare_volumes(
         host_ip: HOST_IP,
         node_name: &node.config.node_name,
         defaults: node.config.defaults,
+        allocatable: node.capacity.total(),
     };
     let mut prepared = BTreeMap::new();
     let mut claims = Vec::new();
@@ -319,7 +330,10 @@ impl Waiting {
             isolation: None,
             frozen_since: None,
         };
-        let status = super::status::status(&self.states, &plan, &facts);
+        let status = match refusal.reason {
+            FAILED_SCHEDULING => super::status::unscheduled(&refusal.message, &facts),
+            _ => super::status::status(&self.states, &plan, &facts),
+        };
         let change = serde_json::json!({"metadata": {"uid": live.id.uid}, "status": status});
         let api: kube::Api<Pod> = kube::Api::namespaced(node.client.clone(), &live.id.namespace);
         match api.patch_status(&live.id.name, &PatchParams::default(), &Patch::Merge(change)).await {

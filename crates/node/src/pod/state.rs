@@ -125,6 +125,12 @@ impl State {
         }
     }
 
+    /// Takes note that a container that has ended is to be started again at once.
+    pub(crate) fn begin_anew(&mut self, now: Timestamp) {
+        self.failures = 0;
+        self.wait("ContainerCreating", String::new(), now);
+    }
+
     /// When a container that has ended may be started again: at once after the first failure, then after 10 s, 20 s
     /// and so on to 300 s.
     pub(crate) fn restart_at(&self, ended: &Ended) -> Timestamp {

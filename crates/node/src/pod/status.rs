@@ -65,6 +65,19 @@ pub(crate) fn status(states: &[State], plan: &Plan, facts: &Facts<'_>) -> PodSta
         pod_ips: facts.pod_ip.map(|ip| vec![PodIP { ip: ip.into() }]),
         start_time: Some(whole(facts.start_time)),
         qos_class: Some(qos_class(facts.pod).into()),
+        observed_generation: facts.pod.metadata.generation,
+        ..PodStatus::default()
+    }
+}
+
+/// The status of a Pod for which the node has no room now.
+pub(crate) fn unscheduled(message: &str, facts: &Facts<'_>) -> PodStatus {
+    let problem = ("Unschedulable", Some(message.to_owned()));
+    PodStatus {
+        phase: Some(Phase::Pending.name().into()),
+        conditions: Some(vec![condition("PodScheduled", Some(problem), facts)]),
+        qos_class: Some(qos_class(facts.pod).into()),
+        observed_generation: facts.pod.metadata.generation,
         ..PodStatus::default()
     }
 }
@@ -282,6 +295,32 @@ mod tests {
         );
         assert_eq!(second.pod_ip.as_deref(), Some("10.89.0.1"));
         assert_eq!(second.qos_class.as_deref(), Some("BestEffort"));
+    }
+
+    #[test]
+    fn unschedulable_pod_is_pending_with_its_message() {
+        let mut pod = Pod::default();
+        pod.metadata.generation = Some(1);
+        let facts = Facts {
+            pod: &pod,
+            pod_ip: None,
+            host_ip: "127.0.0.1",
+            start_time: at(1),
+            now: at(5),
+            previous: &[],
+            late_env: None,
+            enforced: None,
+            isolation: None,
+            frozen_since: None,
+        };
+        let got = unscheduled("0/1 nodes are available: 1 Insufficient cpu.", &facts);
+        assert_eq!((got.phase.as_deref(), got.start_time.as_ref()), (Some("Pending"), None));
+        assert_eq!(got.observed_generation, Some(1));
+        let scheduled = condition_of(&got, "PodScheduled");
+        assert_eq!(
+            (scheduled.status.as_str(), scheduled.reason.as_deref(), scheduled.message.as_deref()),
+            ("False", Some("Unschedulable"), Some("0/1 nodes are available: 1 Insufficient cpu."))
+        );
     }
 
     #[test]

@@ -1,0 +1,166 @@
+//! Resources that Pods may request from the node, and those that its Pods have.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hutch_api::quantity;
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+/// CPU time and memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    /// In thousandths of a CPU.
+    pub(crate) cpu_millis: u64,
+    pub(crate) memory_bytes: u64,
+}
+
+impl Amount {
+    /// All of this machine.
+    pub(crate) fn of_machine() -> Amount {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpu_millis = u64::try_from(cpus).unwrap_or(1).saturating_mul(1000);
+        Amount { cpu_millis, memory_bytes: memory_field("MemTotal:").unwrap_or(0) }
+    }
+
+    fn plus(self, other: Amount) -> Amount {
+        Amount {
+            cpu_millis: self.cpu_millis.saturating_add(other.cpu_millis),
+            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+        }
+    }
+
+    fn max(self, other: Amount) -> Amount {
+        Amount {
+            cpu_millis: self.cpu_millis.max(other.cpu_millis),
+            memory_bytes: self.memory_bytes.max(other.memory_bytes),
+        }
+    }
+
+    fn requested(resources: Option<&ResourceRequirements>) -> Amount {
+        let requests = resources.and_then(|resources| resources.requests.as_ref());
+        let named = |name: &str| requests.and_then(|requests| requests.get(name));
+        Amount {
+            cpu_millis: named("cpu").and_then(quantity::millis).unwrap_or(0),
+            memory_bytes: named("memory").and_then(quantity::units).unwrap_or(0),
+        }
+    }
+}
+
+/// Returns a field of `/proc/meminfo` in bytes.
+pub(crate) fn memory_field(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// Returns the requests of a Pod, as a scheduler counts them: an init container runs beside the sidecars before it, the
+/// other containers run beside all sidecars.
+pub(crate) fn requests(spec: &PodSpec) -> Amount {
+    let (mut sidecars, mut most) = (Amount::default(), Amount::default());
+    for container in spec.init_containers.iter().flatten() {
+        let own = Amount::requested(container.resources.as_ref());
+        most = most.max(sidecars.plus(own));
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars = sidecars.plus(own);
+        }
+    }
+    let main = spec.containers.iter().map(|container| Amount::requested(container.resources.as_ref()));
+    most.max(main.fold(sidecars, Amount::plus)).max(Amount::requested(spec.resources.as_ref()))
+}
+
+/// What the node has, and who has it.
+pub(crate) struct Capacity {
+    total: Amount,
+    taken: Mutex<HashMap<String, Amount>>,
+    freed: Notify,
+}
+
+impl Capacity {
+    pub(crate) fn new(total: Amount) -> Capacity {
+        Capacity { total, taken: Mutex::default(), freed: Notify::new() }
+    }
+
+    /// A panic while the lock was held leaves whole values, so the lock stays usable.
+    fn taken(&self) -> MutexGuard<'_, HashMap<String, Amount>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn total(&self) -> Amount {
+        self.total
+    }
+
+    /// Takes the requests of a Pod. The error is the message of a scheduler. A Pod that ran here before gets them in any
+    /// case.
+    pub(crate) fn take(&self, uid: &str, amount: Amount, ran_before: bool) -> Result<(), String> {
+        let mut taken = self.taken();
+        let others = taken.iter().filter(|(other, _)| *other != uid);
+        let all = others.fold(amount, |sum, (_, other)| sum.plus(*other));
+        let lacks = [
+            (amount.cpu_millis > 0 && all.cpu_millis > self.total.cpu_millis).then_some("1 Insufficient cpu"),
+            (amount.memory_bytes > 0 && all.memory_bytes > self.total.memory_bytes)
+                .then_some("1 Insufficient memory"),
+        ];
+        let lacks: Vec<&str> = lacks.into_iter().flatten().collect();
+        if !lacks.is_empty() && !ran_before {
+            return Err(format!("0/1 nodes are available: {}.", lacks.join(", ")));
+        }
+        taken.insert(uid.to_owned(), amount);
+        Ok(())
+    }
+
+    /// Gives back the requests of a Pod.
+    pub(crate) fn release(&self, uid: &str) {
+        let released = self.taken().remove(uid);
+        if released.is_some_and(|amount| amount != Amount::default()) {
+            self.freed.notify_waiters();
+        }
+    }
+
+    /// Resolves when a Pod gives back its requests after this call.
+    pub(crate) fn freed(&self) -> Notified<'_> {
+        self.freed.notified()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(init: Value, main: Value) -> PodSpec {
+        serde_json::from_value(json!({"initContainers": init, "containers": main})).unwrap()
+    }
+
+    fn container(cpu: &str, memory: &str) -> Value {
+        json!({"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}})
+    }
+
+    #[test]
+    fn requests_are_those_of_the_containers_that_run_at_once() {
+        let mut sidecar = container("100m", "1Mi");
+        sidecar["restartPolicy"] = "Always".into();
+        let both =
+            spec(json!([sidecar, container("3", "1Mi")]), json!([container("500m", "2Mi"), {"name": "d"}]));
+        assert_eq!(requests(&both), Amount { cpu_millis: 3100, memory_bytes: 3 << 20 });
+    }
+
+    #[test]
+    fn pod_that_does_not_fit_waits_for_room() {
+        let amount = |cpu_millis, memory_bytes| Amount { cpu_millis, memory_bytes };
+        let capacity = Capacity::new(amount(2000, 100));
+        assert_eq!(capacity.take("a", amount(1500, 60), false), Ok(()));
+        assert_eq!(capacity.take("a", amount(1500, 60), false), Ok(()), "its own do not count twice");
+        let refused = capacity.take("b", amount(1000, 60), false).unwrap_err();
+        assert_eq!(refused, "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory.");
+        assert_eq!(capacity.take("c", amount(0, 0), false), Ok(()), "one without requests fits anywhere");
+        assert_eq!(capacity.take("d", amount(9000, 0), true), Ok(()), "one that ran before stays");
+        assert!(capacity.take("e", amount(1, 0), false).is_err());
+        capacity.release("d");
+        capacity.release("a");
+        assert_eq!(capacity.take("b", amount(1000, 60), false), Ok(()));
+    }
+}

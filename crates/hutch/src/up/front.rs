@@ -137,8 +137,7 @@ impl Front {
         let sockets = Sockets::of(&start, descriptors)?;
         let authority = Arc::new(Authority::open(Path::new("ca")).context("the certificate authority")?);
         // Clients compare the address by which they connect.
-        let tls =
-            authority.server_config(&[start.api.ip().to_string()]).context("the server's certificate")?;
+        let tls = authority.server_config(&start.reached_at).context("the server's certificate")?;
         let api = ApiServer::open(hutch_apiserver::Config {
             data: Some(".".into()),
             default_node: Some(NODE.to_owned()),

@@ -20,6 +20,8 @@ pub(super) struct Start {
     pub(super) id: u32,
     /// Address of the API.
     pub(super) api: SocketAddr,
+    /// Addresses by which clients reach the API.
+    pub(super) reached_at: Vec<String>,
     /// Listener of the router, if it has one.
     pub(super) router: Option<RouterListener>,
     /// Mode of the audit log.

@@ -27,7 +27,7 @@ use super::egress::Egress;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, send_start};
 use super::sources::{Allowed, Sources};
 use super::vault::Vault;
-use super::{NODE, STOP_LIMIT, front};
+use super::{NODE, STOP_LIMIT, addresses, front};
 use crate::cli::{AuditMode, UpArguments};
 use crate::folder::DataFolder;
 use crate::{kubeconfig, programs};
@@ -201,6 +201,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         folder: folder.path().to_owned(),
         id: ids.base(),
         api: address,
+        reached_at: addresses::reaching(address.ip()),
         router: router.as_ref().map(|_| RouterListener { unauthenticated }),
         audit: arguments.audit,
     };
@@ -243,7 +244,6 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let node = Node::start(client, config, shutdown.clone()).await;
     let node = Arc::new(node.context("the node")?);
     let streams = tokio::spawn(hutch_privsep::serve(kubelet, node.clone()));
-
     let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
     kubeconfig::write(&file, address, &credentials.authority, &credentials.token)?;
     let lines = lines(&folder, (address, router_address, metrics_address), unauthenticated, &file);

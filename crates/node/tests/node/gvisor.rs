@@ -9,6 +9,9 @@ use std::sync::atomic::Ordering;
 use crate::machine::{Machine, address, id, is_ready, phase_of};
 use hutch_kubelet::{Exit, Kubelet, LogRequest};
 use hutch_node::{EmbeddedService, Handler, ServiceKind};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::Api;
+use kube::api::PostParams;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -103,6 +106,10 @@ async fn a_class_without_handler_waits_and_says_why() {
         config.runtime_classes.insert("mapped".into(), Handler::Native);
     })
     .await;
+    // A class of the API alone, which no handler of the node runs.
+    let kata = json!({"metadata": {"name": "kata"}, "handler": "kata"});
+    let kata: RuntimeClass = serde_json::from_value(kata).unwrap();
+    Api::all(machine.client.clone()).create(&PostParams::default(), &kata).await.unwrap();
     machine.run("kata", "exec sleep 1000", json!({"runtimeClassName": "kata"})).await;
     machine.run("mapped", "exec sleep 1000", json!({"runtimeClassName": "mapped"})).await;
     machine.event("kata", "--runtime-class kata=hutch").await;

@@ -31,7 +31,7 @@ struct Details {
     uid: String,
     causes: Vec<Cause>,
     retry_after_seconds: u64,
-    /// Token with which a list goes on, in the metadata of the `Status`.
+    /// Token with which a list continues, in the metadata of the `Status`.
     continue_token: String,
 }
 

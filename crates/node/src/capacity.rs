@@ -71,7 +71,7 @@ pub(crate) fn requests(spec: &PodSpec) -> Amount {
     most.max(main.fold(sidecars, Amount::plus)).max(Amount::requested(spec.resources.as_ref()))
 }
 
-/// What the node has, and who has it.
+/// Resources of the node, and the requests of its Pods.
 pub(crate) struct Capacity {
     total: Amount,
     taken: Mutex<HashMap<String, Amount>>,

@@ -27,7 +27,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) host_ip: &'a str,
     pub(crate) node_name: &'a str,
     pub(crate) defaults: DefaultLimits,
-    /// What Pods may request from the node.
+    /// Resources that Pods may request from the node.
     pub(crate) allocatable: Amount,
 }
 

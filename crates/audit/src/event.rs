@@ -11,6 +11,7 @@ mod process;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 pub use self::api::{ApiCall, Approval, CredentialUse, Finding, Severity};
@@ -420,6 +421,14 @@ impl Record {
             time: u64,
             metadata: serde::de::IgnoredAny,
         }
+        Record::parse::<Least>(bytes).map(|(record, _)| record)
+    }
+
+    /// Takes the bytes of an event from another process, and returns the fields of `T` too. They are read once.
+    ///
+    /// # Errors
+    /// They are not one JSON object in one line of at most [`EVENT_MAX`] bytes, or it does not have these fields.
+    pub fn parse<T: DeserializeOwned>(bytes: Vec<u8>) -> Result<(Record, T), Error> {
         if bytes.len() > EVENT_MAX {
             return Err(Error::NotAnEvent("it is too long"));
         }
@@ -429,10 +438,9 @@ impl Record {
         {
             return Err(Error::NotAnEvent("it is not a JSON object in one line"));
         }
-        match serde_json::from_slice::<Least>(&bytes) {
-            Ok(_) => Ok(Record(bytes.into())),
-            Err(_) => Err(Error::NotAnEvent("it has no class_uid, time or metadata")),
-        }
+        let fields = serde_json::from_slice(&bytes);
+        let fields = fields.map_err(|_| Error::NotAnEvent("it lacks class_uid, time or metadata"))?;
+        Ok((Record(bytes.into()), fields))
     }
 
     /// Returns the record for a number of such events.

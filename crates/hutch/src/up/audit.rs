@@ -210,8 +210,7 @@ impl AuditLog {
 /// Takes a record of the front, which may report only what its callers do.
 fn of_front(bytes: Vec<u8>) -> io::Result<Record> {
     let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    let record = Record::from_bytes(bytes).map_err(|error| wrong(error.to_string()))?;
-    let event: Reported = serde_json::from_slice(record.as_bytes())?;
+    let (record, event) = Record::parse::<Reported>(bytes).map_err(|error| wrong(error.to_string()))?;
     let kind = Kind::parse(&event.metadata.event_code);
     let class = match kind {
         Some(kind @ (Kind::Api | Kind::Exec | Kind::File | Kind::Http)) => kind.class(),
@@ -230,6 +229,8 @@ fn of_front(bytes: Vec<u8>) -> io::Result<Record> {
 /// Parts of a record of the front that are checked.
 #[derive(Deserialize)]
 struct Reported {
+    #[serde(rename = "time")]
+    _time: u64,
     category_uid: u32,
     class_uid: u32,
     metadata: ReportedMetadata,

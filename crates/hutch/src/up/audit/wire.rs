@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use hutch_apiserver::{Audit, Make};
 use hutch_audit::Record;
 use hutch_audit::event::EVENT_MAX;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{OwnedReadHalf, OwnedWriteHalf, UnixStream};
@@ -79,24 +79,19 @@ enum Waiter {
 }
 
 impl Waiter {
-    async fn write(self, writer: &mut BufWriter<OwnedWriteHalf>) -> io::Result<()> {
+    fn put(self, to: &mut Vec<u8>) {
         match self {
-            Waiter::Later(make) => write(writer, RECORD, 0, make().as_bytes()).await,
-            Waiter::Durable(number, record) => write(writer, DURABLE, number, record.as_bytes()).await,
+            Waiter::Later(make) => put(to, RECORD, 0, make().as_bytes()),
+            Waiter::Durable(number, record) => put(to, DURABLE, number, record.as_bytes()),
         }
     }
 }
 
-async fn write(
-    writer: &mut BufWriter<OwnedWriteHalf>,
-    kind: u8,
-    number: u64,
-    bytes: &[u8],
-) -> io::Result<()> {
-    writer.write_u8(kind).await?;
-    writer.write_u64_le(number).await?;
-    writer.write_u32_le(u32::try_from(bytes.len()).unwrap_or(u32::MAX)).await?;
-    writer.write_all(bytes).await
+fn put(to: &mut Vec<u8>, kind: u8, number: u64, bytes: &[u8]) {
+    to.push(kind);
+    to.extend_from_slice(&number.to_le_bytes());
+    to.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+    to.extend_from_slice(bytes);
 }
 
 /// Returns the stream of a socket.
@@ -162,8 +157,8 @@ impl FrontLog {
     }
 }
 
-async fn send(writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Waiter>, shared: Arc<Shared>) {
-    let mut writer = BufWriter::with_capacity(BUFFER, writer);
+async fn send(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Waiter>, shared: Arc<Shared>) {
+    let mut bytes = Vec::with_capacity(BUFFER + EVENT_MAX);
     while let Some(first) = queue.recv().await {
         if !matches!(first, Waiter::Durable(..)) {
             tokio::select! {
@@ -171,19 +166,20 @@ async fn send(writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Waiter>, shared:
                 () = shared.urgent.notified() => {}
             }
         }
-        let written = async {
-            first.write(&mut writer).await?;
-            while let Ok(frame) = queue.try_recv() {
-                frame.write(&mut writer).await?;
-            }
-            let lost = shared.lost.swap(0, Ordering::Relaxed);
+        let mut next = Some(first);
+        while let Some(frame) = next {
+            frame.put(&mut bytes);
+            next = queue.try_recv().ok();
+            let lost = if next.is_none() { shared.lost.swap(0, Ordering::Relaxed) } else { 0 };
             if lost > 0 {
-                write(&mut writer, LOST, lost, &[]).await?;
+                put(&mut bytes, LOST, lost, &[]);
             }
-            writer.flush().await
-        };
-        if written.await.is_err() {
-            return;
+            if next.is_none() || bytes.len() >= BUFFER {
+                if writer.write_all(&bytes).await.is_err() {
+                    return;
+                }
+                bytes.clear();
+            }
         }
     }
 }

@@ -472,7 +472,7 @@ impl Exchange {
             let scanned = |frames: &mut Option<Frames>, bytes: &[u8]| match frames {
                 None => Ok(None),
                 Some(frames) => {
-                    let passed = frames.pass(bytes, |found| drop(refused(Reason::FoundOnly(found.into()))));
+                    let passed = frames.pass(bytes, |reason| drop(refused(reason)));
                     passed.map(Some).map_err(|found| refused(Reason::Found(found.into())))
                 }
             };

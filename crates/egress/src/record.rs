@@ -28,20 +28,32 @@ pub enum Outcome {
     Denied,
     /// A level that only observes would have refused it.
     Observed,
+    /// It is allowed, but the scanner has replaced a part of it.
+    Redacted,
     /// It is allowed, but the destination cannot be reached.
     Failed,
 }
 
 impl Outcome {
+    /// Returns true if the scanner or a level that only observes lets it pass.
+    pub(crate) fn passes(self) -> bool {
+        matches!(self, Outcome::Observed | Outcome::Redacted)
+    }
+
     fn as_str(self) -> &'static str {
         match self {
             Outcome::Allowed => "allow",
             Outcome::Denied => "deny",
             Outcome::Observed => "observe",
+            Outcome::Redacted => "redact",
             Outcome::Failed => "fail",
         }
     }
 }
+
+/// All outcomes, in their order.
+const OUTCOMES: [Outcome; 5] =
+    [Outcome::Allowed, Outcome::Denied, Outcome::Observed, Outcome::Redacted, Outcome::Failed];
 
 /// Level and rule by which something is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,15 +149,9 @@ impl<'a> Record<'a> {
                 (Some(level.as_str()).filter(|level| !level.is_empty()), rule.as_deref())
             }
             Reason::Budget(level, _) => (Some(level.as_str()), None),
-            Reason::Found(found) | Reason::FoundOnly(found) => {
-                (Some(&*found.policy).filter(|policy| !policy.is_empty()), None)
-            }
-            _ => (None, None),
+            _ => (reason.found().map(|found| &*found.policy).filter(|policy| !policy.is_empty()), None),
         };
-        let finding = match reason {
-            Reason::Found(found) | Reason::FoundOnly(found) => Some(&**found),
-            _ => None,
-        };
+        let finding = reason.found();
         let credential = match reason {
             Reason::Credential(name, _) => Some(name.as_str()),
             _ => None,
@@ -232,6 +238,7 @@ impl<'a> Record<'a> {
 pub(crate) fn outcome(reason: &Reason) -> Outcome {
     match reason {
         Reason::Observed(_) | Reason::ObservedName(_) | Reason::FoundOnly(_) => Outcome::Observed,
+        Reason::Redacted(_) => Outcome::Redacted,
         Reason::Unreachable(_) => Outcome::Failed,
         _ => Outcome::Denied,
     }
@@ -296,8 +303,8 @@ fn timestamp(time: OffsetDateTime) -> String {
 /// Counters of everything that a process serves.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    connections: [AtomicU64; 4],
-    requests: [AtomicU64; 4],
+    connections: [AtomicU64; OUTCOMES.len()],
+    requests: [AtomicU64; OUTCOMES.len()],
     sent: AtomicU64,
     received: AtomicU64,
     open: AtomicI64,
@@ -347,9 +354,8 @@ impl Counters {
             }
         };
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let outcomes = [Outcome::Allowed, Outcome::Denied, Outcome::Observed, Outcome::Failed];
-        let labels = outcomes.map(|outcome| format!("{{decision=\"{}\"}}", outcome.as_str()));
-        let by = |counters: &[AtomicU64; 4]| -> Vec<(&str, u64)> {
+        let labels = OUTCOMES.map(|outcome| format!("{{decision=\"{}\"}}", outcome.as_str()));
+        let by = |counters: &[AtomicU64; OUTCOMES.len()]| -> Vec<(&str, u64)> {
             labels.iter().map(String::as_str).zip(counters.iter().map(value)).collect()
         };
         metric(

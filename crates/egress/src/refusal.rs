@@ -67,6 +67,9 @@ pub enum Reason {
     /// The scanner finds something in it, but a level only wants to know.
     #[error("{0}, and only records it")]
     FoundOnly(Box<Found>),
+    /// The scanner finds something in it, which is replaced.
+    #[error("{0}, and replaces it")]
+    Redacted(Box<Found>),
     /// The destination leads to an address that is closed.
     #[error("{0}")]
     Forbidden(String),
@@ -85,6 +88,14 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Returns the finding of the scanner, if it is one.
+    pub(crate) fn found(&self) -> Option<&Found> {
+        match self {
+            Reason::Found(found) | Reason::FoundOnly(found) | Reason::Redacted(found) => Some(found),
+            _ => None,
+        }
+    }
+
     /// Returns true if it is the reason why a name has no address.
     pub fn is_about_a_name(&self) -> bool {
         matches!(self, Reason::Name(_) | Reason::ObservedName(_))

@@ -224,11 +224,8 @@ impl Sandbox {
     ) -> Result<(), Reason> {
         let Some(scan) = Scan::of(levels, None) else { return Ok(()) };
         let judged = self.memory.host(&scan, text);
-        for found in judged.logged {
-            self.refused(Refusal {
-                destination: destination.to_string(),
-                reason: Reason::FoundOnly(found.into()),
-            });
+        for reason in judged.passed {
+            self.refused(Refusal { destination: destination.to_string(), reason });
         }
         judged.blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into())))
     }
@@ -330,7 +327,7 @@ impl Sandbox {
         if let Some(hidden) = &hidden {
             refusal.destination.clone_from(hidden);
         }
-        if outcome != Outcome::Observed {
+        if !outcome.passes() {
             self.usage.denied();
         }
         self.counters().count(outcome, asked.is_some());
@@ -467,7 +464,7 @@ impl Sandbox {
 
 /// Returns true if the labels of a host are what was found, which must not be shown.
 fn hides_labels(reason: &Reason) -> bool {
-    matches!(reason, Reason::Found(found) | Reason::FoundOnly(found) if found.at == At::Host)
+    reason.found().is_some_and(|found| found.at == At::Host)
 }
 
 /// Returns a destination with its registrable domain alone.

@@ -14,8 +14,10 @@ use hutch_policy::{Destination, Host, Level, Mode, ScanAction, ScannerRules, sca
 use hutch_scan::{At, Direction, Finding, Fingerprint, Kind, Location, State};
 use hutch_screen::{Acting, Found, strictest};
 use std::borrow::Borrow;
+use std::collections::HashSet;
 
 use crate::credentials::{Issued, Set};
+use crate::refusal::Reason;
 
 pub(crate) use frames::Frames;
 pub(crate) use hutch_screen::scanner;
@@ -48,15 +50,15 @@ pub(crate) struct Judged {
     pub(crate) blocked: Option<Found>,
     /// These are replaced.
     pub(crate) redacted: Vec<Finding>,
-    /// These are recorded, and pass.
-    pub(crate) logged: Vec<Found>,
+    /// These are recorded, and pass, as they are or replaced.
+    pub(crate) passed: Vec<Reason>,
 }
 
 impl Judged {
     fn add(&mut self, other: Judged) {
         self.blocked = self.blocked.take().or(other.blocked);
         self.redacted.extend(other.redacted);
-        self.logged.extend(other.logged);
+        self.passed.extend(other.passed);
     }
 }
 
@@ -124,10 +126,22 @@ impl Scan {
     /// Blocks what cannot be replaced.
     pub(crate) fn refuse_redacted(&self, direction: Direction, mut judged: Judged) -> Judged {
         if let (None, Some(finding)) = (&judged.blocked, judged.redacted.first()) {
-            let policy = self.action(direction, finding).map_or("", |(_, policy)| policy);
-            judged.blocked = Some(Found::new(direction, finding, policy));
+            judged.blocked = Some(self.found(direction, finding));
+            judged.passed.retain(|reason| !matches!(reason, Reason::Redacted(_)));
         }
         judged
+    }
+
+    fn found(&self, direction: Direction, finding: &Finding) -> Found {
+        let policy = self.action(direction, finding).map_or("", |(_, policy)| policy);
+        Found::new(direction, finding, policy)
+    }
+
+    /// Returns the records of what is replaced, one for each rule and value.
+    fn replaced(&self, direction: Direction, findings: &[Finding]) -> Vec<Reason> {
+        let mut seen = HashSet::new();
+        let new = findings.iter().filter(|finding| seen.insert((&finding.rule, finding.fingerprint)));
+        new.map(|finding| Reason::Redacted(self.found(direction, finding).into())).collect()
     }
 
     /// Decides about findings.
@@ -139,7 +153,9 @@ impl Scan {
             }
             let Some((action, policy)) = self.action(direction, &finding) else { continue };
             match action {
-                ScanAction::Log => judged.logged.push(Found::new(direction, &finding, policy)),
+                ScanAction::Log => {
+                    judged.passed.push(Reason::FoundOnly(Found::new(direction, &finding, policy).into()));
+                }
                 ScanAction::Redact if finding.range.is_some() => judged.redacted.push(finding),
                 ScanAction::Redact | ScanAction::Block => {
                     judged.blocked.get_or_insert_with(|| Found::new(direction, &finding, policy));

@@ -157,7 +157,7 @@ impl Stdio {
     }
 
     fn refuse(&self, message: &[u8], calls: &[Call], reason: &Reason, code: i32) -> Verdict {
-        if outcome(reason) != crate::record::Outcome::Observed {
+        if !outcome(reason).passes() {
             self.usage.denied();
         }
         self.record(Record { calls, ..Record::refused(NAME, None, reason) });
@@ -223,9 +223,9 @@ impl Stdio {
         text: &[u8],
     ) -> (Result<(), Reason>, Option<Vec<u8>>) {
         let Some(scan) = &self.scan else { return (Ok(()), None) };
-        let (Judged { blocked, logged, .. }, replaced) = scan.body(&self.talk, direction, None, text);
-        for found in logged {
-            self.record(Record { calls, ..Record::refused(to, None, &Reason::FoundOnly(found.into())) });
+        let (Judged { blocked, passed, .. }, replaced) = scan.body(&self.talk, direction, None, text);
+        for reason in passed {
+            self.record(Record { calls, ..Record::refused(to, None, &reason) });
         }
         (blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into()))), replaced)
     }

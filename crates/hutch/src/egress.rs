@@ -357,6 +357,7 @@ pub(crate) fn line(Refusal { destination, reason }: &Refusal) -> String {
         }
         Reason::Observed(_) | Reason::ObservedName(_) => format!("would refuse {destination}: {reason}"),
         Reason::FoundOnly(found) => format!("passed {destination}: {found}"),
+        Reason::Redacted(found) => format!("redacted {destination}: {found}"),
         Reason::Unreachable(why) => format!("could not connect to {destination}: {why}"),
         _ => format!("refused {destination}: {reason}"),
     };

@@ -110,11 +110,10 @@ impl Exchange {
         self.sandbox.memory.talk(format!("{} {session}", self.destination))
     }
 
-    /// Records what is only logged, and returns what is refused.
+    /// Records what passes, and returns what is refused.
     fn settle(&self, judged: Judged, line: &Line, calls: &[Call]) -> Result<(), Reason> {
-        for found in judged.logged {
-            self.sandbox
-                .refused_request(line.refusal(Reason::FoundOnly(found.into()), calls), &line.asked(calls));
+        for reason in judged.passed {
+            self.sandbox.refused_request(line.refusal(reason, calls), &line.asked(calls));
         }
         judged.blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into())))
     }
@@ -128,14 +127,14 @@ impl Exchange {
         line: &Arc<Line>,
     ) -> Body {
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
-        let receiver = move |found: Found, ends| {
-            if ends && direction == Direction::Outbound && !line.answered.load(Ordering::Relaxed) {
-                // The answer gives it as the reason.
-                *line.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
-                return;
+        let receiver = move |reason: Reason| match reason {
+            // The answer gives it as the reason.
+            Reason::Found(found)
+                if direction == Direction::Outbound && !line.answered.load(Ordering::Relaxed) =>
+            {
+                *line.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(*found);
             }
-            let reason = if ends { Reason::Found(found.into()) } else { Reason::FoundOnly(found.into()) };
-            sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[]));
+            reason => sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[])),
         };
         Watched::new(parts, (scan.clone(), talk.clone()), direction, how, Box::new(receiver)).boxed_unsync()
     }
@@ -150,7 +149,7 @@ impl Exchange {
     ) -> Result<(), Reason> {
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
         let judged = scan.url(talk, target);
-        if judged.blocked.is_some() || !judged.logged.is_empty() {
+        if judged.blocked.is_some() || !judged.passed.is_empty() {
             line.hidden.store(true, Ordering::Relaxed);
         }
         self.settle(judged, line, calls)?;
@@ -227,7 +226,7 @@ impl Exchange {
         }
         let (judged, replaced) = scan_whole(scan, talk, Direction::Outbound, compression, &bytes).await;
         let in_name = |found: &Found| found.at == At::Body;
-        if judged.blocked.iter().chain(&judged.logged).any(in_name) {
+        if judged.blocked.iter().chain(judged.passed.iter().filter_map(Reason::found)).any(in_name) {
             // The name of a tool can be what is found.
             seen.calls.clear();
         }

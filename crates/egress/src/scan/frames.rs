@@ -3,6 +3,7 @@
 use hutch_scan::{At, Direction, Location, State};
 
 use super::{Judged, Scan, SharedTalk, is_message, scanner};
+use crate::refusal::Reason;
 use hutch_screen::Found;
 
 /// Maximum bytes of a message.
@@ -73,7 +74,7 @@ impl Frames {
     ///
     /// # Errors
     /// What is found.
-    pub(crate) fn pass(&mut self, bytes: &[u8], mut report: impl FnMut(Found)) -> Result<Vec<u8>, Found> {
+    pub(crate) fn pass(&mut self, bytes: &[u8], mut report: impl FnMut(Reason)) -> Result<Vec<u8>, Found> {
         self.partial.extend_from_slice(bytes);
         let mut passed = Vec::new();
         let direction = self.direction;
@@ -100,7 +101,7 @@ impl Frames {
         }
     }
 
-    fn judge(&mut self, content: &[u8], report: &mut impl FnMut(Found)) -> Result<(), Found> {
+    fn judge(&mut self, content: &[u8], report: &mut impl FnMut(Reason)) -> Result<(), Found> {
         if content.is_empty() {
             return Ok(());
         }
@@ -110,8 +111,8 @@ impl Frames {
             let (of_message, _) = self.scan.body(&self.talk, self.direction, None, content);
             judged.add(self.scan.refuse_redacted(self.direction, of_message));
         }
-        let Judged { blocked, logged, .. } = judged;
-        logged.into_iter().for_each(report);
+        let Judged { blocked, passed, .. } = judged;
+        passed.into_iter().for_each(report);
         blocked.map_or(Ok(()), Err)
     }
 }

@@ -126,6 +126,7 @@ impl Scan {
         let mut replaced = None;
         if judged.blocked.is_none() && !judged.redacted.is_empty() {
             *talk = before.clone();
+            let records = self.replaced(direction, &judged.redacted);
             let plain = Location::new(At::Body);
             let raw = scanner().scan_whole(&mut State::new(direction), &plain, body);
             let mut raw = self.judge(direction, raw);
@@ -135,6 +136,9 @@ impl Scan {
             let text = redact(body, 0, &raw.redacted);
             let (again, _) = self.once(&mut talk, direction, compression, &text);
             judged.blocked = self.refuse_redacted(direction, again).blocked;
+            if judged.blocked.is_none() {
+                judged.passed.extend(records);
+            }
             replaced = Some(text);
         }
         if judged.blocked.is_some() {

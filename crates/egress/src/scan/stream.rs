@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Judged, Scan, SharedTalk, scanner};
 use crate::body::Body;
-use crate::refusal::REFUSED;
+use crate::refusal::{REFUSED, Reason};
 use hutch_screen::Found;
 
 /// Maximum bytes of an event.
@@ -28,8 +28,8 @@ pub(crate) enum Passing {
     Events,
 }
 
-/// Receives findings, and whether they are the end of the body.
-pub(crate) type Receiver = Box<dyn FnMut(Found, bool) + Send>;
+/// Receives findings. One that is refused is the end of the body.
+pub(crate) type Receiver = Box<dyn FnMut(Reason) + Send>;
 
 /// Body that is scanned while it is passed on.
 pub(crate) struct Watched {
@@ -124,7 +124,7 @@ impl Watched {
         let rest = self.held.split_off(end);
         let events = std::mem::replace(&mut self.held, rest);
         let (judged, replaced) = self.scan.body(&self.talk, self.direction, None, &events);
-        judged.logged.into_iter().for_each(|found| (self.receiver)(found, false));
+        judged.passed.into_iter().for_each(&mut self.receiver);
         match judged.blocked {
             Some(found) => {
                 let answer = answer(&events, &found);
@@ -136,18 +136,19 @@ impl Watched {
 
     /// Returns false if the body ends here.
     fn judge(&mut self, findings: Vec<Finding>) -> bool {
-        let Judged { blocked, redacted, logged } = self.scan.judge(self.direction, findings);
-        self.redacted.extend(redacted);
-        logged.into_iter().for_each(|found| (self.receiver)(found, false));
-        match blocked {
-            Some(found) => self.refuse(found, None),
-            None => return true,
+        let Judged { blocked, redacted, passed } = self.scan.judge(self.direction, findings);
+        passed.into_iter().for_each(&mut self.receiver);
+        if let Some(found) = blocked {
+            self.refuse(found, None);
+            return false;
         }
-        false
+        self.scan.replaced(self.direction, &redacted).into_iter().for_each(&mut self.receiver);
+        self.redacted.extend(redacted);
+        true
     }
 
     fn refuse(&mut self, found: Found, answer: Option<Bytes>) {
-        (self.receiver)(found, true);
+        (self.receiver)(Reason::Found(found.into()));
         self.ended = true;
         self.held = Vec::new();
         self.refused = answer.is_none();
@@ -193,8 +194,8 @@ impl Watched {
     fn take_trailers(&mut self, trailers: Frame<Bytes>) {
         self.finish();
         let judged = trailers.trailers_ref().map(|headers| self.scan.headers(self.direction, headers));
-        let Judged { blocked, logged, .. } = judged.unwrap_or_default();
-        logged.into_iter().for_each(|found| (self.receiver)(found, false));
+        let Judged { blocked, passed, .. } = judged.unwrap_or_default();
+        passed.into_iter().for_each(&mut self.receiver);
         match blocked {
             _ if self.refused => {}
             Some(found) => self.refuse(found, None),

@@ -37,10 +37,13 @@ fn strictest_action_of_all_levels_counts_for_each_finding() {
         let levels: Vec<Level> = levels.into_iter().map(|(mode, scanner)| level(mode, scanner)).collect();
         let scan = Scan::of(&levels, None).unwrap();
         let (judged, replaced) = body(&scan, Direction::Outbound, &text);
-        let outcome = match (&judged.blocked, replaced, judged.logged.is_empty()) {
+        let outcome = match (&judged.blocked, replaced, judged.passed.is_empty()) {
             (Some(_), ..) => "blocked",
             (None, Some(text), _) => {
                 assert_eq!(text, "use [redacted: github-pat] please");
+                let recorded: Vec<_> = judged.passed.iter().map(ToString::to_string).collect();
+                assert_eq!(recorded[0], "the scanner finds `github-pat` in the body, and replaces it");
+                assert!(matches!(&judged.passed[..], [Reason::Redacted(_), Reason::Redacted(_)]), "rules");
                 "redacted"
             }
             (None, None, false) => "logged",
@@ -112,7 +115,7 @@ fn body_in_pieces_is_redacted_and_ends_with_what_it_began() {
         let rest = crate::body::full(pieces[1..].concat().into());
         let how = (Passing::Held, None);
         let talk = (scan.clone(), SharedTalk::default());
-        let watched = Watched::new((&pieces[0], rest), talk, Direction::Outbound, how, Box::new(|_, _| ()));
+        let watched = Watched::new((&pieces[0], rest), talk, Direction::Outbound, how, Box::new(|_| ()));
         let whole = runtime.block_on(http_body_util::BodyExt::collect(watched)).unwrap().to_bytes();
         let expected = text.replace(&token(), "[redacted: github-pat]");
         assert!(whole == expected.as_bytes(), "{size}: {}", whole.len());

@@ -94,6 +94,7 @@ impl AuditLog {
             Outcome::Allowed => (Decision::Allowed, None),
             Outcome::Denied => (Decision::Denied, None),
             Outcome::Observed => (Decision::Observed, None),
+            Outcome::Redacted => (Decision::Modified, None),
             Outcome::Failed => (Decision::Allowed, Some(false)),
         };
         let rule = Rule { level: decided.level.as_deref(), rule: decided.rule.as_deref() };
@@ -102,7 +103,7 @@ impl AuditLog {
         let (sandbox, now) = (subject.sandbox(), SystemTime::now());
         if let Some(found) = &decided.finding {
             self.push(&findings::found(&sandbox, found, &decided.destination, verdict));
-            if decided.outcome == Outcome::Observed {
+            if matches!(decided.outcome, Outcome::Observed | Outcome::Redacted) {
                 // The request itself has a record of its own.
                 return;
             }
@@ -120,7 +121,7 @@ impl AuditLog {
             }
             (None, _) => {
                 let activity = match decided.outcome {
-                    Outcome::Allowed | Outcome::Observed => ConnectionActivity::Open,
+                    Outcome::Allowed | Outcome::Observed | Outcome::Redacted => ConnectionActivity::Open,
                     Outcome::Denied => ConnectionActivity::Refuse,
                     Outcome::Failed => ConnectionActivity::Fail,
                 };
@@ -357,7 +358,8 @@ mod tests {
         let found = serde_json::json!({ "rule": "aws-key", "kind": "secret", "severity": "high",
             "direction": "outbound", "at": "body", "fingerprint": "0123456789abcdef" });
         log.decided("u", &decided(Outcome::Denied, found.clone(), None));
-        log.decided("u", &decided(Outcome::Observed, found, None));
+        log.decided("u", &decided(Outcome::Observed, found.clone(), None));
+        log.decided("u", &decided(Outcome::Redacted, found, None));
         log.decided("u", &decided(Outcome::Denied, serde_json::Value::Null, Some("github")));
         log.used("u", "github", "a.example:443");
         log.close().await;
@@ -382,8 +384,9 @@ mod tests {
                 "http team/box denied POST a.example:443/x (a reason)",
                 "credential team/box allowed github for a.example",
             ]
+                &format!("finding team/box modified {finding} (a reason)"),
         );
-        assert_eq!(severities, [4, 3, 4, 3, 3, 1]);
+        assert_eq!(severities, [4, 3, 4, 4, 3, 3, 1]);
     }
 
     #[test]

@@ -9,7 +9,10 @@ use hutch_egress::Found;
 /// Returns the event of a finding in what is sent to a destination, or comes from it. The text that was found is not in it.
 pub(super) fn found(sandbox: &Sandbox<'_>, found: &Found, destination: &str, verdict: Verdict<'_>) -> Event {
     let place = format!("{found}, {destination}");
-    let decision = if verdict.decision == Decision::Denied { Decision::Denied } else { Decision::Alerted };
+    let decision = match verdict.decision {
+        Decision::Denied | Decision::Modified => verdict.decision,
+        _ => Decision::Alerted,
+    };
     let finding = Finding {
         sandbox: *sandbox,
         rule: &found.rule,

@@ -314,6 +314,7 @@ fn what_is_redacted_is_replaced_and_the_rest_passes() {
     let sent = server.take().pop().expect("a body");
     let sent: Value = serde_json::from_slice(&sent).expect("JSON");
     assert_eq!(sent, json!({"note": "use [redacted: github-pat] please", "n": 1}));
+    proxy.logged(&json!({"decision": "redact", "method": "POST", "path": "/x"}));
     // Longer than what is held.
     let long = [vec![b'a'; 3 << 20], expand(" <<github>> "), vec![b'b'; 1 << 20]].concat();
     assert_eq!(client.post("text/plain", "", &long), Ok(false));
@@ -336,6 +337,7 @@ fn what_is_redacted_is_replaced_and_the_rest_passes() {
         answer.contains("content-length: 27\r\n") && answer.ends_with("key [redacted: github-pat]."),
         "{answer}"
     );
+    proxy.logged(&json!({"decision": "redact", "method": "GET", "path": "/"}));
     // Nothing can be replaced in a URL.
     assert!(get(&target(&expand("/x?k=<<github>>"))).starts_with("HTTP/1.1 403 "));
 }

@@ -232,6 +232,7 @@ impl Router {
             Ok(admitted) => admitted,
             Err(refusal) => return Err((refusal, line)),
         };
+        let request = line.read(request).await;
         if let Err(refusal) = line.permitted().await {
             return Err((refusal, line));
         }

@@ -16,7 +16,7 @@ use crate::answer::{Body, full, json};
 use crate::content::Content;
 use crate::files::Root;
 use crate::process::Runner;
-use crate::python::unquote;
+pub use crate::python::unquote;
 use crate::server::Door;
 use crate::token::Token;
 

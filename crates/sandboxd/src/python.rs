@@ -70,7 +70,7 @@ pub(crate) fn decode(bytes: Vec<u8>) -> Result<String, String> {
 }
 
 /// Decodes like `urllib.parse.unquote`: invalid escapes stay, invalid UTF-8 becomes U+FFFD.
-pub(crate) fn unquote(text: &str) -> String {
+pub fn unquote(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();
     }

@@ -138,6 +138,10 @@ fn requests_through_the_router_and_copies_are_recorded() {
     curl(&["-H", &bearer, "-F", &upload, &url(&format!("upload?key={SECRET}"))]);
     let got = curl(&["-H", &bearer, &url("download/sandbox.json")]);
     assert!(got.contains("hutch/python-runtime"), "{got}");
+    let command = format!(r#"{{"command":"sh -c 'KEY={SECRET}; echo ran'"}}"#);
+    let ran = curl(&["-H", &bearer, "--json", &command, &url("execute")]);
+    assert!(ran.contains(r#""stdout":"ran\n""#), "{ran}");
+    eventually(&up, &["list", "--kind", "exec"], "default/box&sh -c&echo ran&router-token");
     (0..20).for_each(|_| drop(curl(&["-H", "Authorization: Bearer wrong", &url("denied")])));
     eventually(&up, &["list", "--kind", "http"], "default/box&allowed&POST&/upload&router-token&200");
     eventually(&up, &["list", "--kind", "file"], "default/box&read sandbox.json (by router-token)");

@@ -1,8 +1,17 @@
 //! Audit log of the router as a trait: each request to a Sandbox, and before that one with an effect.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::body::Body;
+use bytes::Bytes;
 use futures::future::BoxFuture;
+use futures::{StreamExt, stream};
+use tokio::time::{Instant, timeout_at};
+
+/// Maximum bytes of a body that the log reads, and the time for them.
+const READ: usize = 64 << 10;
+const READ_TIME: Duration = Duration::from_secs(10);
 
 /// Request that is recorded.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +32,8 @@ pub struct Exchange<'a> {
     pub uid: Option<&'a str>,
     /// Port of the Sandbox.
     pub port: Option<u16>,
+    /// Body, if the log reads it; empty if it is longer than the log reads, or has not arrived in time.
+    pub body: Option<&'a [u8]>,
 }
 
 /// Outcome of a request.
@@ -38,6 +49,8 @@ pub struct Answered<'a> {
 
 /// Log that receives the requests.
 pub trait Audit: Send + Sync + 'static {
+    /// Returns true if the log reads the body of a request before that is sent.
+    fn reads_body(&self, exchange: &Exchange<'_>) -> bool;
     /// Returns a future that a request awaits before it is sent: room for its record or, if it has an effect and the log is
     /// strict, the record on the disk. The error is the reason why it must not be sent.
     fn before(
@@ -55,6 +68,7 @@ pub(crate) struct Trail {
     pub(crate) caller: Arc<str>,
     pub(crate) uid: Option<Box<str>>,
     pub(crate) port: Option<u16>,
+    pub(crate) body: Option<Vec<u8>>,
     pub(crate) has_effect: bool,
     /// Reason of a refusal, and whether the client was not admitted.
     pub(crate) refused: Option<(String, bool)>,
@@ -62,6 +76,57 @@ pub(crate) struct Trail {
 
 impl Trail {
     pub(crate) fn begin(log: &Arc<dyn Audit>, caller: &Arc<str>, has_effect: bool) -> Trail {
-        Trail { log: log.clone(), caller: caller.clone(), uid: None, port: None, has_effect, refused: None }
+        let (log, caller) = (log.clone(), caller.clone());
+        Trail { log, caller, uid: None, port: None, body: None, has_effect, refused: None }
+    }
+}
+
+/// Reads the start of a body. Returns all of it, or nothing if it is too long, fails or takes too long, and the body to send.
+pub(crate) async fn read(body: Body) -> (Vec<u8>, Body) {
+    let (deadline, mut rest) = (Instant::now() + READ_TIME, body.into_data_stream());
+    let (mut all, mut chunks) = (Vec::new(), Vec::<Result<Bytes, axum::Error>>::new());
+    let whole = loop {
+        match timeout_at(deadline, rest.next()).await {
+            Ok(None) => break true,
+            Ok(Some(Ok(chunk))) if all.len() + chunk.len() <= READ => {
+                all.extend_from_slice(&chunk);
+                chunks.push(Ok(chunk));
+            }
+            Ok(Some(last)) => {
+                chunks.push(last);
+                break false;
+            }
+            Err(_) => break false,
+        }
+    };
+    match whole {
+        true => (all.clone(), Body::from(all)),
+        false => (Vec::new(), Body::from_stream(stream::iter(chunks).chain(rest))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read_of(chunks: &[usize]) -> (usize, usize) {
+        let chunks: Vec<_> = chunks.iter().map(|length| Ok::<_, axum::Error>(vec![b'x'; *length])).collect();
+        let (read, body) = read(Body::from_stream(stream::iter(chunks))).await;
+        (read.len(), axum::body::to_bytes(body, usize::MAX).await.unwrap().len())
+    }
+
+    #[tokio::test]
+    async fn body_that_is_read_is_sent_as_a_whole() {
+        assert_eq!(read_of(&[]).await, (0, 0));
+        assert_eq!(read_of(&[10, 20]).await, (30, 30));
+        assert_eq!(read_of(&[10, READ, 20]).await, (0, READ + 30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_never_ends_is_not_waited_for() {
+        let endless = stream::iter([Ok::<_, axum::Error>("x")]).chain(stream::pending());
+        let (read, body) = read(Body::from_stream(endless)).await;
+        assert!(read.is_empty());
+        assert_eq!(body.into_data_stream().next().await.unwrap().unwrap(), "x");
     }
 }

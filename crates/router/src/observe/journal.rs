@@ -19,7 +19,7 @@ use tokio::time::Sleep;
 
 pub use sink::LogSink;
 
-use crate::observe::audit::{Answered, Exchange, Trail};
+use crate::observe::audit::{self, Answered, Exchange, Trail};
 use crate::observe::metrics::{self, Metrics, OTHER_NAMESPACES};
 use crate::observe::trace::{Span, cut};
 use crate::pace::Current;
@@ -154,6 +154,19 @@ impl Line {
         }
     }
 
+    /// Reads the body of a request, if the audit log does.
+    pub(crate) async fn read(&mut self, request: Request<Body>) -> Request<Body> {
+        if !self.trail.as_ref().is_some_and(|trail| trail.log.reads_body(&self.exchange(trail))) {
+            return request;
+        }
+        let (head, body) = request.into_parts();
+        let (read, body) = audit::read(body).await;
+        if let Some(trail) = &mut self.trail {
+            trail.body = Some(read);
+        }
+        Request::from_parts(head, body)
+    }
+
     /// Waits until the audit log permits to send the request.
     pub(crate) async fn permitted(&self) -> Result<(), Refusal> {
         let before = |trail: &Trail| trail.log.before(&self.exchange(trail), trail.has_effect);
@@ -173,6 +186,7 @@ impl Line {
             sandbox: self.target.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str())),
             uid: trail.uid.as_deref(),
             port: trail.port,
+            body: trail.body.as_deref(),
         }
     }
 

@@ -1,22 +1,26 @@
-//! Requests through the router as events of the audit log, and those among them that read or write files.
+//! Requests through the router as events of the audit log, and those among them that read or write files, or run commands.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
+use futures::{FutureExt, TryFutureExt};
 use hutch_apiserver::{Audit, Refusals};
-use hutch_audit::event::{Decision, FileAccess, FileActivity, Principal, Routed, Sandbox, Verdict};
+use hutch_audit::event::{Decision, Exec, FileAccess, FileActivity, Principal, Routed, Sandbox, Verdict};
 use hutch_audit::{Event, Record};
 use hutch_router::{Answered, Exchange};
+use hutch_sandboxd::legacy::unquote;
+use hutch_sandboxd::shlex;
 
 use super::wire::FrontLog;
 
 /// Ports of the files API of sandboxd: REST, and the contract of the Python runtime.
 const REST_PORT: u16 = 8080;
 const RUNTIME_PORT: u16 = 8888;
-/// Path of a file whose name is in the body of the request.
+/// Path of a file whose name is in the body of the request, and a command that could not be read.
 const UNKNOWN: &str = "?";
+/// Requests that name no Sandbox reach no files, and run nothing.
+const NO_SANDBOX: Sandbox<'static> = Sandbox { namespace: "", name: "", uid: None };
 
 /// Log of the router.
 pub(in crate::up) struct RequestLog {
@@ -32,18 +36,29 @@ impl RequestLog {
 }
 
 impl hutch_router::Audit for RequestLog {
+    fn reads_body(&self, exchange: &Exchange<'_>) -> bool {
+        exchange.port == Some(RUNTIME_PORT)
+            && exchange.method == "POST"
+            && unquote(exchange.path) == "/execute"
+    }
+
     fn before(
         &self,
         exchange: &Exchange<'_>,
         has_effect: bool,
     ) -> Option<BoxFuture<'static, Result<(), String>>> {
-        match self.log.is_strict() && has_effect {
-            true => {
-                let verdict = Verdict::of(Decision::Allowed);
-                Some(self.log.record(routed(SystemTime::now(), exchange, None, None, verdict)))
-            }
-            false => Some(self.front.room()?.map(Ok).boxed()),
+        let now = SystemTime::now();
+        let command = exchange.body.map(|body| executed(now, exchange, body));
+        if !(self.log.is_strict() && has_effect) {
+            let room = match command {
+                Some(command) => self.log.enqueue(Box::new(move || command)),
+                None => self.front.room()?,
+            };
+            return Some(room.map(Ok).boxed());
         }
+        let request = self.log.record(routed(now, exchange, None, None, Verdict::of(Decision::Allowed)));
+        let both = [request].into_iter().chain(command.map(|command| self.log.record(command)));
+        Some(try_join_all(both).map_ok(drop).boxed())
     }
 
     fn after(&self, exchange: &Exchange<'_>, answered: &Answered<'_>) {
@@ -109,6 +124,7 @@ impl Owned {
             sandbox: self.sandbox.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str())),
             uid: self.uid.as_deref(),
             port: self.port,
+            body: None,
         }
     }
 }
@@ -119,11 +135,24 @@ fn accessed(
     (activity, path, is_folder): (FileActivity, &str, bool),
     verdict: Verdict<'_>,
 ) -> Record {
-    // Requests that name no Sandbox reach no files.
-    let sandbox = sandbox(exchange).unwrap_or(Sandbox { namespace: "", name: "", uid: None });
+    let sandbox = sandbox(exchange).unwrap_or(NO_SANDBOX);
     let principal = Principal { name: exchange.caller, ..Principal::default() };
     let access = FileAccess { sandbox, principal, activity, path, is_folder, size: None, verdict };
     Event::file(time, &access).record()
+}
+
+/// Returns the record of a command in the body of a request.
+fn executed(time: SystemTime, exchange: &Exchange<'_>, body: &[u8]) -> Record {
+    // As the runtime reads it: the last of several fields counts.
+    let body = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
+    let line = body["command"].as_str().unwrap_or(UNKNOWN).to_owned();
+    // A line that cannot be split runs nothing.
+    let arguments = shlex::split(&line).unwrap_or_else(|_| vec![line]);
+    let sandbox = sandbox(exchange).unwrap_or(NO_SANDBOX);
+    let principal = Principal { name: exchange.caller, ..Principal::default() };
+    let (uid, verdict) = (uuid::Uuid::new_v4().to_string(), Verdict::of(Decision::Allowed));
+    let exec = Exec { sandbox, container: None, principal, uid: &uid, arguments: &arguments, verdict };
+    Event::exec(time, &exec).record()
 }
 
 fn sandbox<'a>(exchange: &Exchange<'a>) -> Option<Sandbox<'a>> {
@@ -168,19 +197,19 @@ fn file(exchange: &Exchange<'_>) -> Option<(FileActivity, String, bool)> {
             };
             (activity, path, matches!(route, "folders" | "archive" | "watch"))
         }
-        RUNTIME_PORT if exchange.path == "/upload" && exchange.method == "POST" => {
-            (FileActivity::Update, UNKNOWN, false)
-        }
-        RUNTIME_PORT if reads => {
-            let (route, path) = exchange.path.strip_prefix('/')?.split_once('/')?;
-            if !matches!(route, "download" | "list" | "exists") {
-                return None;
-            }
-            (FileActivity::Read, path, route == "list")
-        }
+        RUNTIME_PORT => return file_of_runtime(exchange.method, &unquote(exchange.path)),
         _ => return None,
     };
     Some((activity, path.to_owned(), is_folder))
+}
+
+fn file_of_runtime(method: &str, path: &str) -> Option<(FileActivity, String, bool)> {
+    if (method, path) == ("POST", "/upload") {
+        return Some((FileActivity::Update, UNKNOWN.to_owned(), false));
+    }
+    let (route, path) = path.strip_prefix('/')?.split_once('/')?;
+    let reads = matches!(method, "GET" | "HEAD") && matches!(route, "download" | "list" | "exists");
+    reads.then(|| (FileActivity::Read, path.to_owned(), route == "list"))
 }
 
 #[cfg(test)]
@@ -197,6 +226,7 @@ mod tests {
             sandbox: Some(("team", "box")),
             uid: Some("u"),
             port: Some(port),
+            body: None,
         }
     }
 
@@ -214,6 +244,8 @@ mod tests {
             ("GET", 8888, "/download/a", Some((Read, "a", false))),
             ("GET", 8888, "/list/a", Some((Read, "a", true))),
             ("POST", 8888, "/upload", Some((Update, "?", false))),
+            ("POST", 8888, "/%75pload", Some((Update, "?", false))),
+            ("GET", 8888, "/downloa%64/a%20b", Some((Read, "a b", false))),
             ("POST", 8888, "/execute", None),
             ("GET", 3000, "/v1/files/a", None),
         ] {
@@ -236,6 +268,11 @@ mod tests {
         // A strict log has the record before the request is sent.
         requests.before(&put, true).unwrap().await.unwrap();
         assert!(requests.before(&exchange("GET", 80, "/"), false).is_none());
+        let execute = exchange("POST", 8888, "/%65xecute");
+        assert!(requests.reads_body(&execute) && !requests.reads_body(&put));
+        let body = br#"{"command":"first","command":"sh -c 'API_KEY=hunter2 ls'"}"#;
+        requests.before(&Exchange { body: Some(body), ..execute }, true).unwrap().await.unwrap();
+        requests.before(&Exchange { body: Some(b""), ..execute }, true).unwrap().await.unwrap();
         requests.after(&put, &Answered { status: 200, refused: None, denied: false });
         let unknown = Exchange { caller: "", ..exchange("GET", 80, "/") };
         for _ in 0..100 {
@@ -251,13 +288,22 @@ mod tests {
         while let Some(entry) = reader.read().unwrap() {
             let view = hutch_audit::View::parse(entry.event());
             if view.kind() != Some(hutch_audit::Kind::Log) {
-                lines.push(view.to_string().split_whitespace().skip(1).collect::<Vec<_>>().join(" "));
+                let text = view.to_string();
+                let mut words: Vec<_> = text.split_whitespace().skip(1).collect();
+                if let Some(at) = words.iter().position(|word| *word == "(exec") {
+                    words[at + 1] = "ID";
+                }
+                lines.push(words.join(" "));
             }
         }
         assert_eq!(
             lines,
             [
                 "http team/box allowed PUT team/box:8080/v1/files/a/*** (by alice)",
+                "http team/box allowed POST team/box:8888/%65xecute (by alice)",
+                "exec team/box allowed sh -c 'API_KEY=*** ls' (exec ID by alice)",
+                "http team/box allowed POST team/box:8888/%65xecute (by alice)",
+                "exec team/box allowed ? (exec ID by alice)",
                 "http team/box allowed PUT team/box:8080/v1/files/a/*** (by alice) 200",
                 "file team/box allowed update a/*** (by alice)",
                 "http team/box denied GET team/box:80/ (by unknown) 401 (unauthenticated)",

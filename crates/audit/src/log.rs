@@ -108,6 +108,11 @@ impl Log {
         })
     }
 
+    /// Has the records written that wait for others, because they were gathered before.
+    pub fn flush(&self) {
+        self.queue.flush();
+    }
+
     /// Counts records that were lost on their way here. A later record reports it.
     pub fn lost(&self, count: u64) {
         self.queue.lose(count);

@@ -53,6 +53,8 @@ struct Inner {
     bytes: usize,
     /// Items with an answer.
     strict: usize,
+    /// The items wait for no others.
+    flushed: bool,
     lost: u64,
     closed: bool,
 }
@@ -154,6 +156,14 @@ impl Queue {
         self.room.notify_waiters();
     }
 
+    /// Ends the wait of the records for others.
+    pub(crate) fn flush(&self) {
+        let mut inner = self.inner();
+        inner.flushed = inner.since.is_some();
+        drop(inner);
+        self.filled.notify_one();
+    }
+
     /// Waits until `until`, or until there are records: those for which a caller waits at once, others after `group`. While
     /// the disk fails (`failing`), only a record for which a caller waits ends the wait.
     pub(crate) fn take(&self, until: Option<Instant>, group: Duration, failing: bool) -> Taken {
@@ -167,7 +177,7 @@ impl Queue {
             let is_ready = inner.strict > 0
                 || inner.closed
                 || (!failing && inner.bytes >= ENOUGH && !inner.items.is_empty())
-                || (!failing && inner.lost > 0);
+                || (!failing && (inner.flushed || inner.lost > 0));
             let wake = [due, until].into_iter().flatten().min();
             if is_ready || wake.is_some_and(|wake| wake <= now) {
                 break;
@@ -180,7 +190,7 @@ impl Queue {
             };
         }
         let items = std::mem::take(&mut inner.items).into();
-        (inner.since, inner.strict) = (None, 0);
+        (inner.since, inner.strict, inner.flushed) = (None, 0, false);
         Taken { items, lost: std::mem::take(&mut inner.lost), closed: inner.closed }
     }
 
@@ -241,5 +251,18 @@ mod tests {
         let began = Instant::now();
         queue.take(None, Duration::from_secs(600), true);
         assert!(began.elapsed() < Duration::from_secs(600));
+    }
+
+    #[test]
+    fn flushed_records_wait_for_no_others() {
+        let (queue, forever) = (Queue::new(QUEUE_MAX), Duration::from_secs(1 << 30));
+        queue.push(item(100)).unwrap();
+        queue.flush();
+        assert_eq!(queue.take(None, forever, false).items.len(), 1);
+        // There is nothing to flush, and the next record waits.
+        queue.flush();
+        queue.push(item(100)).unwrap();
+        assert_eq!(queue.take(Some(Instant::now()), forever, false).items.len(), 1);
+        assert!(!queue.inner().flushed);
     }
 }

@@ -174,7 +174,7 @@ impl AuditLog {
     }
 
     async fn read(&self, reader: OwnedReadHalf, answers: mpsc::Sender<Answer>) -> io::Result<()> {
-        let mut reader = BufReader::new(reader);
+        let mut reader = BufReader::with_capacity(wire::BUFFER, reader);
         let waiting = Arc::new(Semaphore::new(WAITING));
         let mut stuck = false;
         while let Some(frame) = Frame::read(&mut reader).await? {
@@ -202,6 +202,10 @@ impl AuditLog {
                         drop(place);
                     });
                 }
+            }
+            if reader.buffer().is_empty() {
+                // The end of what the front has gathered.
+                self.log.flush();
             }
         }
         Ok(())
@@ -380,11 +384,11 @@ mod tests {
                 &format!("finding team/box denied {finding} (a reason)"),
                 "http team/box denied POST a.example:443/x (a reason)",
                 &format!("finding team/box alerted {finding} (a reason)"),
+                &format!("finding team/box modified {finding} (a reason)"),
                 "credential team/box denied github for a.example (a reason)",
                 "http team/box denied POST a.example:443/x (a reason)",
                 "credential team/box allowed github for a.example",
             ]
-                &format!("finding team/box modified {finding} (a reason)"),
         );
         assert_eq!(severities, [4, 3, 4, 4, 3, 3, 1]);
     }

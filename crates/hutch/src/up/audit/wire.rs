@@ -22,10 +22,11 @@ use super::{OwnedReadHalf, OwnedWriteHalf, UnixStream};
 
 /// Records that wait to be sent.
 const QUEUE: usize = 4096;
-/// Time for which records are gathered, so that a request costs no call of the system. One that is awaited ends it.
-const GATHER: Duration = Duration::from_millis(5);
-/// Bytes that are sent at once.
-const BUFFER: usize = 64 << 10;
+/// Time for which records are gathered, as each batch costs calls of the system and a flush of the disk. The root process
+/// does not wait for more. A record that is awaited ends it.
+const GATHER: Duration = Duration::from_millis(9);
+/// Bytes that are sent and received at once.
+pub(super) const BUFFER: usize = 64 << 10;
 const LOST: u8 = 0;
 const RECORD: u8 = 1;
 const DURABLE: u8 = 2;

@@ -151,8 +151,7 @@ impl Sandbox {
         if let Some(spoken) = permit.reads(spoken) {
             return Ok(Allowed::Inspect(destination, spoken));
         }
-        let server = self.open(&destination).await?;
-        self.allowed(&destination, None, permit.ground.as_ref());
+        let server = self.open(&destination, permit.ground.as_ref()).await?;
         Ok(Allowed::Join(Connection { traffic: permit.traffic, server, destination }))
     }
 
@@ -171,7 +170,7 @@ impl Sandbox {
         // What cannot be read is not allowed where requests are decided or scanned.
         let inspect = verdict.inspect || verdict.scan;
         let traffic = if inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
-        Ok(Permit { traffic, inspect, ground: self.ground(&verdict.opinions) })
+        Ok(Permit { traffic, inspect, ground: self.records.ground(&verdict.opinions) })
     }
 
     /// Checks what the client speaks; `None` if it may speak anything.
@@ -190,12 +189,13 @@ impl Sandbox {
         spoken.map(Some).map_err(refused)
     }
 
-    /// Counts a connection whose bytes are only passed on, and makes it.
-    async fn open(&self, destination: &Destination) -> Result<TcpStream, Refusal> {
+    /// Counts and records a connection whose bytes are only passed on, and makes it.
+    async fn open(&self, destination: &Destination, ground: Option<&Ground>) -> Result<TcpStream, Refusal> {
         let rules = self.rules();
         let moment = self.moment(&rules.facts);
         let refused = |reason| Refusal { destination: destination.to_string(), reason };
         self.usage.request(&rules.levels, destination).map_err(refused)?;
+        self.allowed(destination, None, ground).await.map_err(refused)?;
         let dialed = dial(&self.way, destination, &rules.levels, &moment, &self.resolving).await;
         dialed.map_err(|error| refused(error.into()))
     }
@@ -216,7 +216,7 @@ impl Sandbox {
             // Before it is answered, so that the answer says whether the destination can be reached.
             let server = match permit.inspect {
                 true => None,
-                false => Some(self.open(&destination).await?),
+                false => Some(self.open(&destination, permit.ground.as_ref()).await?),
             };
             Ok::<_, Refusal>((permit, server))
         };
@@ -237,7 +237,6 @@ impl Sandbox {
         match (permit.reads(spoken), server) {
             (Some(spoken), _) => Box::pin(self.inspect(client, destination, spoken, first)).await,
             (None, Some(server)) => {
-                self.allowed(&destination, None, permit.ground.as_ref());
                 self.join(client, Connection { traffic: permit.traffic, server, destination }, first).await;
             }
             (None, None) => reset(&client),

@@ -24,6 +24,7 @@ use crate::credentials::Issued;
 use crate::descriptors::LISTENERS;
 use crate::gateway::{self, Clients, TokenHash};
 use crate::record::{Decided, Recorder};
+use crate::records::{Entry, Sink};
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
@@ -114,7 +115,19 @@ pub enum Order {
         sandbox: u64,
     },
     /// Report each decision from now on, about sandboxes whose levels follow.
-    Record,
+    Record {
+        /// Have connections and requests wait until [`Order::Recorded`] says that their record is written.
+        durable: bool,
+    },
+    /// Take the answer to news that wait until they are written.
+    Recorded {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Number of the record.
+        wait: u64,
+        /// The record is on the disk. Otherwise what it allows is refused.
+        written: bool,
+    },
     /// Take connections from these addresses with this token for those of a sandbox that has levels.
     Client {
         /// Number of the sandbox.
@@ -164,6 +177,8 @@ pub enum News {
         sandbox: u64,
         /// Decision.
         decided: Decided,
+        /// Number of the record, if it waits until that is written. [`Order::Recorded`] is the answer.
+        wait: Option<u64>,
     },
     /// The value of a credential is sent. Only after [`Order::Record`].
     Used {
@@ -173,6 +188,8 @@ pub enum News {
         credential: String,
         /// Host and port that receive it.
         destination: String,
+        /// As in [`News::Decided`].
+        wait: Option<u64>,
     },
     /// Decisions were lost: too many waited to be sent.
     Lost {
@@ -221,7 +238,7 @@ pub async fn follow_recorded(
         way: Arc::new(way),
         reporter,
         recorder,
-        records: false,
+        records: None,
         authority: None,
         levels: HashMap::new(),
         sandboxes: HashMap::new(),
@@ -242,8 +259,8 @@ struct Proxy {
     way: Arc<Way>,
     reporter: Reporter,
     recorder: Option<Recorder>,
-    /// Decisions are news.
-    records: bool,
+    /// Decisions are news; with true, what is allowed waits until they are written.
+    records: Option<bool>,
     /// Authority of new sandboxes.
     authority: Option<Arc<Authority>>,
     levels: HashMap<u64, Arc<Level>>,
@@ -307,7 +324,13 @@ impl Proxy {
                 let task = tokio::spawn(explicit::serve(listener, served.sandbox.clone()));
                 served.task = Some(task.abort_handle());
             }
-            Order::Record => self.records = true,
+            Order::Record { durable } => self.records = Some(durable),
+            Order::Recorded { sandbox, wait, written } => {
+                // The sandbox may have ended meanwhile.
+                if let Some(served) = self.sandboxes.get(&sandbox) {
+                    served.sandbox.records.answer(wait, written);
+                }
+            }
             Order::Metrics => {
                 tokio::spawn(metrics::serve(listener(message.descriptors)?, self.way.clone()));
             }
@@ -370,21 +393,29 @@ impl Proxy {
         sandbox.peers.set_request(request);
         sandbox.set_credentials(self.way.issued.clone());
         self.authority.iter().for_each(|authority| sandbox.set_authority(authority.clone()));
-        if let Some(recorder) = &self.recorder {
-            sandbox.record(recorder.clone());
-        } else if self.records {
-            let reporter = self.reporter.clone();
-            sandbox.record(Arc::new(move |record| {
-                reporter(News::Decided { sandbox: number, decided: record.decided() });
-            }));
-            let reporter = self.reporter.clone();
-            sandbox.set_used(Box::new(move |credential, destination| {
-                let (credential, destination) = (credential.to_owned(), destination.to_string());
-                reporter(News::Used { sandbox: number, credential, destination });
-            }));
+        if let Some(recorder) = self.recorder.clone() {
+            let sink = move |entry: Entry<'_>, _| match entry {
+                Entry::Decided(record) => recorder(record),
+                // A request that uses one has a record of its own.
+                Entry::Used(..) => {}
+            };
+            sandbox.records.set(Box::new(sink), false);
+        } else if let Some(durable) = self.records {
+            sandbox.records.set(as_news(number, self.reporter.clone()), durable);
         }
         Served { sandbox, task: None }
     }
+}
+
+/// Returns a receiver of records of a sandbox that sends them as news.
+fn as_news(sandbox: u64, reporter: Reporter) -> Sink {
+    Box::new(move |entry, wait| match entry {
+        Entry::Decided(record) => reporter(News::Decided { sandbox, decided: record.decided(), wait }),
+        Entry::Used(credential, destination) => {
+            let (credential, destination) = (credential.to_owned(), destination.to_string());
+            reporter(News::Used { sandbox, credential, destination, wait });
+        }
+    })
 }
 
 fn authority(keys: &AuthorityKeys) -> io::Result<Arc<Authority>> {

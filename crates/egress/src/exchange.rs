@@ -238,6 +238,7 @@ impl Exchange {
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
         let scan = accepted.scan.clone();
         let (sent, placed) = self.request(&parts, accepted, line, websocket)?;
+        self.sandbox.records.uses(&placed.used, &self.destination).await?;
         let of = parts.headers;
         let answer = self.sandbox.upstream().send(sent, http2).await;
         let mut response = answer.map_err(|reason| line.ended().unwrap_or(reason))?;
@@ -381,14 +382,14 @@ impl Exchange {
         let placed = place((&rules.credentials, &rules.levels), parts, &self.destination, &request, &moment)?;
         self.sandbox.usage.request(&rules.levels, &self.destination)?;
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
-        let ground = self.sandbox.ground(&verdict.opinions);
+        let ground = self.sandbox.records.ground(&verdict.opinions);
         let unread = || seen.unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
         let mut body = read.or_else(unread).unwrap_or_else(|| full(Bytes::new()));
         let (scan, mut changes) = (self.scan(&rules), false);
         if let Some(scan) = &scan {
             (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
         }
-        self.sandbox.allowed(&self.destination, Some(&line.asked(&seen.calls)), ground.as_ref());
+        self.sandbox.allowed(&self.destination, Some(&line.asked(&seen.calls)), ground.as_ref()).await?;
         Ok(Accepted { max_body, body, rules, scan, changes, placed })
     }
 
@@ -432,7 +433,6 @@ impl Exchange {
             headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
         placed.sign(&parts.method, &uri, &mut headers)?;
-        self.sandbox.uses(&placed.used, &self.destination);
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
         let (reporter, of) = (sandbox.clone(), line.clone());
         let report =

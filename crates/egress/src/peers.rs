@@ -6,16 +6,14 @@
 use std::collections::HashMap;
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hutch_policy::{HostName, Peer};
 use tokio::net::TcpStream;
-use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::sync::watch;
 
+use crate::pending::Pending;
 use crate::refusal::{Denial, Reason};
 
 /// Maximum time to wait for a connection.
@@ -34,9 +32,7 @@ pub(crate) struct Peers {
     by_name: watch::Sender<Arc<ByName>>,
     /// Set where there may be peers.
     request: OnceLock<Request>,
-    /// Requests without an answer.
-    pending: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
-    last: AtomicU64,
+    pending: Pending<Answer>,
 }
 
 impl Peers {
@@ -65,28 +61,14 @@ impl Peers {
 
     /// Takes the answer to a request. An answer that comes too late is closed.
     pub(crate) fn answer(&self, number: u64, answer: Answer) {
-        if let Some(waiting) = self.pending().remove(&number) {
-            let _ = waiting.send(answer);
-        }
-    }
-
-    fn pending(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.answer(number, answer);
     }
 
     /// Connects to a port of a peer.
     pub(crate) async fn connect(&self, peer: &Peer, port: NonZeroU16) -> Answer {
         let Some(request) = self.request.get() else { return Err(Reason::Denied(Denial::default())) };
-        let number = self.last.fetch_add(1, Ordering::Relaxed);
-        let (sender, receiver) = oneshot::channel();
-        self.pending().insert(number, sender);
-        request(number, peer, port);
-        let answer = timeout(DIAL, receiver).await;
-        self.pending().remove(&number);
-        match answer {
-            Ok(Ok(answer)) => answer,
-            _ => Err(Reason::Unreachable("it did not answer in time".to_owned())),
-        }
+        let answer = self.pending.ask(DIAL, |number| request(number, peer, port)).await;
+        answer.unwrap_or_else(|| Err(Reason::Unreachable("it did not answer in time".to_owned())))
     }
 
     /// Waits until a port of a peer is no longer open.

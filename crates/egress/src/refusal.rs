@@ -79,6 +79,9 @@ pub enum Reason {
     /// The placeholder of a credential stands where its value may not.
     #[error("credential {0:?}: {1}")]
     Credential(String, String),
+    /// The audit log must have it first, and cannot.
+    #[error("the audit log cannot be written")]
+    Unrecorded,
     /// The sandbox has too many connections.
     #[error("too many connections are open")]
     TooMany,
@@ -142,6 +145,7 @@ fn title(status: u16) -> &'static str {
         403 => "Forbidden",
         407 => "Proxy Authentication Required",
         408 => "Request Timeout",
+        503 => "Service Unavailable",
         _ => "Bad Gateway",
     }
 }
@@ -151,6 +155,7 @@ impl Refusal {
     pub(crate) fn status(&self) -> u16 {
         match self.reason {
             Reason::Unreachable(_) | Reason::Full => 502,
+            Reason::Unrecorded => 503,
             _ => 403,
         }
     }
@@ -172,7 +177,7 @@ pub(crate) async fn refuse(mut client: TcpStream, first: &mut Vec<u8>, refusal: 
         let _ = timeout(SPEAKS, client.read_buf(first)).await;
     }
     let First::Http(_) = classify(first) else { return reset(&client) };
-    answer(client, 403, refusal).await;
+    answer(client, refusal.status(), refusal).await;
 }
 
 /// Sends the reason of a refusal to a client that speaks HTTP, and ends the connection.

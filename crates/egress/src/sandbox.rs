@@ -1,7 +1,6 @@
 //! One sandbox: its policy, its names and its connections.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -22,7 +21,8 @@ use crate::dial::dial;
 use crate::dns;
 use crate::names::{Names, is_synthetic};
 use crate::peers::Peers;
-use crate::record::{Asked, Counters, Ground, Outcome, Record, Recorder, outcome};
+use crate::record::{Asked, Counters, Ground, Outcome, outcome};
+use crate::records::Records;
 use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::scan::{Memory, Scan, scanner};
 use crate::upstream::{Dial, Upstream};
@@ -108,14 +108,8 @@ pub(crate) struct Sandbox {
     pub(crate) peers: Peers,
     /// Memory of the scanner.
     pub(crate) memory: Memory,
-    /// Receives each decision. Without it, no record is made.
-    recorder: OnceLock<Recorder>,
-    /// Receives each use of a credential, if that is recorded.
-    used: OnceLock<Used>,
+    pub(crate) records: Records,
 }
-
-/// Receives the name of a credential and the destination to which its value is sent.
-pub(crate) type Used = Box<dyn Fn(&str, &Destination) + Send + Sync>;
 
 impl fmt::Debug for Sandbox {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,28 +137,10 @@ impl Sandbox {
             named,
             peers: Peers::default(),
             memory: Memory::default(),
-            recorder: OnceLock::new(),
-            used: OnceLock::new(),
+            records: Records::default(),
         });
         sandbox.prepare(&sandbox.rules().levels);
         sandbox
-    }
-
-    /// Sets the receiver of all decisions, once.
-    pub(crate) fn record(&self, recorder: Recorder) {
-        let _ = self.recorder.set(recorder);
-    }
-
-    /// Sets the receiver of all uses of credentials, once.
-    pub(crate) fn set_used(&self, used: Used) {
-        let _ = self.used.set(used);
-    }
-
-    /// Reports that the values of these credentials are sent.
-    pub(crate) fn uses(&self, credentials: &BTreeSet<String>, destination: &Destination) {
-        if let Some(used) = self.used.get() {
-            credentials.iter().for_each(|name| used(name, destination));
-        }
     }
 
     /// Returns the counters of this process.
@@ -334,30 +310,25 @@ impl Sandbox {
         if refusal.reason == Reason::Full {
             self.counters().full();
         }
-        if let Some(recorder) = self.recorder.get() {
-            let destination = hidden.or_else(|| asked.map(|asked| asked.destination.to_string()));
-            let destination = destination.as_deref().unwrap_or(&refusal.destination);
-            recorder(&Record::refused(destination, asked, &refusal.reason));
-        }
+        let destination = hidden.or_else(|| asked.map(|asked| asked.destination.to_string()));
+        let destination = destination.as_deref().unwrap_or(&refusal.destination);
+        self.records.refused(destination, asked, &refusal.reason);
         (self.report)(refusal);
     }
 
-    /// Counts a connection or a request that is allowed, and records it by these opinions.
-    pub(crate) fn allowed(
+    /// Records a connection or a request that is allowed by these opinions, before it is made, and counts it.
+    ///
+    /// # Errors
+    /// It must be written first, and cannot.
+    pub(crate) async fn allowed(
         &self,
         destination: &Destination,
         asked: Option<&Asked<'_>>,
         ground: Option<&Ground>,
-    ) {
+    ) -> Result<(), Reason> {
+        self.records.allowed(destination, asked, ground).await?;
         self.counters().count(Outcome::Allowed, asked.is_some());
-        if let Some(recorder) = self.recorder.get() {
-            recorder(&Record::allowed(&destination.to_string(), asked, ground));
-        }
-    }
-
-    /// Returns by which opinion something is allowed, if that is recorded.
-    pub(crate) fn ground(&self, opinions: &[Opinion<'_>]) -> Option<Ground> {
-        self.recorder.get().and_then(|_| Ground::first(opinions))
+        Ok(())
     }
 
     /// Reports what a level would have refused that only observes.

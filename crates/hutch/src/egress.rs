@@ -308,7 +308,10 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
     Arc::new(move |news| {
         let _ = match news {
             // Each sandbox has a bounded number of connections too.
-            News::Named { .. } | News::Dial { .. } => names.send(news).is_ok(),
+            News::Named { .. }
+            | News::Dial { .. }
+            | News::Decided { wait: Some(_), .. }
+            | News::Used { wait: Some(_), .. } => names.send(news).is_ok(),
             News::Refused { .. } | News::Unidentified { .. } => refusals.try_send(news).is_ok(),
             News::Decided { .. } | News::Used { .. } => {
                 let sent = decisions.try_send(news).is_ok();

@@ -40,6 +40,7 @@ impl Sandbox {
     ) -> Result<Peered, Refusal> {
         let refusal = |reason| Refusal { destination: destination.to_string(), reason };
         let counted = self.way.descriptors.take(1).ok_or_else(|| refusal(Reason::Full))?;
+        self.allowed(destination, None, None).await.map_err(refusal)?;
         let (server, awake) = self.peers.connect(peer, destination.port).await.map_err(refusal)?;
         Ok(Peered { server, kept: (awake, counted) })
     }

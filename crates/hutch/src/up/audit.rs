@@ -34,6 +34,8 @@ use self::wire::{Answer, Frame};
 
 /// Records of the front that wait for the disk at once.
 const WAITING: usize = 256;
+/// Records of the proxy that wait for the disk at once; further ones are refused.
+const ALLOWED: usize = 4096;
 /// Codes of answers of DNS: no error, and a name that does not exist.
 const FOUND: u16 = 0;
 const NOT_FOUND: u16 = 3;
@@ -52,18 +54,29 @@ impl Subject {
     }
 }
 
+/// Receives whether a record is on the disk.
+pub(super) type Answered = Box<dyn FnOnce(bool) + Send>;
+
 /// The open log, and the sandboxes of Pods.
 pub(super) struct AuditLog {
     log: Log,
     /// By the uid of the Pod.
     pods: Mutex<HashMap<String, Subject>>,
+    /// Places of records of the proxy that wait for the disk.
+    waiting: Arc<Semaphore>,
 }
 
 impl AuditLog {
     /// Opens the log in a folder, or makes one.
     pub(super) fn open(folder: &Path, strict: bool) -> anyhow::Result<Arc<AuditLog>> {
         let log = Log::open(folder, Options { strict, ..Options::default() }).context("the audit log")?;
-        Ok(Arc::new(AuditLog { log, pods: Mutex::default() }))
+        let waiting = Arc::new(Semaphore::new(ALLOWED));
+        Ok(Arc::new(AuditLog { log, pods: Mutex::default(), waiting }))
+    }
+
+    /// Returns true if what callers and sandboxes do waits for its record.
+    pub(super) fn is_strict(&self) -> bool {
+        self.log.is_strict()
     }
 
     /// Writes what waits, and closes the log.
@@ -87,9 +100,27 @@ impl AuditLog {
         self.log.lost(count);
     }
 
-    /// Records a decision of the proxy about a Pod.
-    pub(super) fn decided(&self, pod: &str, decided: &Decided) {
-        let Some(subject) = self.subject(pod) else { return };
+    /// Records what the proxy allows a Pod. `answered` is set if it waits for that; it may not do what is not recorded.
+    fn allow(&self, event: Option<Event>, answered: Option<Answered>) {
+        let Some(answered) = answered else { return event.iter().for_each(|event| self.push(event)) };
+        let (Some(event), Ok(place)) = (event, self.waiting.clone().try_acquire_owned()) else {
+            return answered(false);
+        };
+        let log = self.log.clone();
+        tokio::spawn(async move {
+            answered(log.record_durably(event.record()).await.is_ok());
+            drop(place);
+        });
+    }
+
+    /// Records a decision of the proxy about a Pod, as [`AuditLog::allow`].
+    pub(super) fn decided(&self, pod: &str, decided: &Decided, answered: Option<Answered>) {
+        let event = self.subject(pod).and_then(|subject| self.decision(&subject, decided));
+        self.allow(event, answered);
+    }
+
+    /// Returns the event of a decision, and records what goes with it. A finding that lets a request pass is no decision.
+    fn decision(&self, subject: &Subject, decided: &Decided) -> Option<Event> {
         let (decision, success) = match decided.outcome {
             Outcome::Allowed => (Decision::Allowed, None),
             Outcome::Denied => (Decision::Denied, None),
@@ -105,7 +136,7 @@ impl AuditLog {
             self.push(&findings::found(&sandbox, found, &decided.destination, verdict));
             if matches!(decided.outcome, Outcome::Observed | Outcome::Redacted) {
                 // The request itself has a record of its own.
-                return;
+                return None;
             }
         }
         if let Some(credential) = &decided.credential {
@@ -132,16 +163,18 @@ impl AuditLog {
                 )
             }
         };
-        self.push(&event);
+        Some(event)
     }
 
-    /// Records that the value of a credential was sent for a Pod.
-    pub(super) fn used(&self, pod: &str, credential: &str, destination: &str) {
-        let Some(subject) = self.subject(pod) else { return };
+    /// Records that the value of a credential is sent for a Pod, as [`AuditLog::allow`].
+    pub(super) fn used(&self, pod: &str, credential: &str, destination: &str, answered: Option<Answered>) {
         let (host, _) = split(destination);
         let verdict = Verdict::of(Decision::Allowed);
-        let used = CredentialUse { sandbox: subject.sandbox(), credential, host, verdict };
-        self.push(&Event::credential(SystemTime::now(), &used));
+        let event = self.subject(pod).map(|subject| {
+            let used = CredentialUse { sandbox: subject.sandbox(), credential, host, verdict };
+            Event::credential(SystemTime::now(), &used)
+        });
+        self.allow(event, answered);
     }
 
     /// Records that a name of a Pod has got an address.
@@ -361,11 +394,11 @@ mod tests {
         };
         let found = serde_json::json!({ "rule": "aws-key", "kind": "secret", "severity": "high",
             "direction": "outbound", "at": "body", "fingerprint": "0123456789abcdef" });
-        log.decided("u", &decided(Outcome::Denied, found.clone(), None));
-        log.decided("u", &decided(Outcome::Observed, found.clone(), None));
-        log.decided("u", &decided(Outcome::Redacted, found, None));
-        log.decided("u", &decided(Outcome::Denied, serde_json::Value::Null, Some("github")));
-        log.used("u", "github", "a.example:443");
+        log.decided("u", &decided(Outcome::Denied, found.clone(), None), None);
+        log.decided("u", &decided(Outcome::Observed, found.clone(), None), None);
+        log.decided("u", &decided(Outcome::Redacted, found, None), None);
+        log.decided("u", &decided(Outcome::Denied, serde_json::Value::Null, Some("github")), None);
+        log.used("u", "github", "a.example:443", None);
         log.close().await;
         let mut reader = hutch_audit::Reader::new(&folder, 0);
         let (mut lines, mut severities) = (Vec::new(), Vec::new());

@@ -5,6 +5,7 @@
 
 mod dialed;
 mod news;
+mod recorded;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -24,6 +25,7 @@ use hutch_privsep::Channel;
 use tokio::sync::{Mutex, mpsc};
 
 use self::dialed::Dialed;
+use self::recorded::Recorded;
 use super::audit::AuditLog;
 use super::broker::Broker;
 use super::issuer::{Issuer, key};
@@ -61,6 +63,7 @@ pub(super) enum Change {
     Levels(String, Vec<Arc<Level>>),
     Peers(String, String, Vec<Peer>),
     Dialed(Dialed),
+    Recorded(Recorded),
     Authority(String, AuthorityKeys),
     Facts(String, Facts),
     /// With the number of the task that issues them: those of an earlier one no longer count.
@@ -321,7 +324,10 @@ impl Supervisor {
                 send(channel, pod.peers()).await
             }
             Change::Dialed(dialed) if dialed.process == self.process => dialed.send(channel).await,
-            Change::Dialed(_) => Ok(()),
+            Change::Recorded(recorded) if recorded.process == self.process => {
+                send(channel, recorded.order).await
+            }
+            Change::Dialed(_) | Change::Recorded(_) => Ok(()),
             Change::Authority(uid, keys) => {
                 let about = self.about.entry(uid.clone()).or_default();
                 (about.authority, about.sent) = (Some(keys), false);
@@ -414,8 +420,8 @@ impl Supervisor {
 
     /// Has the process report its decisions, and serve its counters, which begin anew with each process.
     async fn begin(&self, channel: &Channel) -> std::io::Result<()> {
-        if self.audit.is_some() {
-            channel.send(&Order::Record, &[]).await?;
+        if let Some(log) = &self.audit {
+            channel.send(&Order::Record { durable: log.is_strict() }, &[]).await?;
         }
         match &self.metrics {
             Some(listener) => channel.send(&Order::Metrics, &[listener.as_fd()]).await,

@@ -7,6 +7,7 @@ use hutch_testkit::wait::until;
 use serde_json::Value;
 
 use crate::harness::{Up, binary, succeeded, text};
+use crate::policies::{SERVER, Server, applied, policy, rule, sandbox};
 
 const SECRET: &str = "correct-horse-battery-staple-9431";
 const SECRET_BASE64: &str = "Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZS05NDMx";
@@ -26,7 +27,7 @@ fn events(up: &Up, kind: &str) -> Vec<Value> {
 }
 
 #[track_caller]
-fn eventually(up: &Up, words: &[&str], expected: &str) -> String {
+pub(crate) fn eventually(up: &Up, words: &[&str], expected: &str) -> String {
     let mut printed = String::new();
     until(expected, || {
         printed = read(up, words);
@@ -187,23 +188,41 @@ fn log_is_whole_after_kills() {
     }
 }
 
+/// Disk of 1 MiB for the audit log of a server, which begins anew.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn under(up: &mut Up) -> SmallDisk {
+        up.stop();
+        let disk = SmallDisk(up.data().join("audit"));
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m,mode=700", "none"]).arg(&disk.0);
+        succeeded("mount", &mount.output().expect("mount"));
+        up.restart();
+        disk
+    }
+
+    fn fill(&self) {
+        let _ = std::fs::write(self.0.join("fill"), vec![0; 2 << 20]);
+    }
+
+    fn empty(&self) {
+        std::fs::remove_file(self.0.join("fill")).expect("removed");
+    }
+
+    fn remove(self, up: &mut Up) {
+        up.stop();
+        succeeded("umount", &Command::new("umount").arg(&self.0).output().expect("umount"));
+    }
+}
+
 #[test]
 fn strict_log_on_a_full_disk_holds_writes_back() {
     hutch_testkit::require!(root, kubectl);
     let mut up = Up::start(&["--audit", "strict"]);
-    up.stop();
-    let folder = up.data().join("audit");
-    let mount = |words: &[&str]| {
-        assert!(
-            Command::new(words[0]).args(&words[1..]).arg(&folder).status().unwrap().success(),
-            "{words:?}"
-        );
-    };
-    mount(&["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "none"]);
-    up.restart();
+    let disk = SmallDisk::under(&mut up);
     up.ok("create configmap before");
-    let fill = folder.join("fill");
-    let _ = std::fs::write(&fill, vec![0; 2 << 20]);
+    disk.fill();
     // The last page of the segment may have room for some more records.
     let refused = (0..20).find_map(|number| {
         let output = up.kubectl(&format!("create configmap during-{number}"));
@@ -211,13 +230,62 @@ fn strict_log_on_a_full_disk_holds_writes_back() {
     });
     let (number, error) = refused.expect("a write that is refused");
     assert!(error.contains("the audit log cannot be written"), "{error}");
-    std::fs::remove_file(&fill).unwrap();
+    disk.empty();
     up.ok("create configmap after");
     let maps = up.ok("get configmaps -o name");
     assert!(maps.contains("before") && maps.contains("after"), "{maps}");
     assert!(!maps.contains(&format!("during-{number}")), "{maps}");
-    up.stop();
-    mount(&["umount"]);
+    disk.remove(&mut up);
+}
+
+#[test]
+fn strict_log_on_a_full_disk_holds_connections_and_requests_of_sandboxes_back() {
+    hutch_testkit::require!(root, kubectl, curl);
+    let (web, joined) = (Server::start(), Server::start());
+    let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example joined.example\n");
+    let mut up = Up::start_outside(&hosts, &[], &["--audit", "strict"]);
+    let disk = SmallDisk::under(&mut up);
+    let mut joins = rule("joined.example", &joined);
+    (joins["name"], joins["protocol"], joins["plaintext"]) = ("joined".into(), "TCP".into(), Value::Null);
+    let rules = Value::from(vec![rule("web.example", &web), joins]);
+    applied(&up, &policy("ClusterSandboxPolicy", "open", &serde_json::json!({}), &rules));
+    let url = |host: &str, server: &Server| format!("http://{host}.example:{}/", server.port);
+    let script = format!(
+        "while :; do curl -s -o /dev/null -m 20 -w 'web %{{http_code}}\\n' {}; \
+         curl -s -o /dev/null -m 20 -w 'joined %{{http_code}}\\n' {}; sleep 0.05; done",
+        url("web", &web),
+        url("joined", &joined)
+    );
+    let mut held = sandbox("box", &serde_json::json!({}), None);
+    held["spec"]["podTemplate"]["spec"]["containers"][0]["command"] = vec!["sh", "-c", &script].into();
+    applied(&up, &held);
+    up.ok("wait --for=condition=Ready sandbox/box --timeout=120s");
+    // On a full disk the log cannot be read through the API.
+    let mut find = Command::new("find");
+    let found = find.arg(up.data().join("pods")).args(["-path", "*/logs/*", "-type", "f"]).output();
+    let log = succeeded("find", &found.expect("find"));
+    let lines = || -> Vec<String> {
+        let lines = std::fs::read_to_string(log.trim()).expect("the log of the container");
+        lines.lines().map(str::to_owned).collect()
+    };
+    let all = |code: &str| {
+        until(code, || {
+            let lines = lines();
+            let last = &lines[lines.len().saturating_sub(6)..];
+            last.len() == 6 && last.iter().all(|line| line.trim_end().ends_with(code))
+        });
+    };
+    all("200");
+    disk.fill();
+    all("503");
+    let before = (web.connections(), joined.connections());
+    let from = lines().len();
+    until("more tries", || lines().len() > from + 20);
+    assert_eq!((web.connections(), joined.connections()), before);
+    disk.empty();
+    all("200");
+    eventually(&up, &["list", "--kind", "http", "--denied"], "web.example&the audit log cannot be written");
+    disk.remove(&mut up);
 }
 
 /// Returns the program of the documentation, written to a file.

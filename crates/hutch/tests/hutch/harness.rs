@@ -28,6 +28,18 @@ pub(crate) struct Up {
     pub(crate) printed: Vec<String>,
 }
 
+/// Returns `hutch`, which finds the addresses of the hosts in a file of its folder, if there is one.
+fn program(folder: &Path) -> Command {
+    let hosts = folder.join("hosts");
+    if !hosts.exists() {
+        return Command::new(binary());
+    }
+    let mut unshare = Command::new("unshare");
+    let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
+    unshare.args(["--mount", "bash", "-c", script, "bash"]).arg(&hosts).arg(binary());
+    unshare
+}
+
 impl Up {
     /// Starts one in a folder of its own and waits for `ready`.
     pub(crate) fn start(options: &[&str]) -> Up {
@@ -70,12 +82,10 @@ impl Up {
         std::fs::write(&file, hosts).expect("written");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
         std::fs::set_permissions(&file, mode).expect("chmod");
-        let mut unshare = Command::new("unshare");
-        let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
-        unshare.args(["--mount", "bash", "-c", script, "bash"]).arg(&file).arg(binary());
-        unshare.envs(variables.iter().copied());
+        let mut hutch = program(folder.path());
+        hutch.envs(variables.iter().copied());
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        let (child, printed) = spawn(unshare, folder.path(), &data, &options);
+        let (child, printed) = spawn(hutch, folder.path(), &data, &options);
         Up { child, options, folder, data, printed }
     }
 
@@ -137,7 +147,7 @@ impl Up {
 
     /// Starts again on the same folder.
     pub(crate) fn restart(&mut self) {
-        let hutch = Command::new(binary());
+        let hutch = program(self.folder.path());
         (self.child, self.printed) = spawn(hutch, self.folder.path(), &self.data, &self.options);
     }
 
@@ -146,7 +156,8 @@ impl Up {
     pub(crate) fn restart_with(&mut self, options: &[&str]) {
         let options: Vec<String> =
             self.options.iter().cloned().chain(options.iter().map(|&o| o.to_owned())).collect();
-        (self.child, self.printed) = spawn(Command::new(binary()), self.folder.path(), &self.data, &options);
+        let hutch = program(self.folder.path());
+        (self.child, self.printed) = spawn(hutch, self.folder.path(), &self.data, &options);
     }
 
     /// kubectl with these words.

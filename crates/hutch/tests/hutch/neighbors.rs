@@ -3,6 +3,7 @@
 use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
+use crate::audited;
 use crate::harness::{Up, text};
 use crate::policies::{applied, policy};
 use crate::policy_commands::explained;
@@ -98,6 +99,8 @@ fn sandbox_reaches_the_one_that_its_policy_names_and_no_other_way_is_open() {
                 && events.contains("db:8001")
                 && events.contains("no rule of policy \"app\"")
         });
+        audited::eventually(&up, &["list", "--kind", "connection"], "default/app&allowed&db:8000");
+        audited::eventually(&up, &["list", "--kind", "connection", "--denied"], "default/app&db:8001");
     }
 }
 

@@ -44,14 +44,14 @@ impl Supervisor {
                     log.lost(count);
                 }
             }
-            News::Used { sandbox, credential, destination } => {
+            News::Used { sandbox, credential, destination, wait } => {
                 if let (Some(log), Some(uid)) = (self.audit.clone(), self.uid(sandbox)) {
-                    log.used(&uid, &credential, &destination);
+                    log.used(&uid, &credential, &destination, self.answered(sandbox, wait));
                 }
             }
-            News::Decided { sandbox, decided } => {
+            News::Decided { sandbox, decided, wait } => {
                 if let (Some(log), Some(uid)) = (self.audit.clone(), self.uid(sandbox)) {
-                    log.decided(&uid, &decided);
+                    log.decided(&uid, &decided, self.answered(sandbox, wait));
                 }
             }
             News::Refused { sandbox, refusal } => {

@@ -149,6 +149,7 @@ fn judge(case: &Case, code: u16, status: &Value) -> Answer {
     let expected = match code {
         400 => "BadRequest",
         404 => "NotFound",
+        403 => "Forbidden",
         409 => "AlreadyExists",
         413 => "RequestEntityTooLarge",
         422 => "Invalid",
@@ -169,6 +170,8 @@ fn judge(case: &Case, code: u16, status: &Value) -> Answer {
         Some("apiVersion") => names.push("version"),
         // What is written there is in `data` when it is checked.
         Some("stringData") => names.push("data"),
+        // Kubernetes' own message: pod rejected: RuntimeClass "x" not found.
+        _ if case.place.names().last() == Some("runtimeClassName") => names.push("RuntimeClass"),
         _ => {}
     }
     let words = |text: &str| -> Vec<String> {

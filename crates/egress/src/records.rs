@@ -1,0 +1,134 @@
+//! Records of what a sandbox does. Where that is wanted, the log has a record on its disk before what it allows happens.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use hutch_policy::{Destination, Opinion};
+
+use crate::pending::Pending;
+use crate::record::{Asked, Ground, Record};
+use crate::refusal::Reason;
+
+/// Maximum time until a record is on the disk.
+const WRITE: Duration = Duration::from_secs(10);
+
+/// Content of a record.
+pub(crate) enum Entry<'a> {
+    /// Decision about a connection or a request.
+    Decided(&'a Record<'a>),
+    /// The value of this credential is sent.
+    Used(&'a str, &'a Destination),
+}
+
+/// Receives each record. With a number it is to be written first, and [`Records::answer`] says whether it is.
+pub(crate) type Sink = Box<dyn Fn(Entry<'_>, Option<u64>) + Send + Sync>;
+
+/// Records of a sandbox. Without a sink, none are made.
+#[derive(Default)]
+pub(crate) struct Records {
+    sink: OnceLock<Sink>,
+    /// Set if connections, requests and uses wait for the disk.
+    durable: OnceLock<()>,
+    pending: Pending<bool>,
+}
+
+impl Records {
+    /// Sets the receiver, once. With `durable`, what is allowed waits until it is on the disk.
+    pub(crate) fn set(&self, sink: Sink, durable: bool) {
+        let _ = self.sink.set(sink);
+        if durable {
+            let _ = self.durable.set(());
+        }
+    }
+
+    /// Takes the answer to a record that waits.
+    pub(crate) fn answer(&self, number: u64, written: bool) {
+        self.pending.answer(number, written);
+    }
+
+    /// Returns by which opinion something is allowed, if that is recorded.
+    pub(crate) fn ground(&self, opinions: &[Opinion<'_>]) -> Option<Ground> {
+        self.sink.get().and_then(|_| Ground::first(opinions))
+    }
+
+    /// Records that something is refused, or would have been.
+    pub(crate) fn refused(&self, destination: &str, asked: Option<&Asked<'_>>, reason: &Reason) {
+        if let Some(sink) = self.sink.get() {
+            sink(Entry::Decided(&Record::refused(destination, asked, reason)), None);
+        }
+    }
+
+    /// Records that something is allowed.
+    ///
+    /// # Errors
+    /// It must be written first, and cannot.
+    pub(crate) async fn allowed(
+        &self,
+        destination: &Destination,
+        asked: Option<&Asked<'_>>,
+        ground: Option<&Ground>,
+    ) -> Result<(), Reason> {
+        let Some(sink) = self.sink.get() else { return Ok(()) };
+        let destination = destination.to_string();
+        self.write(sink, Entry::Decided(&Record::allowed(&destination, asked, ground))).await
+    }
+
+    /// Records that the values of these credentials are sent.
+    ///
+    /// # Errors
+    /// As [`Records::allowed`].
+    pub(crate) async fn uses(
+        &self,
+        credentials: &BTreeSet<String>,
+        destination: &Destination,
+    ) -> Result<(), Reason> {
+        let Some(sink) = self.sink.get() else { return Ok(()) };
+        for credential in credentials {
+            self.write(sink, Entry::Used(credential, destination)).await?;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, sink: &Sink, entry: Entry<'_>) -> Result<(), Reason> {
+        if self.durable.get().is_none() {
+            sink(entry, None);
+            return Ok(());
+        }
+        match self.pending.ask(WRITE, |number| sink(entry, Some(number))).await {
+            Some(true) => Ok(()),
+            Some(false) | None => Err(Reason::Unrecorded),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn durable_record_is_written_before_what_it_allows() {
+        let (records, numbers) = (Arc::new(Records::default()), Arc::new(Mutex::new(Vec::new())));
+        let destination: Destination = "a.example:443".parse().unwrap();
+        // Without a sink nothing is held back.
+        assert_eq!(records.allowed(&destination, None, None).await, Ok(()));
+        let (answering, seen) = (records.clone(), numbers.clone());
+        let sink: Sink = Box::new(move |entry, number| {
+            let used = matches!(entry, Entry::Used(..));
+            seen.lock().unwrap().push((used, number));
+            if let Some(number) = number {
+                // The log takes decisions, and no uses.
+                let answering = answering.clone();
+                tokio::spawn(async move { answering.answer(number, !used) });
+            }
+        });
+        records.set(sink, true);
+        assert_eq!(records.allowed(&destination, None, None).await, Ok(()));
+        let used = ["github".to_owned()].into();
+        assert_eq!(records.uses(&used, &destination).await, Err(Reason::Unrecorded));
+        records.refused("a.example:443", None, &Reason::TooMany);
+        assert_eq!(*numbers.lock().unwrap(), [(false, Some(0)), (true, Some(1)), (false, None)]);
+    }
+}

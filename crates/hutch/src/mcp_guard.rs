@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader, Stdout};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::timeout;
 
 use crate::cli::McpGuardArguments;
@@ -76,7 +76,8 @@ async fn guard(arguments: &McpGuardArguments) -> anyhow::Result<u8> {
     let stdout: Output = Arc::new(Mutex::new(tokio::io::stdout()));
     let (ended, has_ended) = watch::channel(false);
     let mut to_server = tokio::spawn(from_client(guard.clone(), input, stdout.clone()));
-    let mut to_client = tokio::spawn(from_server(guard, output, stdout, has_ended));
+    let gone = Arc::new(Notify::new());
+    let mut to_client = tokio::spawn(from_server(guard, output, (stdout, gone.clone()), has_ended));
     let (mut reads, mut writes) = (true, true);
     let status = loop {
         tokio::select! {
@@ -85,17 +86,14 @@ async fn guard(arguments: &McpGuardArguments) -> anyhow::Result<u8> {
             end = &mut to_server, if reads => {
                 reads = false;
                 if matches!(end, Ok(End::ClientHasGone)) {
-                    to_client.abort();
                     break stop(&mut child).await?;
                 }
             }
-            end = &mut to_client, if writes => {
-                writes = false;
-                if matches!(end, Ok(End::ClientHasGone)) {
-                    to_server.abort();
-                    break stop(&mut child).await?;
-                }
+            () = gone.notified() => {
+                to_server.abort();
+                break stop(&mut child).await?;
             }
+            _ = &mut to_client, if writes => writes = false,
         }
     };
     to_server.abort();
@@ -189,7 +187,7 @@ impl Signals {
     }
 }
 
-/// Reason why one direction has ended.
+/// Reason why nothing more comes from the client.
 enum End {
     /// Its source has ended, or the server takes no more.
     Ended,
@@ -226,14 +224,15 @@ async fn from_client(guard: Arc<Guard>, mut server: ChildStdin, client: Output) 
     }
 }
 
-/// Passes the server's messages on. After its end, those that are there already.
+/// Passes the server's messages on. After its end, those that are there already. What it writes is read also when the client
+/// has gone, so that it can end in order.
 async fn from_server(
     guard: Arc<Guard>,
     server: ChildStdout,
-    client: Output,
+    (client, gone): (Output, Arc<Notify>),
     mut has_ended: watch::Receiver<bool>,
-) -> End {
-    let mut lines = Lines::new(BufReader::new(server));
+) {
+    let (mut lines, mut reads) = (Lines::new(BufReader::new(server)), true);
     loop {
         let quiet = async {
             let _ = has_ended.wait_for(|ended| *ended).await;
@@ -242,7 +241,7 @@ async fn from_server(
         let line = tokio::select! {
             biased;
             line = lines.next() => line,
-            () = quiet => return End::Ended,
+            () = quiet => return,
         };
         let line = match line {
             Ok(Line::Whole(line)) => line,
@@ -250,12 +249,14 @@ async fn from_server(
                 guard.server_too_long();
                 continue;
             }
-            Ok(Line::End) | Err(_) => return End::Ended,
+            Ok(Line::End) | Err(_) => return,
         };
         if let Some(message) = guard.server(&line)
+            && reads
             && write(&mut *client.lock().await, &message).await.is_err()
         {
-            return End::ClientHasGone;
+            reads = false;
+            gone.notify_one();
         }
     }
 }

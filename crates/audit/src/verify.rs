@@ -76,34 +76,43 @@ struct Details {
     removed_last: Option<u64>,
 }
 
+/// Head of a file. The log must have the record that it signs.
+struct Expected {
+    file: String,
+    statement: Statement,
+    seen: bool,
+}
+
 /// State of a verification.
 struct Check {
     report: Report,
     key: Option<PublicKey>,
     /// Number and hash of the record before.
     before: Option<(u64, Hash)>,
-    /// Head of the file, and whether its record was seen.
-    head: Option<Statement>,
-    seen: bool,
+    heads: Vec<Expected>,
     /// Last record that retention has deleted.
     removed: u64,
 }
 
 /// Verifies a log, also one that another process writes. Signatures are checked with `key`, or with the one in the folder:
-/// one that was saved elsewhere shows that the log was not made anew.
+/// one that was saved elsewhere shows that the log was not made anew. A copy of an earlier head, a file that was saved
+/// elsewhere, shows that the log was not put back to an earlier state.
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn verify(folder: &Path, key: Option<PublicKey>) -> Result<Report, Error> {
+pub fn verify(folder: &Path, key: Option<PublicKey>, saved: Option<&Path>) -> Result<Report, Error> {
     let key = match key {
         Some(key) => Some(key),
         None => PublicKey::read(&folder.join(PUBLIC)).ok(),
     };
-    let mut check =
-        Check { report: Report::default(), key, before: None, head: None, seen: false, removed: 0 };
+    let mut check = Check { report: Report::default(), key, before: None, heads: Vec::new(), removed: 0 };
     // Before the records: a writer may add some meanwhile.
     let is_written = is_written(folder);
     check.read_head(folder)?;
+    if let Some(saved) = saved {
+        let bytes = std::fs::read(saved).map_err(Error::file(saved))?;
+        check.expect(&saved.display().to_string(), &bytes);
+    }
     let segments = segments(folder)?;
     if check.key.is_none() && !segments.is_empty() {
         check.fault(PUBLIC, 0, "no public key, so signatures cannot be checked");
@@ -137,17 +146,20 @@ impl Check {
             }
             Err(error) => return Err(Error::file(&path)(error)),
         };
-        let head = Head::parse(&bytes);
-        match head.as_ref().and_then(Head::statement) {
-            Some(statement) => {
-                if let Some(fault) = head.as_ref().and_then(|head| self.signature(head, &statement)) {
-                    self.fault(HEAD, 1, fault);
-                }
-                self.head = Some(statement);
-            }
-            None => self.fault(HEAD, 1, "not a signed head"),
-        }
+        self.expect(HEAD, &bytes);
         Ok(())
+    }
+
+    /// Takes the content of a file with a head.
+    fn expect(&mut self, file: &str, bytes: &[u8]) {
+        let head = Head::parse(bytes);
+        let Some((head, statement)) = head.as_ref().and_then(|head| Some((head, head.statement()?))) else {
+            return self.fault(file, 1, "not a signed head");
+        };
+        if let Some(fault) = self.signature(head, &statement) {
+            self.fault(file, 1, fault);
+        }
+        self.heads.push(Expected { file: file.to_owned(), statement, seen: false });
     }
 
     /// Returns the fault of a signature.
@@ -218,7 +230,7 @@ impl Check {
             self.report.first = line.seq;
         }
         self.own_event(name, number, line.event);
-        self.compare_head(name, number, line.seq, line.hash);
+        self.compare_heads(name, number, line.seq, line.hash);
         self.before = Some((line.seq, line.hash));
         self.report.records += 1;
         self.report.last = line.seq;
@@ -251,18 +263,17 @@ impl Check {
         }
     }
 
-    /// Compares a record with the head of the file.
-    fn compare_head(&mut self, name: &str, number: u64, seq: u64, hash: Hash) {
-        let Some(head) = &self.head else { return };
-        if head.seq != seq {
-            return;
+    /// Compares a record with the heads of files.
+    fn compare_heads(&mut self, name: &str, number: u64, seq: u64, hash: Hash) {
+        let mut others = Vec::new();
+        for head in self.heads.iter_mut().filter(|head| head.statement.seq == seq) {
+            head.seen = true;
+            match head.statement.hash == hash {
+                true => self.report.signed = self.report.signed.max(seq),
+                false => others.push(format!("record {seq}: the file `{}` signs another one", head.file)),
+            }
         }
-        if head.hash == hash {
-            self.report.signed = self.report.signed.max(seq);
-        } else {
-            self.fault(name, number, format!("record {seq}: the file `head` signs another one"));
-        }
-        self.seen = true;
+        others.into_iter().for_each(|fault| self.fault(name, number, fault));
     }
 
     fn end(&mut self, last: Option<&Segment>) {
@@ -276,14 +287,16 @@ impl Check {
                 format!("records {from} to {} are missing, and no record says why", first - 1),
             );
         }
-        let Some(head) = &self.head else { return };
-        let (signed, end) = (head.seq, self.report.last);
-        if signed > end {
-            let name = last.map_or(HEAD.to_owned(), Segment::name);
-            let lines = format!("records {} to {signed} are missing at the end of the log", end + 1);
-            self.fault(&name, 0, lines);
-        } else if !self.seen && self.report.records > 0 && signed >= first {
-            self.fault(HEAD, 1, format!("record {signed}, which it signs, is not in the log"));
+        let end = self.report.last;
+        for head in std::mem::take(&mut self.heads) {
+            let signed = head.statement.seq;
+            if signed > end {
+                let name = last.map_or(HEAD.to_owned(), Segment::name);
+                let lines = format!("records {} to {signed} are missing at the end of the log", end + 1);
+                self.fault(&name, 0, lines);
+            } else if !head.seen && self.report.records > 0 && signed >= first {
+                self.fault(&head.file, 1, format!("record {signed}, which it signs, is not in the log"));
+            }
         }
     }
 }

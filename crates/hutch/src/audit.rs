@@ -179,7 +179,7 @@ fn summarize(folder: &Path, arguments: &AuditShowArguments) -> anyhow::Result<Ex
 fn check(folder: &Path, arguments: &AuditVerifyArguments) -> anyhow::Result<ExitCode> {
     exists(folder)?;
     let key = arguments.key.as_deref().map(PublicKey::read).transpose().context("--key")?;
-    let report = verify(folder, key)?;
+    let report = verify(folder, key, arguments.head.as_deref())?;
     for fault in &report.faults {
         println!("{fault}");
     }

@@ -37,7 +37,7 @@ async fn log(count: usize) -> TempDir {
 }
 
 fn last(folder: &Path) -> u64 {
-    crate::verify(folder, None).unwrap().last
+    crate::verify(folder, None, None).unwrap().last
 }
 
 /// Exports all of a log. The exporter is made anew after each batch that was sent or has failed, as after restarts.

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::disk::{Failure, Operation};
 use crate::event::{Connection, ConnectionActivity, Decision, Event, Sandbox, Verdict};
+use crate::folder::HEAD;
 use crate::head::{PUBLIC, PublicKey};
 use crate::read::{Entry, Reader};
 use crate::retention::Retention;
@@ -45,11 +46,11 @@ fn content(folder: &Path) -> Vec<String> {
 }
 
 fn faults(folder: &Path) -> Vec<String> {
-    verify(folder, None).unwrap().faults.iter().map(ToString::to_string).collect()
+    verify(folder, None, None).unwrap().faults.iter().map(ToString::to_string).collect()
 }
 
 fn intact(folder: &Path) -> Report {
-    let report = verify(folder, None).unwrap();
+    let report = verify(folder, None, None).unwrap();
     assert_eq!(report.faults, [], "{report:?}");
     report
 }
@@ -105,7 +106,7 @@ async fn every_flipped_bit_is_found_in_its_line() {
         changed[at] ^= 1 << (at % 8);
         fs::write(&segment, &changed).unwrap();
         let line = bytes[..at].iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
-        let report = verify(folder.path(), None).unwrap();
+        let report = verify(folder.path(), None, None).unwrap();
         let found = report.faults.iter().any(|fault| fault.line == line || fault.line == line + 1);
         assert!(found, "byte {at} in line {line}: {:?}", report.faults);
     }
@@ -150,12 +151,47 @@ async fn removed_line_and_removed_segment_are_named() {
 }
 
 #[tokio::test]
+async fn log_that_was_put_back_to_an_earlier_state_is_found_by_a_saved_head() {
+    let folder = written(1, Options::default()).await;
+    let earlier = tempfile::tempdir().unwrap();
+    let files = fs::read_dir(folder.path()).unwrap().flatten();
+    for file in files.filter(|file| file.file_type().unwrap().is_file()) {
+        fs::copy(file.path(), earlier.path().join(file.file_name())).unwrap();
+    }
+    let log = Log::open(folder.path(), Options::default()).unwrap();
+    log.record_durably(record("later.example")).await.unwrap();
+    log.close();
+    let saved = folder.path().join("saved");
+    fs::copy(folder.path().join(HEAD), &saved).unwrap();
+    let faults = |folder: &Path, head: &Path| -> Vec<String> {
+        let report = verify(folder, None, Some(head)).unwrap();
+        report.faults.iter().map(ToString::to_string).collect()
+    };
+    intact(earlier.path());
+    let found = faults(earlier.path(), &saved);
+    assert!(found.len() == 1 && found[0].contains("are missing at the end"), "{found:?}");
+    // A head of before is no fault.
+    assert_eq!(faults(folder.path(), &earlier.path().join(HEAD)), Vec::<String>::new());
+    assert_eq!(faults(folder.path(), &saved), Vec::<String>::new());
+    // Another record has its number.
+    let log = Log::open(earlier.path(), Options::default()).unwrap();
+    log.record_durably(record("other.example")).await.unwrap();
+    log.close();
+    intact(earlier.path());
+    let found = faults(earlier.path(), &saved);
+    assert!(!found.is_empty(), "{found:?}");
+    fs::write(&saved, "no head").unwrap();
+    assert!(faults(folder.path(), &saved)[0].contains("not a signed head"));
+    assert!(verify(folder.path(), None, Some(&folder.path().join("absent"))).is_err());
+}
+
+#[tokio::test]
 async fn log_that_was_written_anew_is_found_by_a_saved_key() {
     let folder = written(1, Options::default()).await;
     let saved = PublicKey::read(&folder.path().join(PUBLIC)).unwrap();
     let other = written(1, Options::default()).await;
     intact(other.path());
-    let report = verify(other.path(), Some(saved)).unwrap();
+    let report = verify(other.path(), Some(saved), None).unwrap();
     assert!(report.faults.iter().any(|fault| fault.fault.contains("signed with the key")), "{report:?}");
     // Changed records whose hashes were computed again contradict the heads.
     let segment = segments(folder.path()).unwrap()[0].path.clone();
@@ -197,7 +233,7 @@ async fn log_shorter_than_its_head_continues_with_a_gap() {
     fs::remove_file(&segments(folder.path()).unwrap().last().unwrap().path).unwrap();
     drop(Log::open(folder.path(), small()).unwrap());
     // The gap stays visible, although newer heads follow.
-    let report = verify(folder.path(), None).unwrap();
+    let report = verify(folder.path(), None, None).unwrap();
     assert!(report.last > before && report.faults.len() == 1, "{report:?}");
     assert!(report.faults[0].fault.contains("are missing before this line"), "{report:?}");
     assert!(content(folder.path()).iter().any(|line| line.ends_with("were signed and are missing")));

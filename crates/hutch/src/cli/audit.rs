@@ -114,6 +114,9 @@ pub(crate) struct AuditVerifyArguments {
     /// Public key of the log, saved elsewhere before; the default is the one in the folder.
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
+    /// Copy of the file `head` that was saved elsewhere before: the log must still have what it signs.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) head: Option<PathBuf>,
 }
 
 /// `hutch audit export`.

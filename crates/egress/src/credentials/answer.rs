@@ -11,7 +11,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 
 use super::Placed;
-use super::packed::{self, Form, Packed, Unread};
+use super::packed::{self, Form, Packed, Refused};
 use super::redact::Redactor;
 use crate::body::Body;
 use crate::refusal::Reason;
@@ -93,7 +93,7 @@ struct Redacted {
 
 impl Redacted {
     /// Takes a piece, and returns what may be passed on.
-    fn push(&mut self, piece: Bytes) -> Result<Vec<u8>, Unread> {
+    fn push(&mut self, piece: Bytes) -> Result<Vec<u8>, Refused> {
         let piece = match &mut self.state {
             Passing::Unknown(start) => {
                 start.extend_from_slice(&piece);
@@ -106,7 +106,7 @@ impl Redacted {
                     }
                     Form::Packed(compression) => {
                         let start = std::mem::take(start);
-                        let packed = Packed::new(compression, &self.redactor).ok_or(Unread::Form)?;
+                        let packed = Packed::new(compression, &self.redactor).ok_or(Refused::Form)?;
                         self.state = Passing::Packed(Box::new(packed));
                         start.into()
                     }
@@ -120,7 +120,7 @@ impl Redacted {
     }
 
     /// Returns the rest.
-    fn finish(&mut self) -> Result<Vec<u8>, Unread> {
+    fn finish(&mut self) -> Result<Vec<u8>, Refused> {
         let mut out = Vec::new();
         match &mut self.state {
             Passing::Unknown(start) => out = self.redactor.push(&std::mem::take(start)),
@@ -135,9 +135,9 @@ impl Redacted {
     }
 
     /// Reads a body as a plain one that has turned out to be that.
-    fn unless_plain(&mut self, passed: Result<Vec<u8>, Unread>) -> Result<Vec<u8>, Unread> {
+    fn unless_plain(&mut self, passed: Result<Vec<u8>, Refused>) -> Result<Vec<u8>, Refused> {
         match (passed, &mut self.state) {
-            (Err(Unread::Plain), Passing::Packed(packed)) => {
+            (Err(Refused::Plain), Passing::Packed(packed)) => {
                 let held = packed.held();
                 self.state = Passing::Plain;
                 Ok(self.redactor.push(&held))

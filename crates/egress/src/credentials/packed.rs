@@ -46,12 +46,12 @@ pub(super) fn form(start: &[u8]) -> Form {
 
 /// Reason why a body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unread {
+pub(super) enum Refused {
     #[error("a credential is in a compressed answer, from which it cannot be removed")]
     Value,
     #[error("the answer is compressed, so no credential can be removed from it")]
     Form,
-    /// It begins like a compressed body and is none: these are its bytes.
+    /// It begins like a compressed body, but is a plain one.
     #[error("the answer is not compressed")]
     Plain,
 }
@@ -123,7 +123,7 @@ impl Packed {
     ///
     /// # Errors
     /// The reason why nothing more may be.
-    pub(super) fn push(&mut self, piece: &Bytes) -> Result<Vec<u8>, Unread> {
+    pub(super) fn push(&mut self, piece: &Bytes) -> Result<Vec<u8>, Refused> {
         let mut start = 0;
         while start < piece.len() {
             let end = piece.len().min(start + STEP);
@@ -133,12 +133,12 @@ impl Packed {
             (self.taken, self.held_bytes) = (self.taken + bytes.len() as u64, self.held_bytes + bytes.len());
             let Some(text) = text else {
                 self.held.push_back((piece.slice(end - bytes.len()..), 0));
-                return Err(if self.decompressed == 0 { Unread::Plain } else { Unread::Form });
+                return Err(if self.decompressed == 0 { Refused::Plain } else { Refused::Form });
             };
             self.read(&bytes, &text)?;
             self.held.push_back((bytes, self.decompressed));
             if self.held_bytes > HELD {
-                return Err(Unread::Form);
+                return Err(Refused::Form);
             }
         }
         Ok(self.pass(self.raw.open() as u64, self.plain.open() as u64))
@@ -148,13 +148,13 @@ impl Packed {
     ///
     /// # Errors
     /// As [`Packed::push`].
-    pub(super) fn finish(&mut self) -> Result<Vec<u8>, Unread> {
+    pub(super) fn finish(&mut self) -> Result<Vec<u8>, Refused> {
         let Some(text) = self.decoder.finish() else {
-            return Err(if self.decompressed == 0 { Unread::Plain } else { Unread::Form });
+            return Err(if self.decompressed == 0 { Refused::Plain } else { Refused::Form });
         };
         self.read(&[], &text)?;
         let found = self.raw.search_end() || self.plain.search_end();
-        if found { Err(Unread::Value) } else { Ok(self.pass(0, 0)) }
+        if found { Err(Refused::Value) } else { Ok(self.pass(0, 0)) }
     }
 
     /// Returns all that is held, of a body that is not compressed.
@@ -162,10 +162,10 @@ impl Packed {
         self.held.drain(..).flat_map(|(bytes, _)| bytes).collect()
     }
 
-    fn read(&mut self, bytes: &[u8], text: &[u8]) -> Result<(), Unread> {
+    fn read(&mut self, bytes: &[u8], text: &[u8]) -> Result<(), Refused> {
         self.decompressed += text.len() as u64;
         let found = self.raw.search(bytes) || self.plain.search(text);
-        if found { Err(Unread::Value) } else { Ok(()) }
+        if found { Err(Refused::Value) } else { Ok(()) }
     }
 
     /// Returns the pieces that are before the ends in which a value may begin.
@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// Returns what passes of a body in pieces, and how it ends.
-    fn pass(body: &[u8], size: usize) -> (Vec<u8>, Result<(), Unread>) {
+    fn pass(body: &[u8], size: usize) -> (Vec<u8>, Result<(), Refused>) {
         let Form::Packed(compression) = form(body) else { panic!("{:?}", &body[..4]) };
         let mut packed = Packed::new(compression, &Redactor::new(forms("Real-Value-1", "P"))).unwrap();
         let mut out = Vec::new();
@@ -264,7 +264,7 @@ mod tests {
             ] {
                 for size in [1, 1000, body.len()] {
                     let (out, end) = pass(&body, size);
-                    assert_eq!(end, Err(Unread::Value), "{value} {size}");
+                    assert_eq!(end, Err(Refused::Value), "{value} {size}");
                     assert!(long || out.len() < body.len() / 2 + 20, "{value} {size} {}", out.len());
                     let mut shown = MultiGzDecoder::new(Vec::new());
                     if body[0] == 0x1f {
@@ -284,19 +284,19 @@ mod tests {
             flate2::GzBuilder::new().filename("Real-Value-1").write(Vec::new(), Level::default());
         encoder.write_all(b"text").unwrap();
         let body = encoder.finish().unwrap();
-        assert_eq!(pass(&body, 3).1, Err(Unread::Value));
+        assert_eq!(pass(&body, 3).1, Err(Refused::Value));
     }
 
     #[test]
     fn damaged_body_and_what_follows_one_are_refused() {
         let body = gzip(&text());
-        assert_eq!(pass(&body[..body.len() / 2], 1000).1, Err(Unread::Form), "cut");
-        assert_eq!(pass(&[&body[..], b"Real-Val"].concat(), 1000).1, Err(Unread::Form), "followed");
+        assert_eq!(pass(&body[..body.len() / 2], 1000).1, Err(Refused::Form), "cut");
+        assert_eq!(pass(&[&body[..], b"Real-Val"].concat(), 1000).1, Err(Refused::Form), "followed");
         let body = zlib(&text());
-        assert_eq!(pass(&[&body[..], b"more"].concat(), 1000).1, Err(Unread::Form), "followed");
+        assert_eq!(pass(&[&body[..], b"more"].concat(), 1000).1, Err(Refused::Form), "followed");
         // Other bytes may begin like one.
         let (out, end) = pass(b"\x1f\x8b\x08\xff\xff\xff\xff\xff", 5);
-        assert_eq!((out.as_slice(), end), (b"".as_slice(), Err(Unread::Plain)));
+        assert_eq!((out.as_slice(), end), (b"".as_slice(), Err(Refused::Plain)));
     }
 
     #[test]

@@ -65,6 +65,11 @@ impl Text {
         Text::name(&mask::agent(start(agent)))
     }
 
+    /// Returns the name of the program that a first argument names. What is likely a secret is masked.
+    pub fn program(argument: &str) -> Text {
+        Text::name(&mask::program(start(argument)))
+    }
+
     /// Returns the arguments of a command in one line. What is likely a secret is masked.
     pub fn command(arguments: &[impl AsRef<str>]) -> Text {
         let mut line = String::new();

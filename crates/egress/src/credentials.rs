@@ -8,6 +8,7 @@ mod body;
 mod encode;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod hostile;
+mod packed;
 mod place;
 mod redact;
 mod sign;

@@ -12,6 +12,7 @@ use hutch_attach::PeerRefusal;
 use hutch_jail::NetworkPlan;
 use hutch_kubelet::{Duplex, PodId, StreamError};
 use hutch_policy::{Credential, Facts, Level, Peer, Provider};
+use hutch_screen::Sighting;
 use tokio::sync::oneshot;
 
 /// Memory of a container that names no limit, in bytes. A container whose request is larger gets its request.
@@ -54,6 +55,8 @@ pub trait Journal: Send + Sync + 'static {
     fn begins(&self, pod: &PodId, sandbox: Option<(&str, &str)>);
     /// Something happened to a container of the Pod with this uid.
     fn happened(&self, pod: &str, container: &str, what: ContainerChange);
+    /// Something was found in the logs of the Pod with this uid.
+    fn found(&self, pod: &str, sighting: &Sighting<'_>);
     /// A Pod has gone.
     fn ends(&self, pod: &str);
 }

@@ -81,6 +81,7 @@ impl Shared {
             let sandbox = hutch_api::owner::sandbox(pod.as_ref());
             journal.begins(&live.id, sandbox.map(|owner| (owner.name.as_str(), owner.uid.as_str())));
             let _ = live.journal.set(journal.clone());
+            live.log_screen.record(journal.clone(), &live.id.uid);
         }
         lock(&self.live).insert(live.id.uid.clone(), live);
     }

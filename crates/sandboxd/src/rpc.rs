@@ -34,6 +34,29 @@ use status::{Code, Status};
 
 pub use framing::MESSAGE_LIMIT;
 
+/// Returns true if a path is that of a method that runs a command.
+pub fn runs(path: &str) -> bool {
+    matches!(path, "/process.v1.ProcessService/Execute" | "/process.v1.ProcessService/Start")
+}
+
+/// Returns the command in the body of a call of such a method; `None` if it runs nothing.
+pub fn command(content_type: &str, body: &[u8]) -> Option<Vec<String>> {
+    let protocol = Protocol::of(content_type)?;
+    let message = match protocol.wire {
+        Wire::ConnectUnary => body.to_vec().into(),
+        wire => {
+            let mut deframer = framing::Deframer::new(wire == Wire::GrpcWeb { text: true });
+            deframer.push(body).ok()?;
+            let message = deframer.next().ok()??;
+            let is_only = matches!(deframer.next(), Ok(None)) && deframer.is_empty();
+            is_only.then_some(message)?
+        }
+    };
+    // `Start` has it in the same field.
+    let request: messages::ExecuteRequest = call::decode(protocol.codec, &message).ok()?;
+    Some(request.config?.command)
+}
+
 /// Handler of requests. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Rpc {
@@ -98,3 +121,47 @@ impl Door for Rpc {
 }
 
 const ALLOW_POST: HeaderValue = HeaderValue::from_static("POST");
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn command_of_a_call_is_read_in_every_protocol() {
+        let arguments = ["sh", "-c", "ls"].map(str::to_owned).to_vec();
+        let config = messages::ProcessConfig { command: arguments.clone(), ..Default::default() };
+        let proto = messages::StartRequest { config: Some(config), pty: None, detach: true }.encode_to_vec();
+        let json = br#"{"config": {"command": ["sh", "-c", "ls"]}}"#.to_vec();
+        let framed = |message: &[u8]| framing::frame(0, message).to_vec();
+        let text = STANDARD.encode(framed(&proto)).into_bytes();
+        for (kind, body) in [
+            ("application/grpc", framed(&proto)),
+            ("application/grpc+proto; a=b", framed(&proto)),
+            ("application/grpc-web", framed(&proto)),
+            ("application/grpc-web-text", text.clone()),
+            ("application/proto", proto.clone()),
+            ("application/json", json.clone()),
+            ("application/connect+proto", framed(&proto)),
+            ("application/connect+json", framed(&json)),
+        ] {
+            assert_eq!(command(kind, &body), Some(arguments.clone()), "{kind}");
+        }
+        for (kind, body) in [
+            ("text/plain", json),
+            ("application/grpc", proto.clone()),
+            ("application/grpc", text),
+            ("application/grpc", framing::frame(1, &proto).to_vec()),
+            ("application/grpc", [framed(&proto), framed(&proto)].concat()),
+            ("application/grpc", framed(&proto)[..9].to_vec()),
+            ("application/grpc", framed(b"")),
+            ("application/proto", Vec::new()),
+        ] {
+            assert_eq!(command(kind, &body), None, "{kind}");
+        }
+        assert!(runs("/process.v1.ProcessService/Execute") && !runs("/process.v1.ProcessService/List"));
+    }
+}

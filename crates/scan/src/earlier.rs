@@ -1,6 +1,7 @@
 //! Short values of earlier messages, which are scanned together with the newest ones: a secret can leave in pieces.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Maximum bytes of all values.
 const BYTES: usize = 4096;
@@ -12,56 +13,115 @@ const NEAREST: usize = 3;
 const LONG: usize = 8;
 /// Messages with the same shorter values, after which another one adds nothing. Some pieces of a secret can be equal.
 const EQUAL: usize = 4;
+/// Minimum bytes of a value that can be a word. A secret can be sent byte by byte.
+const WORD: usize = 3;
+/// Times that the piece of one message may be longer than that of another one.
+const LONGER: usize = 4;
 
 /// Values of the messages of one part, in their order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Earlier {
     text: Vec<u8>,
-    /// Bytes of each message in the text.
-    lengths: VecDeque<usize>,
+    /// Messages whose values are in the text.
+    messages: VecDeque<Message>,
+}
+
+/// Part of the text that comes from one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Message {
+    bytes: usize,
+    /// Bytes of values that are no words, and so can be pieces of a secret.
+    odd: usize,
+}
+
+/// Values of the newest message, after those of earlier ones.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) text: Vec<u8>,
+    /// Messages of the text. The last one is the newest.
+    messages: Vec<Message>,
+}
+
+impl Joined {
+    /// Reports whether a match is a secret in pieces: the newest message has a piece of it, and so have earlier ones.
+    /// Otherwise each value after one that begins like a secret would be the rest of it. `exact` says that the place of the
+    /// match is known, so that the lengths of the pieces count.
+    pub(crate) fn is_of_both(&self, found: &Range<usize>, exact: bool) -> bool {
+        let (mut start, mut longest, mut odd) = (0, 0, 0);
+        let mut newest = (0, 0);
+        for (number, message) in self.messages.iter().enumerate() {
+            let end = start + message.bytes;
+            let piece = found.end.min(end).saturating_sub(found.start.max(start));
+            start = end;
+            match number + 1 == self.messages.len() {
+                true => newest = (piece, piece.min(message.odd)),
+                false => (longest, odd) = (longest.max(piece), odd + piece.min(message.odd)),
+            }
+        }
+        let (piece, new) = newest;
+        new > 0 && odd > 0 && (!exact || (new * LONGER >= longest && odd * LONGER >= piece))
+    }
 }
 
 impl Earlier {
-    /// Adds the joined values of a message. Returns them together with those before: with all, and with the nearest ones.
-    pub(crate) fn join(&mut self, newest: &[u8]) -> Vec<Vec<u8>> {
-        if newest.is_empty() || self.repeats(newest) {
+    /// Adds the values of a message. Returns them together with those before: with all, and with the nearest ones.
+    pub(crate) fn join(&mut self, values: &[Vec<u8>]) -> Vec<Joined> {
+        let newest = values.concat();
+        if newest.is_empty() || self.repeats(&newest) {
             return Vec::new();
         }
-        let before = self.text.len();
-        self.text.extend_from_slice(newest);
+        let odd = values.iter().filter(|value| !is_words(value)).map(Vec::len).sum();
+        self.messages.push_back(Message { bytes: newest.len(), odd });
+        self.text.extend_from_slice(&newest);
         let mut texts = Vec::new();
-        if before > 0 {
-            texts.push(self.text.clone());
+        let all = self.messages.len();
+        if all > 1 {
+            texts.push(self.last(all));
         }
-        let mut start = before;
-        for length in self.lengths.iter().rev().take(NEAREST) {
-            start -= length;
-            texts.push(self.text[start..].to_vec());
-        }
-        self.lengths.push_back(newest.len());
+        texts.extend((2..=all.min(NEAREST + 1)).map(|count| self.last(count)));
         self.forget();
         texts
+    }
+
+    /// Returns the values of the last messages.
+    fn last(&self, count: usize) -> Joined {
+        let messages: Vec<Message> = self.messages.range(self.messages.len() - count..).copied().collect();
+        let bytes: usize = messages.iter().map(|message| message.bytes).sum();
+        Joined { text: self.text[self.text.len() - bytes..].to_vec(), messages }
     }
 
     /// Reports whether the last messages had the same values.
     fn repeats(&self, newest: &[u8]) -> bool {
         let needed = if newest.len() >= LONG { 1 } else { EQUAL };
-        let mut last = self.lengths.iter().rev().take(needed);
+        let mut last = self.messages.iter().rev().take(needed);
         last.len() == needed
-            && last.all(|length| *length == newest.len())
+            && last.all(|message| message.bytes == newest.len())
             && self.text.ends_with(&newest.repeat(needed))
     }
 
     /// Drops the oldest values of too many.
     fn forget(&mut self) {
         let (mut messages, mut bytes) = (0, 0);
-        while self.text.len() - bytes > BYTES || self.lengths.len() - messages > MESSAGES {
-            bytes += self.lengths.get(messages).copied().unwrap_or_default();
+        while self.text.len() - bytes > BYTES || self.messages.len() - messages > MESSAGES {
+            bytes += self.messages.get(messages).map_or(0, |message| message.bytes);
             messages += 1;
         }
         self.text.drain(..bytes);
-        self.lengths.drain(..messages);
+        self.messages.drain(..messages);
     }
+}
+
+/// Returns true for a value of words and numbers, such as a segment of a path: it is no piece of a random text.
+fn is_words(value: &[u8]) -> bool {
+    let all = |bytes: &[u8], is: fn(&u8) -> bool| bytes.iter().all(is);
+    let is_word = |word: &[u8]| match word {
+        [] => true,
+        [first, rest @ ..] if first.is_ascii_alphabetic() => {
+            all(rest, u8::is_ascii_lowercase) || (*first == b'v' && all(rest, u8::is_ascii_digit))
+        }
+        number => all(number, u8::is_ascii_digit),
+    };
+    value.len() >= WORD && value.split(|byte| !byte.is_ascii_alphanumeric()).all(is_word)
 }
 
 #[cfg(test)]
@@ -69,8 +129,8 @@ mod tests {
     use super::*;
 
     fn join(earlier: &mut Earlier, newest: &str) -> Vec<String> {
-        let texts = earlier.join(newest.as_bytes());
-        texts.into_iter().map(|text| String::from_utf8(text).unwrap()).collect()
+        let texts = earlier.join(&[newest.as_bytes().to_vec()]);
+        texts.into_iter().map(|joined| String::from_utf8(joined.text).unwrap()).collect()
     }
 
     #[test]
@@ -106,12 +166,43 @@ mod tests {
         for number in 0..3 * MESSAGES {
             join(&mut earlier, if number % 2 == 0 { "x" } else { "y" });
         }
-        assert_eq!((earlier.text.len(), earlier.lengths.len()), (MESSAGES, MESSAGES));
+        assert_eq!((earlier.text.len(), earlier.messages.len()), (MESSAGES, MESSAGES));
         for piece in ["p", "q"] {
             join(&mut earlier, &piece.repeat(BYTES / 2 + 1));
         }
-        assert_eq!((earlier.text.len(), earlier.lengths.len()), (BYTES / 2 + 1, 1));
+        assert_eq!((earlier.text.len(), earlier.messages.len()), (BYTES / 2 + 1, 1));
         join(&mut earlier, &"r".repeat(2 * BYTES));
-        assert_eq!((earlier.text.len(), earlier.lengths.len()), (0, 0));
+        assert_eq!((earlier.text.len(), earlier.messages.len()), (0, 0));
+    }
+
+    #[test]
+    fn words_and_numbers_are_no_pieces_of_a_secret() {
+        for words in ["models", "Hello world", "file-12.tar.gz", "1234567", "v12", "good morning, all"] {
+            assert!(is_words(words.as_bytes()), "{words}");
+        }
+        for piece in ["a", "ab", "q8Zk3mXw", "ghp_q8", "xRbNc", "12ab", "AKIAX"] {
+            assert!(!is_words(piece.as_bytes()), "{piece}");
+        }
+    }
+
+    #[test]
+    fn match_needs_a_piece_of_the_newest_message_and_one_of_earlier_ones() {
+        let is_of_both = |messages: &[&str], skipped: usize, length: usize| {
+            let mut earlier = Earlier::default();
+            let mut texts = Vec::new();
+            for message in messages {
+                texts = earlier.join(&message.split('/').map(|value| value.into()).collect::<Vec<_>>());
+            }
+            let found = skipped..skipped + length;
+            (texts[0].is_of_both(&found, true), texts[0].is_of_both(&found, false))
+        };
+        let first = "gh_q8Zk3mXw7Lp2Vt9R";
+        assert_eq!(is_of_both(&[first, "b5Nc6Ha1Jd4G"], 0, 31), (true, true));
+        assert_eq!(is_of_both(&[first, "b5Nc6"], 0, 24), (true, true));
+        assert_eq!(is_of_both(&[first, "b5N"], 0, 22), (false, true), "too short");
+        assert_eq!(is_of_both(&[first, "v12/models"], 0, 28), (false, false), "words");
+        assert_eq!(is_of_both(&["models", first], 0, 25), (false, false), "words before");
+        assert_eq!(is_of_both(&[first, "b5Nc6Ha1Jd4G", "x7"], 0, 31), (false, false), "without the newest");
+        assert_eq!(is_of_both(&["g", "h", "p", "_", "q"], 0, 5), (true, true), "byte by byte");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::compression;
 use crate::credential::Credentials;
-use crate::earlier::Earlier;
+use crate::earlier::{Earlier, Joined};
 use crate::finding::{At, Compression, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
 use crate::injection;
 use crate::joins;
@@ -260,10 +260,15 @@ impl Scanner {
             }
         }
         if matches!(location.at, At::Frame | At::Url | At::Host | At::ToolArgs) {
-            for text in state.with_earlier(location, bytes) {
+            for joined in state.with_earlier(location, bytes) {
                 let mut hits = Hits::default();
-                let view = View::fixed(text, vec![Step::Join], 0..bytes.len());
+                let view = View::root(&joined.text).after(Step::Join);
                 self.scan(&state.subject(location, true), view, true, &mut hits);
+                // An exact value is no accident.
+                hits.list.retain(|hit| {
+                    hit.kind != Kind::Secret || joined.is_of_both(&hit.range, hit.steps.len() == 1)
+                });
+                hits.list.iter_mut().for_each(|hit| hit.range = 0..bytes.len());
                 state.report(location, stream, hits, false, findings);
             }
         }
@@ -324,8 +329,8 @@ impl State {
     }
 
     /// Joins the short values of a message with those of earlier ones, and keeps them.
-    fn with_earlier(&mut self, location: &Location, bytes: &[u8]) -> Vec<Vec<u8>> {
-        let values = joins::values(location, bytes, EARLIER_VALUE).concat();
+    fn with_earlier(&mut self, location: &Location, bytes: &[u8]) -> Vec<Joined> {
+        let values = joins::values(location, bytes, EARLIER_VALUE);
         self.earlier.entry(location.at).or_default().join(&values)
     }
 }

@@ -35,6 +35,11 @@ impl<'a> View<'a> {
         View { bytes: Cow::Borrowed(bytes), steps: Vec::new(), pieces: Vec::new(), fixed: None }
     }
 
+    /// Returns the view as the result of a step.
+    pub(crate) fn after(self, step: Step) -> View<'a> {
+        View { steps: vec![step], ..self }
+    }
+
     /// Returns a view of other bytes, all of which come from one range of the root.
     pub(crate) fn fixed(bytes: impl Into<Cow<'a, [u8]>>, steps: Vec<Step>, range: Range<usize>) -> View<'a> {
         View { bytes: bytes.into(), steps, pieces: Vec::new(), fixed: Some(range) }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use hutch_policy::{Door, HostName, Level, Mode, ScanAction, ScanRules, ScannerRules};
 use hutch_scan::{Finding, Kind, Severity};
 
+use crate::report::{Findings, Recorder};
+
 /// Scanner of one level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acting {
@@ -64,6 +66,7 @@ pub fn strictest<'a>(
 pub struct Screen {
     door: Door,
     acting: Arc<[Acting]>,
+    recorder: Recorder,
 }
 
 impl Screen {
@@ -74,7 +77,17 @@ impl Screen {
             rules.at(door).map(|_| Acting::of(level, rules))
         });
         let acting: Arc<[Acting]> = with.collect();
-        (!acting.is_empty()).then_some(Screen { door, acting })
+        (!acting.is_empty()).then(|| Screen { door, acting, recorder: Recorder::default() })
+    }
+
+    /// Has findings recorded in an audit log.
+    pub fn recorded(self, log: Arc<dyn Findings>) -> Screen {
+        Screen { recorder: Recorder(Some(log)), ..self }
+    }
+
+    /// Returns the audit log.
+    pub(crate) fn recorder(&self) -> Recorder {
+        self.recorder.clone()
     }
 
     /// Returns the door.

@@ -17,7 +17,7 @@ pub use action::{Acting, Screen, set_of, strictest};
 pub use found::Found;
 pub use output::{Output, Until};
 pub use reader::Reader;
-pub use report::{Origin, report};
+pub use report::{Findings, Origin, Sighting};
 
 /// Returns the rules of the scanner, which are read at the first use.
 pub fn scanner() -> &'static Scanner {

@@ -8,7 +8,7 @@ use hutch_scan::{At, Direction, Finding, Fingerprint, Kind, Location, OVERLAP, S
 
 use crate::action::Screen;
 use crate::found::Found;
-use crate::report::{Origin, report};
+use crate::report::{Origin, Tally, report};
 use crate::scanner;
 
 /// Bytes that are held at most before some are passed on.
@@ -37,6 +37,7 @@ pub struct Output {
     held: Vec<u8>,
     /// Rules and values that were reported.
     reported: HashSet<(String, Fingerprint)>,
+    tally: Tally,
     /// A body that began as compressed ones do, until its end.
     compressed: Option<State>,
     begun: bool,
@@ -51,12 +52,14 @@ impl Output {
     pub fn new(screen: Screen, origin: Origin) -> Output {
         let lines = screen.door() == hutch_policy::Door::Logs;
         let (before, held, reported) = (Vec::new(), Vec::new(), HashSet::new());
+        let tally = Tally::new(screen.recorder(), origin.clone(), screen.door());
         Output {
             screen,
             origin,
             before,
             held,
             reported,
+            tally,
             compressed: None,
             begun: false,
             lines,
@@ -166,12 +169,12 @@ impl Output {
                         _ => None,
                     };
                     let Some(range) = range.or_else(|| self.lines.then(whole)) else {
-                        report(&self.origin, self.screen.door(), &found, ScanAction::Block);
-                        return Err(found);
+                        return Err(self.refused(found));
                     };
                     replaced.push((range.start.max(start)..range.end.min(end), finding.rule));
                 }
             }
+            self.tally.add(&found, action);
             if is_new {
                 report(&self.origin, self.screen.door(), &found, action);
             }
@@ -193,14 +196,21 @@ impl Output {
         {
             let Some((action, found)) = self.action(&finding) else { continue };
             if action > ScanAction::Log {
-                report(&self.origin, self.screen.door(), &found, ScanAction::Block);
-                return Err(found);
+                return Err(self.refused(found));
             }
+            self.tally.add(&found, action);
             if self.is_new((finding.rule, finding.fingerprint)) {
                 report(&self.origin, self.screen.door(), &found, action);
             }
         }
         Ok(())
+    }
+
+    /// Reports a finding that ends the output.
+    fn refused(&mut self, found: Found) -> Found {
+        self.tally.add(&found, ScanAction::Block);
+        report(&self.origin, self.screen.door(), &found, ScanAction::Block);
+        found
     }
 
     fn action(&self, finding: &Finding) -> Option<(ScanAction, Found)> {

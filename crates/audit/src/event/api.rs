@@ -100,6 +100,10 @@ pub struct Finding<'a> {
     pub place: &'a str,
     /// First bytes of the SHA-256 of the text that was found; the text itself is not recorded.
     pub digest: Option<[u8; 8]>,
+    /// Way by which output leaves a sandbox, of a finding outside of its network.
+    pub door: Option<&'a str>,
+    /// Number of findings that this event stands for, if it is not one.
+    pub count: Option<u32>,
     /// Severity.
     pub severity: Severity,
     /// Decision.
@@ -189,6 +193,10 @@ impl Event {
     pub fn finding(time: SystemTime, finding: &Finding<'_>) -> Event {
         let mut event = Event::new(time, Kind::Finding, 1, Some(&finding.verdict));
         event.severity_id = finding.severity as u8;
+        event.count = finding.count;
+        if let Some(door) = finding.door {
+            event.unmapped.insert("door".to_owned(), Text::name(door).as_str().into());
+        }
         let digest = finding.digest.map(|digest| crate::hex::hex(&digest));
         let place = match &digest {
             Some(digest) => format!("{} sha256:{digest}", finding.place),

@@ -170,9 +170,9 @@ impl Event {
 }
 
 fn command(uid: &str, arguments: &[String], container: Option<&str>) -> Process {
-    let program = arguments.first().map(|program| program.rsplit('/').next().unwrap_or(program));
+    let name = arguments.first().map(|program| Text::program(program));
     let cmd_line = Some(Text::command(arguments));
-    Process { name: program.map(Text::name), cmd_line, ..process(uid, container) }
+    Process { name, cmd_line, ..process(uid, container) }
 }
 
 fn process(uid: &str, container: Option<&str>) -> Process {

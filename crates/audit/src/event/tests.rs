@@ -77,6 +77,8 @@ fn events(text: &str) -> Vec<Event> {
         Event::finding(
             now(),
             &Finding {
+                door: Some(text),
+                count: Some(2),
                 sandbox: BOX,
                 rule: text,
                 title: text,

@@ -80,8 +80,10 @@ impl Masker {
         let after = scan.text(argument);
         let shown = scan.shown;
         // `-p` and the like: the value is the next argument.
-        let is_name =
-            argument.starts_with('-') || CONFIG_WORDS.contains(&argument.to_ascii_lowercase().as_str());
+        let last = last_of_path(argument).to_ascii_lowercase();
+        let is_name = argument.starts_with('-')
+            || CONFIG_WORDS.contains(&last.as_str())
+            || (argument.contains(':') && SCHEMES.contains(&last.as_str()));
         self.announced = after == Secret::Word && is_name && !argument.contains(char::is_whitespace);
         shown
     }
@@ -185,7 +187,9 @@ impl Scan<'_> {
             return Secret::None;
         }
         self.shown.push_str(if is_known(word) { MASK } else { word });
-        if names_secret(word) && self.member(rest) {
+        // environ['NAME']='VALUE'
+        let is_key = is_variable(word) && rest.trim_start_matches(['\\', '"', '\'']).starts_with(']');
+        if (names_secret(word) || is_key) && self.member(rest) {
             return Secret::Word;
         }
         let lower = word.to_ascii_lowercase();
@@ -225,7 +229,10 @@ impl Scan<'_> {
             return None;
         }
         let cluster = &word[1..];
-        let at = cluster.find(|c: char| program.short.contains(c))?;
+        let at = cluster.find(|c: char| program.short.contains(c) || program.valued.contains(c))?;
+        if cluster[at..].starts_with(|c: char| program.valued.contains(c)) {
+            return None;
+        }
         // Letters before it are options without a value.
         if !cluster[..at].bytes().all(|byte| byte.is_ascii_alphabetic()) {
             return None;
@@ -240,29 +247,41 @@ impl Scan<'_> {
     }
 
     /// Adds `NAME=VALUE` or `NAME: VALUE` with a secret value. `None` if it is not one.
-    fn assignment(&mut self, word: &str, rest: &str, is_query: bool) -> Option<Secret> {
-        let at = word.find(['=', ':'])?;
-        let (name, value) = (&word[..at], &word[at + 1..]);
-        let is_assigned = word.as_bytes()[at] == b'=';
+    fn assignment(&mut self, word: &str, rest: &mut &str, is_query: bool) -> Option<Secret> {
+        let first = word.find(['=', ':'])?;
         let is_first = self.shown.is_empty();
-        let is_secret = names_secret(name)
-            || (is_variable(name) && is_assigned)
-            || (is_query && is_assigned && names_secret_of_url(name));
-        if !is_secret {
-            // NAME=NAME=VALUE, as of `--from-literal` and `-c`.
-            let inner = value.find(['=', ':']).is_some_and(|end| names_secret(&value[..end]));
-            if !inner {
-                return None;
+        let is_assigned = |at: usize| word.as_bytes()[at] == b'=';
+        let is_secret = |(name, at): &(&str, usize)| match *at == first {
+            true => {
+                names_secret(name)
+                    || (is_assigned(*at) && is_variable(name))
+                    || (is_assigned(*at) && is_query && names_secret_of_url(name))
             }
-            self.shown.push_str(&word[..=at]);
-            return self.assignment(value, rest, is_query);
-        }
+            // NAME=NAME=VALUE, as of `--from-literal` and `-c`, and `//HOST:PORT/:NAME=VALUE`.
+            false => names_secret(last_of_path(name)),
+        };
+        let Some((_, at)) = names(word).find(is_secret) else {
+            // `//HOST/:NAME VALUE`
+            let is_setting = CONFIG_WORDS.contains(&last_of_path(word).to_ascii_lowercase().as_str());
+            return is_setting.then(|| {
+                self.shown.push_str(word);
+                Secret::Word
+            });
+        };
+        let (value, is_assigned) = (&word[at + 1..], is_assigned(at));
         self.shown.push_str(&word[..=at]);
         if !value.is_empty() {
-            self.shown.push_str(MASK);
+            let is_scheme = !is_assigned && SCHEMES.contains(&value.to_ascii_lowercase().as_str());
+            self.shown.push_str(if is_scheme { value } else { MASK });
             // The words after it are part of a header, if it has quotes or is an argument of its own.
             let is_header = !is_assigned && (is_first || self.quote.is_some());
-            return Some(if is_header { Secret::Line } else { Secret::None });
+            if is_header && !rest.is_empty() {
+                return Some(Secret::Line);
+            }
+            if is_assigned && !is_scheme {
+                self.rest_of_value(rest, is_query);
+            }
+            return Some(if is_scheme { Secret::Word } else { Secret::None });
         }
         Some(match rest.chars().next() {
             Some('"' | '\'') if is_assigned => Secret::Word,
@@ -271,13 +290,29 @@ impl Scan<'_> {
         })
     }
 
-    /// Adds the end of a name in JSON, up to its value. Returns false if none follows.
+    /// Skips what belongs to a value after its mask: characters that separate words elsewhere, and parts in quotes.
+    fn rest_of_value(&mut self, rest: &mut &str, is_query: bool) {
+        loop {
+            let ends = |c: char| {
+                c.is_whitespace() || "\"'`;&|\\)}]".contains(c) || (is_query && matches!(c, '#' | ','))
+            };
+            *rest = &rest[rest.find(ends).unwrap_or(rest.len())..];
+            let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
+            let Some(quote) = quote.filter(|quote| self.quote.is_none_or(|open| open != *quote)) else {
+                return;
+            };
+            let Some(end) = rest[1..].find(quote) else { return };
+            *rest = &rest[end + 2..];
+        }
+    }
+
+    /// Adds the end of a name in JSON, or of a key in brackets, up to its value. Returns false if none follows.
     fn member(&mut self, rest: &mut &str) -> bool {
-        let after = rest.trim_start_matches(['\\', '"', '\'', ' ']);
+        let after = rest.trim_start_matches(['\\', '"', '\'', ' ', ']']);
         if after.len() == rest.len() || !after.starts_with([':', '=']) {
             return false;
         }
-        let value = after[1..].trim_start_matches([' ', '\\']);
+        let value = after[1..].trim_start_matches([' ', '\\', '=']);
         let (end, value) = rest.split_at(rest.len() - value.len());
         if self.quote.is_some_and(|quote| end.contains(quote)) {
             self.quote = None;
@@ -290,6 +325,21 @@ impl Scan<'_> {
         *rest = &value[end..];
         false
     }
+}
+
+/// Returns the names in a word that stand before a sign of an assignment, each with the place of that.
+fn names(word: &str) -> impl Iterator<Item = (&str, usize)> {
+    let signs = word.match_indices(['=', ':']).map(|(at, _)| at);
+    signs.scan(0, |start, at| {
+        let name = &word[*start..at];
+        *start = at + 1;
+        Some((name, at))
+    })
+}
+
+/// Returns the part of a setting after its host and path.
+fn last_of_path(name: &str) -> &str {
+    name.rsplit([':', '/']).next().unwrap_or(name)
 }
 
 fn separates(character: char) -> bool {
@@ -305,6 +355,12 @@ pub(super) fn agent(agent: &str) -> String {
     let shown = Masker::default().argument(agent);
     let words: Vec<&str> = shown.split(' ').map(|word| if is_random(word) { MASK } else { word }).collect();
     words.join(" ")
+}
+
+/// Returns the name of a program, which is the first argument of a command. It may be a whole script.
+pub(super) fn program(argument: &str) -> String {
+    let shown = Masker::default().argument(argument);
+    segment(shown.rsplit('/').next().unwrap_or(&shown))
 }
 
 /// Returns the path of a URL: segments that are likely secrets are masked.

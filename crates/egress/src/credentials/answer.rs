@@ -11,6 +11,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 
 use super::Placed;
+use super::packed::{self, Form, Packed, Refused};
 use super::redact::Redactor;
 use crate::body::Body;
 use crate::refusal::Reason;
@@ -33,7 +34,9 @@ pub(crate) fn answer(placed: Placed, parts: &mut Parts, body: Body) -> Result<Bo
         return Err(Reason::Ambiguous(why));
     }
     parts.headers.remove(header::CONTENT_LENGTH);
-    Ok(Redacted { body, redactor, trailers: None, ended: false }.boxed_unsync())
+    // What may be encoded by its header may be so without it.
+    let state = if placed.only_signed { Passing::Plain } else { Passing::Unknown(Vec::new()) };
+    Ok(Redacted { body, redactor, state, trailers: None, ended: false }.boxed_unsync())
 }
 
 /// Returns how the body is sent in which a value could not be found.
@@ -70,11 +73,78 @@ fn redact(headers: &mut HeaderMap, redactor: &Redactor) {
     }
 }
 
+/// How the bytes of an answer pass.
+enum Passing {
+    /// It is not known yet: these are the first bytes.
+    Unknown(Vec<u8>),
+    /// Values are replaced.
+    Plain,
+    /// It is compressed, and ends at a value.
+    Packed(Box<Packed>),
+}
+
 struct Redacted {
     body: Body,
     redactor: Redactor,
+    state: Passing,
     trailers: Option<HeaderMap>,
     ended: bool,
+}
+
+impl Redacted {
+    /// Takes a piece, and returns what may be passed on.
+    fn push(&mut self, piece: Bytes) -> Result<Vec<u8>, Refused> {
+        let piece = match &mut self.state {
+            Passing::Unknown(start) => {
+                start.extend_from_slice(&piece);
+                match packed::form(start) {
+                    Form::Unknown => return Ok(Vec::new()),
+                    Form::Plain => {
+                        let start = std::mem::take(start);
+                        self.state = Passing::Plain;
+                        return Ok(self.redactor.push(&start));
+                    }
+                    Form::Packed(compression) => {
+                        let start = std::mem::take(start);
+                        let packed = Packed::new(compression, &self.redactor).ok_or(Refused::Form)?;
+                        self.state = Passing::Packed(Box::new(packed));
+                        start.into()
+                    }
+                }
+            }
+            _ => piece,
+        };
+        let Passing::Packed(packed) = &mut self.state else { return Ok(self.redactor.push(&piece)) };
+        let passed = packed.push(&piece);
+        self.unless_plain(passed)
+    }
+
+    /// Returns the rest.
+    fn finish(&mut self) -> Result<Vec<u8>, Refused> {
+        let mut out = Vec::new();
+        match &mut self.state {
+            Passing::Unknown(start) => out = self.redactor.push(&std::mem::take(start)),
+            Passing::Plain => {}
+            Passing::Packed(packed) => {
+                let passed = packed.finish();
+                out = self.unless_plain(passed)?;
+            }
+        }
+        out.extend(self.redactor.finish());
+        Ok(out)
+    }
+
+    /// Reads a body as a plain one that has turned out to be that.
+    fn unless_plain(&mut self, passed: Result<Vec<u8>, Refused>) -> Result<Vec<u8>, Refused> {
+        match (passed, &mut self.state) {
+            (Err(Refused::Plain), Passing::Packed(packed)) => {
+                let held = packed.held();
+                self.state = Passing::Plain;
+                Ok(self.redactor.push(&held))
+            }
+            (passed, _) => passed,
+        }
+    }
 }
 
 impl http_body::Body for Redacted {
@@ -92,19 +162,27 @@ impl http_body::Body for Redacted {
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                 Poll::Ready(None) => {
                     this.ended = true;
-                    this.redactor.finish()
+                    this.finish()
                 }
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => this.redactor.push(&data),
+                    Ok(data) => this.push(data),
                     Err(frame) => {
                         this.ended = true;
                         this.trailers = frame.into_trailers().ok();
                         if let Some(trailers) = &mut this.trailers {
                             redact(trailers, &this.redactor);
                         }
-                        this.redactor.finish()
+                        this.finish()
                     }
                 },
+            };
+            let out = match out {
+                Ok(out) => out,
+                Err(why) => {
+                    (this.ended, this.trailers) = (true, None);
+                    tracing::warn!(%why, "an answer of a host with a credential breaks off");
+                    return Poll::Ready(Some(Err(why.into())));
+                }
             };
             if !out.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(out.into()))));
@@ -142,5 +220,56 @@ mod tests {
             (2, &"a P".parse().unwrap(), &"2".parse().unwrap())
         );
         assert_eq!(collected.to_bytes(), "P");
+    }
+
+    /// Returns the body that a client receives of one without a header that says how it is compressed.
+    async fn received(pieces: &[&[u8]], only_signed: bool) -> Result<Bytes, String> {
+        let mut parts = http::Response::new(()).into_parts().0;
+        let pieces: Vec<_> =
+            pieces.iter().map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece)))).collect();
+        let body = Pieces(pieces.into_iter()).boxed_unsync();
+        let placed = Placed { pairs: forms("Real-Value", "P"), only_signed, ..Placed::default() };
+        let collected = answer(placed, &mut parts, body).unwrap().collect().await;
+        collected.map(http_body_util::Collected::to_bytes).map_err(|error| error.to_string())
+    }
+
+    type Sent = Result<Frame<Bytes>, Box<dyn std::error::Error + Send + Sync>>;
+
+    struct Pieces(std::vec::IntoIter<Sent>);
+
+    impl http_body::Body for Pieces {
+        type Data = Bytes;
+        type Error = Box<dyn std::error::Error + Send + Sync>;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Sent>> {
+            Poll::Ready(self.0.next())
+        }
+    }
+
+    #[tokio::test]
+    async fn value_in_a_compressed_answer_without_a_header_ends_it() {
+        use std::io::Write;
+
+        let gzip = |text: &str| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            encoder.write_all(text.as_bytes()).unwrap();
+            encoder.finish().unwrap()
+        };
+        let (with, without) = (gzip("a Real-Value"), gzip("an archive"));
+        for at in [0, 1, 3, 15] {
+            let error = received(&[&with[..at], &with[at..]], false).await.unwrap_err();
+            assert!(error.contains("a credential is in a compressed answer"), "{error}");
+            assert_eq!(received(&[&without[..at], &without[at..]], false).await.unwrap(), without);
+        }
+        assert!(received(&[b"\x28\xb5\x2f\xfdabc"], false).await.is_err(), "Zstandard");
+        assert_eq!(received(&[&with], true).await.unwrap(), with, "a signed request has no secret");
+        for (pieces, expected) in [
+            (&[b"x".as_slice(), b"^2 Real-Value"] as &[&[u8]], b"x^2 P".as_slice()),
+            (&[b"x", b"y Real-", b"Value"], b"xy P"),
+            (&[b"(a"], b"(a"),
+            (&[b"Real-Value"], b"P"),
+        ] {
+            assert_eq!(received(pieces, false).await.unwrap(), expected);
+        }
     }
 }

@@ -13,6 +13,7 @@ const ESCAPED: usize = 8;
 const READINGS: usize = 8;
 
 /// Bytes to find, and what takes their place. The bytes are secret.
+#[derive(Clone)]
 pub(crate) struct Pair {
     pub(crate) value: Zeroizing<Vec<u8>>,
     pub(crate) placeholder: Vec<u8>,
@@ -91,6 +92,37 @@ impl Redactor {
         Redactor { pairs, firsts, starts, longest, are_tokens, kept: Zeroizing::default() }
     }
 
+    /// Returns one for other bytes.
+    pub(crate) fn anew(&self) -> Redactor {
+        Redactor::new(self.pairs.clone())
+    }
+
+    /// Takes a piece of bytes that cannot be changed. Returns true if a value begins before the end that is kept back.
+    pub(crate) fn search(&mut self, piece: &[u8]) -> bool {
+        let mut bytes = std::mem::take(&mut self.kept);
+        bytes.extend_from_slice(piece);
+        let end = bytes.len() - self.open_end(&bytes);
+        let found = self.has_before(&bytes, end);
+        self.kept.extend_from_slice(&bytes[end..]);
+        found
+    }
+
+    /// Returns true if a value is in the end that was kept back.
+    pub(crate) fn search_end(&mut self) -> bool {
+        let bytes = std::mem::take(&mut self.kept);
+        self.has_before(&bytes, bytes.len())
+    }
+
+    /// Returns the number of bytes that are kept back.
+    pub(crate) fn open(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Returns true if a value begins before `end`.
+    fn has_before(&self, bytes: &[u8], end: usize) -> bool {
+        (0..end).any(|from| self.may_start(&bytes[from..]) && self.starting(&bytes[from..]).is_some())
+    }
+
     /// Takes a piece, and returns what may be passed on.
     pub(crate) fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.kept);
@@ -108,9 +140,7 @@ impl Redactor {
 
     /// Returns a whole text with its values replaced; `None` if it has none.
     pub(crate) fn whole(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        (0..bytes.len())
-            .any(|from| self.may_start(&bytes[from..]) && self.starting(&bytes[from..]).is_some())
-            .then(|| self.pass(bytes, bytes.len()).0)
+        self.has_before(bytes, bytes.len()).then(|| self.pass(bytes, bytes.len()).0)
     }
 
     /// Returns the bytes at the end of a text in which a value may begin that is not complete.

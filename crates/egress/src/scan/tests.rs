@@ -74,6 +74,40 @@ fn blocked_message_does_not_condemn_the_next_one() {
 }
 
 #[test]
+fn path_that_begins_like_a_secret_does_not_condemn_later_paths() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
+    let token = token();
+    for first in [format!("/{}", &token[..20]), format!("/a?t={}", &token[..20])] {
+        let talk = SharedTalk::default();
+        let url = |target: &str| scan.url(&talk, target).blocked.map(|found| found.rule);
+        assert_eq!(url(&first), None);
+        for later in [
+            "/a",
+            "/health",
+            "/v1/models",
+            "/x?page=2",
+            "/items/123456789",
+            "/a/b/c",
+            "/q?search=abcdefgh",
+            "/index.html",
+            "/api/v1/users/42/items",
+            "/pkg/archive/file-1.2.3.tar.gz",
+        ] {
+            assert_eq!(url(later), None, "{first} {later}");
+        }
+    }
+    // Pieces of a secret are still joined, also byte by byte.
+    for size in [1, 4, 10, 16, 20] {
+        for prefix in ["/", "/a?x="] {
+            let talk = SharedTalk::default();
+            let pieces = token.as_bytes().chunks(size).map(|piece| String::from_utf8_lossy(piece));
+            let found = pieces.map(|piece| scan.url(&talk, &format!("{prefix}{piece}")));
+            assert!(found.into_iter().any(|judged| judged.blocked.is_some()), "{prefix} {size}");
+        }
+    }
+}
+
+#[test]
 fn frames_are_held_until_their_message_is_whole() {
     let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
     let frame = |first: u8, text: &[u8]| {

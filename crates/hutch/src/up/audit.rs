@@ -21,6 +21,7 @@ use hutch_audit::{Event, Kind, Log, Options, Record};
 use hutch_egress::{Decided, Outcome, Refusal};
 use hutch_kubelet::PodId;
 use hutch_node::{ContainerChange, Journal};
+use hutch_screen::Sighting;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::io::BufReader;
@@ -28,9 +29,11 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 
+pub(super) use self::findings::FrontFindings;
 pub(super) use self::requests::RequestLog;
 pub(super) use self::wire::FrontLog;
 use self::wire::{Answer, Frame};
+use super::screens::DOORS;
 
 /// Records of the front that wait for the disk at once.
 const WAITING: usize = 256;
@@ -251,11 +254,20 @@ fn of_front(bytes: Vec<u8>) -> io::Result<Record> {
     let (record, event) = Record::parse::<Reported>(bytes).map_err(|error| wrong(error.to_string()))?;
     let kind = Kind::parse(&event.metadata.event_code);
     let class = match kind {
-        Some(kind @ (Kind::Api | Kind::Exec | Kind::File | Kind::Http)) => kind.class(),
+        Some(kind @ (Kind::Api | Kind::Exec | Kind::File | Kind::Http | Kind::Finding)) => kind.class(),
         _ => return Err(wrong(format!("an audit record of the kind {kind:?}"))),
     };
     if (event.category_uid, event.class_uid) != class {
         return Err(wrong("an audit record of another class than its kind".to_owned()));
+    }
+    if kind == Some(Kind::Finding) {
+        // It scans commands and downloads only.
+        let door = event.unmapped.and_then(|unmapped| unmapped.door);
+        return match door.as_deref().is_some_and(|door| DOORS.iter().any(|of_front| of_front.name() == door))
+        {
+            true => Ok(record),
+            false => Err(wrong("an audit record of a finding that the front cannot have".to_owned())),
+        };
     }
     // Without one it is a request of a sandbox.
     match event.actor.is_some_and(|actor| actor.user.is_some()) {
@@ -273,6 +285,12 @@ struct Reported {
     class_uid: u32,
     metadata: ReportedMetadata,
     actor: Option<ReportedActor>,
+    unmapped: Option<ReportedUnmapped>,
+}
+
+#[derive(Deserialize)]
+struct ReportedUnmapped {
+    door: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -317,6 +335,12 @@ impl Journal for AuditLog {
         let uid = format!("{pod}/{container}");
         let lifecycle = Lifecycle { sandbox: subject.sandbox(), container, uid: &uid, change, code, reason };
         self.push(&Event::lifecycle(SystemTime::now(), &lifecycle));
+    }
+
+    fn found(&self, pod: &str, sighting: &Sighting<'_>) {
+        if let Some(subject) = self.subject(pod) {
+            self.push(&findings::sighted(&subject.sandbox(), sighting));
+        }
     }
 
     fn ends(&self, pod: &str) {
@@ -371,6 +395,38 @@ mod tests {
         let forged = text.replace(r#""user":"#, r#""app":"#);
         assert_ne!(forged, text);
         assert!(of_front(forged.into_bytes()).is_err());
+    }
+
+    fn found() -> hutch_egress::Found {
+        let found = serde_json::json!({ "rule": "aws-key", "kind": "secret", "severity": "high",
+            "direction": "outbound", "at": "output", "fingerprint": "0123456789abcdef" });
+        serde_json::from_value(found).unwrap()
+    }
+
+    #[test]
+    fn front_reports_only_findings_of_its_doors() {
+        let sandbox = Sandbox { namespace: "team", name: "box", uid: Some("s") };
+        let (found, origin) = (found(), hutch_screen::Origin { pod: "team/p".into(), part: "main".into() });
+        let record = |door| {
+            let (action, further) = (hutch_policy::ScanAction::Redact, Some(2));
+            let sighting = Sighting { origin: &origin, door, found: &found, action, further };
+            findings::sighted(&sandbox, &sighting).record().as_bytes().to_vec()
+        };
+        for (door, expected) in [
+            (hutch_policy::Door::Exec, true),
+            (hutch_policy::Door::Downloads, true),
+            (hutch_policy::Door::Logs, false),
+        ] {
+            assert_eq!(of_front(record(door)).is_ok(), expected, "{door:?}");
+        }
+        let text = String::from_utf8(record(hutch_policy::Door::Exec)).unwrap();
+        let without = text.replace(r#""door":"exec""#, r#""other":"exec""#);
+        assert_ne!(without, text);
+        assert!(of_front(without.into_bytes()).is_err());
+        let view = View::parse(text.as_bytes()).to_string();
+        let shown = "finding    team/box                 modified aws-key: the scanner finds `aws-key` in the output, \
+                     exec of main 2 times";
+        assert!(view.ends_with(shown), "{view}");
     }
 
     #[tokio::test]

@@ -164,7 +164,7 @@ impl Front {
             (ServiceKind::Router.name().to_owned(), router_service.clone() as Arc<dyn Service>),
             (ServiceKind::Controller.name().to_owned(), controller_service.clone()),
         ];
-        let screens = Screens::start(api.client(roles::screens(), "default"), &shutdown);
+        let screens = Screens::start(api.client(roles::screens(), "default"), log.clone(), &shutdown);
         let node: Arc<dyn Kubelet> = Arc::new(RemoteKubelet::new(sockets.kubelet, embedded)?);
         let kubelet: Arc<dyn Kubelet> = Arc::new(ScreenedKubelet::new(node, screens.clone()));
         api.set_kubelet(kubelet.clone());

@@ -30,8 +30,10 @@ use tokio::sync::{RwLock, RwLockReadGuard};
 
 pub(super) use kubelet::ScreenedKubelet;
 
+use super::audit::{FrontFindings, FrontLog};
+
 /// Doors of the front.
-const DOORS: [Door; 2] = [Door::Exec, Door::Downloads];
+pub(super) const DOORS: [Door; 2] = [Door::Exec, Door::Downloads];
 /// Maximum time until a Pod and its policies are known.
 const KNOWN: Duration = Duration::from_secs(10);
 
@@ -48,6 +50,8 @@ pub(super) struct Screens {
     /// For each door, `false` if no policy scans there.
     scans: [AtomicBool; DOORS.len()],
     changed: Sender<()>,
+    /// Audit log, if there is one.
+    log: Option<Arc<FrontLog>>,
 }
 
 /// Watches of what policies refer to.
@@ -71,10 +75,10 @@ impl Others {
 
 impl Screens {
     /// Follows the policies until the shutdown.
-    pub(super) fn start(client: Client, shutdown: &Shutdown) -> Arc<Screens> {
+    pub(super) fn start(client: Client, log: Option<Arc<FrontLog>>, shutdown: &Shutdown) -> Arc<Screens> {
         // Until the policies are known, they may scan.
         let scans = [(); DOORS.len()].map(|()| AtomicBool::new(true));
-        let screens = Arc::new(Screens { known: RwLock::default(), scans, changed: channel(()).0 });
+        let screens = Arc::new(Screens { known: RwLock::default(), scans, changed: channel(()).0, log });
         let (this, stop) = (screens.clone(), shutdown.wait());
         tokio::spawn(async move {
             tokio::select! {
@@ -158,7 +162,7 @@ impl Screens {
                 if !self.scans(door) {
                     return None;
                 }
-                if let Some(found) = screen(&self.known.read().await, pod, door) {
+                if let Some(found) = self.screen(&self.known.read().await, pod, door) {
                     return found;
                 }
                 // The sender is in this object.
@@ -170,15 +174,21 @@ impl Screens {
             Err(_) => bail!("the policies of pod {} are not known", pod.name),
         }
     }
-}
 
-/// Returns what is scanned of a Pod, once it is known.
-fn screen(known: &RwLockReadGuard<'_, Known>, pod: &PodId, door: Door) -> Option<Option<Screen>> {
-    let found = known.pods.objects.get(&(pod.namespace.clone(), pod.name.clone()))?;
-    if found.metadata.uid.as_ref() != Some(&pod.uid) {
-        return None;
+    /// Returns what is scanned of a Pod, once it is known.
+    fn screen(&self, known: &RwLockReadGuard<'_, Known>, pod: &PodId, door: Door) -> Option<Option<Screen>> {
+        let found = known.pods.objects.get(&(pod.namespace.clone(), pod.name.clone()))?;
+        if found.metadata.uid.as_ref() != Some(&pod.uid) {
+            return None;
+        }
+        let screen = Screen::of(&known.objects.scanning(found, Timestamp::now())?, door);
+        Some(match &self.log {
+            Some(log) => {
+                screen.map(|screen| screen.recorded(Arc::new(FrontFindings::new(log.clone(), found))))
+            }
+            None => screen,
+        })
     }
-    Some(Screen::of(&known.objects.scanning(found, Timestamp::now())?, door))
 }
 
 /// Returns true if a policy scans at a door. One that cannot be read scans nothing.

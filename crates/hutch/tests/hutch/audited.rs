@@ -16,7 +16,7 @@ fn audit(up: &Up, words: &[&str]) -> Output {
     Command::new(binary()).arg("audit").args(words).arg("--data-dir").arg(up.data()).output().expect("hutch")
 }
 
-fn read(up: &Up, words: &[&str]) -> String {
+pub(super) fn read(up: &Up, words: &[&str]) -> String {
     succeeded(&words.join(" "), &audit(up, words))
 }
 
@@ -143,6 +143,27 @@ fn requests_through_the_router_and_copies_are_recorded() {
     let ran = curl(&["-H", &bearer, "--json", &command, &url("execute")]);
     assert!(ran.contains(r#""stdout":"ran\n""#), "{ran}");
     eventually(&up, &["list", "--kind", "exec"], "default/box&sh -c&echo ran&router-token");
+    // The same over Connect and gRPC-Web, whose messages have frames.
+    let rpc = |kind: &str, body: &[u8]| {
+        let message = up.folder().join("message");
+        std::fs::write(&message, body).unwrap();
+        let (kind, body) = (format!("Content-Type: {kind}"), format!("@{}", message.display()));
+        let url = url("process.v1.ProcessService/Execute");
+        curl(&["-H", &bearer, "-H", "X-Sandbox-Port: 9090", "-H", &kind, "--data-binary", &body, &url])
+    };
+    let script = format!("KEY={SECRET}; echo connected");
+    let ran =
+        rpc("application/json", format!(r#"{{"config":{{"command":["sh","-c","{script}"]}}}}"#).as_bytes());
+    assert!(ran.contains("Y29ubmVjdGVkCg=="), "{ran}");
+    eventually(&up, &["list", "--kind", "exec"], "default/box&sh -c&KEY=***&echo connected&router-token");
+    let field = |bytes: &[u8]| [&[0x0a, u8::try_from(bytes.len()).unwrap()], bytes].concat();
+    let script = format!("KEY={SECRET}; echo framed");
+    let command = ["sh", "-c", &script].map(|argument| field(argument.as_bytes())).concat();
+    let message = field(&command);
+    let frame = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()], message.as_slice()].concat();
+    let ran = rpc("application/grpc-web+proto", &frame);
+    assert!(ran.contains("framed"), "{ran}");
+    eventually(&up, &["list", "--kind", "exec"], "default/box&sh -c&KEY=***&echo framed&router-token");
     (0..20).for_each(|_| drop(curl(&["-H", "Authorization: Bearer wrong", &url("denied")])));
     eventually(&up, &["list", "--kind", "http"], "default/box&allowed&POST&/upload&router-token&200");
     eventually(&up, &["list", "--kind", "file"], "default/box&read sandbox.json (by router-token)");

@@ -72,6 +72,19 @@ impl Server {
     }
 }
 
+#[test]
+fn value_in_a_compressed_answer_without_a_header_does_not_arrive() {
+    hutch_testkit::require!(root, user_namespaces, curl, openssl, python);
+    let server = Server::start();
+    let script = "curl -sS -H \"Authorization: Bearer $GITHUB_TOKEN\" https://web.example:PORT/archive | gunzip; \
+        curl -sS -H \"Authorization: Bearer $GITHUB_TOKEN\" https://web.example:PORT/archive/own | gunzip | tail -n 1";
+    let output = server.run(callers()[0], &server.policy("{env: CALLER_TOKEN}", ""), script);
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(server.peer.printed().contains(&format!("/archive authorization=Bearer {VALUE}")), "it was sent");
+    assert!(!out.contains(&VALUE[..8]) && error.contains("curl: ("), "{out}\n{error}");
+    assert!(out.ends_with("a line of an archive\n"), "{out}\n{error}");
+}
+
 /// Returns a process and all that descend from it, without the proxy.
 pub(crate) fn descendants(first: u32) -> Vec<u32> {
     let parent = |pid: u32| -> Option<u32> {

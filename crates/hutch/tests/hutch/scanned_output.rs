@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::audited::{eventually, read};
 use crate::harness::{Up, refused, text};
 use crate::policies::applied;
 
@@ -73,9 +74,24 @@ fn secrets_do_not_leave_by_logs_commands_and_downloads() {
 
     let shown = up.ok_args(&["exec", "a", "--", "cat", "/tmp/www/secret", "/tmp/www/plain"]);
     assert!(shown.starts_with("[redacted: github-") && shown.ends_with("]\nplain\n"), "{shown}");
+    let many = "for _ in $(seq 40); do cat /tmp/www/secret; done";
+    up.ok_args(&["exec", "a", "--", "sh", "-c", many]);
     let (status, body) = download(&router, "a", "secret");
     assert!(status == "403" && body.contains("the scanner finds `github-"), "{status} {body}");
     assert_eq!(download(&router, "a", "plain"), ("200".to_owned(), "plain\n".to_owned()));
+
+    let findings = ["list", "--kind", "finding", "--sandbox", "a"];
+    for part in [
+        "modified&logs of main&sha256:",
+        "modified&exec&10 times",
+        "modified&exec",
+        "denied&downloads of 8000",
+    ] {
+        eventually(&up, &findings, &format!("default/a&github-&no-secrets&{part}"));
+    }
+    let recorded = read(&up, &findings);
+    let of_exec = recorded.lines().filter(|line| line.contains("exec")).count();
+    assert!((3..20).contains(&of_exec), "repeats are counted: {recorded}");
 
     applied(&up, &policy(&json!({"exec": "Block", "downloads": "Redact"})));
     let cat = ["exec", "a", "--", "cat", "/tmp/www/secret"];
@@ -86,6 +102,11 @@ fn secrets_do_not_leave_by_logs_commands_and_downloads() {
     refused(&output, 1, &["the output is refused: the scanner finds `github-"]);
     let (status, body) = download(&router, "a", "secret");
     assert!(status == "200" && body.starts_with("[redacted: github-"), "{status} {body}");
+
+    for part in ["denied&exec", "modified&downloads of 8000"] {
+        eventually(&up, &findings, &format!("default/a&github-&{part}"));
+    }
+    assert!(!read(&up, &["export"]).contains(&token));
 
     // Without the fields nothing is scanned.
     applied(&up, &policy(&json!({})));

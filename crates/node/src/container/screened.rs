@@ -1,16 +1,40 @@
 //! Scanners of policies for logs: secrets are replaced before they are in the file.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hutch_policy::{Door, Level};
-use hutch_screen::{Origin, Screen, Until};
+use hutch_screen::{Findings, Origin, Screen, Sighting, Until};
 
 use super::output::Stream;
+use crate::config::Journal;
 
 /// Scanners of the policies of a Pod for its logs, as they are now.
-#[derive(Debug, Default)]
-pub(crate) struct LogScreen(Mutex<Option<Screen>>);
+#[derive(Default)]
+pub(crate) struct LogScreen {
+    screen: Mutex<Option<Screen>>,
+    log: OnceLock<Arc<dyn Findings>>,
+}
+
+impl fmt::Debug for LogScreen {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("LogScreen").field(&self.screen).finish()
+    }
+}
+
+/// Audit log, for findings in the logs of one Pod.
+struct PodJournal {
+    journal: Arc<dyn Journal>,
+    /// Uid of the Pod.
+    pod: String,
+}
+
+impl Findings for PodJournal {
+    fn record(&self, sighting: &Sighting<'_>) {
+        self.journal.found(&self.pod, sighting);
+    }
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -20,7 +44,14 @@ impl LogScreen {
     /// Sets the levels.
     pub(crate) fn set(&self, levels: &[Arc<Level>]) {
         let screen = Screen::of(levels, Door::Logs);
-        *lock(&self.0) = screen;
+        *lock(&self.screen) = screen;
+    }
+
+    /// Has findings recorded, as those of the Pod with this uid.
+    pub(crate) fn record(&self, journal: Arc<dyn Journal>, pod: &str) {
+        let log: Arc<dyn Findings> = Arc::new(PodJournal { journal, pod: pod.to_owned() });
+        // A Pod is added once.
+        let _ = self.log.set(log);
     }
 
     /// Returns a short text that a container has printed, as its log would show it.
@@ -32,7 +63,11 @@ impl LogScreen {
     }
 
     fn get(&self) -> Option<Screen> {
-        lock(&self.0).clone()
+        let screen = lock(&self.screen).clone()?;
+        Some(match self.log.get() {
+            Some(log) => screen.recorded(log.clone()),
+            None => screen,
+        })
     }
 }
 

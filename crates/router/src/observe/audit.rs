@@ -34,6 +34,8 @@ pub struct Exchange<'a> {
     pub port: Option<u16>,
     /// Body, if the log reads it; empty if it is longer than the log reads, or has not arrived in time.
     pub body: Option<&'a [u8]>,
+    /// Content type of a body that the log reads.
+    pub content_type: Option<&'a str>,
 }
 
 /// Outcome of a request.
@@ -69,6 +71,7 @@ pub(crate) struct Trail {
     pub(crate) uid: Option<Box<str>>,
     pub(crate) port: Option<u16>,
     pub(crate) body: Option<Vec<u8>>,
+    pub(crate) content_type: Option<Box<str>>,
     pub(crate) has_effect: bool,
     /// Reason of a refusal, and whether the client was not admitted.
     pub(crate) refused: Option<(String, bool)>,
@@ -77,7 +80,8 @@ pub(crate) struct Trail {
 impl Trail {
     pub(crate) fn begin(log: &Arc<dyn Audit>, caller: &Arc<str>, has_effect: bool) -> Trail {
         let (log, caller) = (log.clone(), caller.clone());
-        Trail { log, caller, uid: None, port: None, body: None, has_effect, refused: None }
+        let (body, content_type) = (None, None);
+        Trail { log, caller, uid: None, port: None, body, content_type, has_effect, refused: None }
     }
 }
 

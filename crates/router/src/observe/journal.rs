@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::USER_AGENT;
+use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use serde::Serialize;
@@ -163,6 +163,8 @@ impl Line {
         let (read, body) = audit::read(body).await;
         if let Some(trail) = &mut self.trail {
             trail.body = Some(read);
+            let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+            trail.content_type = kind.map(|kind| cut(kind).into());
         }
         Request::from_parts(head, body)
     }
@@ -187,6 +189,7 @@ impl Line {
             uid: trail.uid.as_deref(),
             port: trail.port,
             body: trail.body.as_deref(),
+            content_type: trail.content_type.as_deref(),
         }
     }
 

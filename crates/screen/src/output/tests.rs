@@ -43,6 +43,64 @@ fn secret_is_replaced_in_a_log() {
     assert_eq!(all(&mut output(Door::Logs, "Log"), &[text.as_bytes()]).unwrap(), text);
 }
 
+/// Audit log of a test: action and number of further findings.
+#[derive(Default)]
+struct Recorded(std::sync::Mutex<Vec<(ScanAction, Option<u32>)>>);
+
+impl crate::Findings for Recorded {
+    fn record(&self, sighting: &crate::Sighting<'_>) {
+        let mut all = self.0.lock().unwrap();
+        assert_eq!((&*sighting.origin.pod, &*sighting.found.policy), ("n/a", "p"));
+        assert!(!format!("{sighting:?}").contains(&token()), "the text is not in it");
+        if sighting.found.rule == "github-pat" {
+            all.push((sighting.action, sighting.further));
+        }
+    }
+}
+
+/// Returns what is recorded of an output in pieces, also if it is dropped before its end.
+fn recorded(door: Door, action: &str, pieces: &[&[u8]], ends: bool) -> Vec<(ScanAction, Option<u32>)> {
+    let log = std::sync::Arc::new(Recorded::default());
+    let scanner = serde_json::from_value(serde_json::json!({door.name(): action})).ok();
+    let level = Level { scanner, ..Level::new(Authority::Namespace, "p", None) };
+    let screen = Screen::of(&[level], door).expect("the door is scanned").recorded(log.clone());
+    let mut output = Output::new(screen, Origin { pod: "n/a".into(), part: "main".into() });
+    let refused = pieces.iter().any(|piece| {
+        output.take(piece);
+        output.pass(Until::Line).is_err()
+    });
+    if ends && !refused {
+        let _ = output.finish();
+    }
+    drop(output);
+    std::mem::take(&mut *log.0.lock().unwrap())
+}
+
+#[test]
+fn repeats_of_a_rule_are_counted() {
+    let line = format!("token {}\n", token());
+    let other = line.replace("k3J9", "k3J8");
+    let (line, other) = (line.as_bytes(), other.as_bytes());
+    let one = |action| vec![(action, None)];
+    for (door, name, action) in [
+        (Door::Logs, "Log", ScanAction::Log),
+        (Door::Exec, "Redact", ScanAction::Redact),
+        (Door::Downloads, "Block", ScanAction::Block),
+        (Door::Logs, "Block", ScanAction::Block),
+    ] {
+        assert_eq!(recorded(door, name, &[line], true), one(action), "{name}");
+    }
+    assert_eq!(recorded(Door::Exec, "Block", &[line, line], true), one(ScanAction::Block), "it has ended");
+    let further = |count| (ScanAction::Redact, Some(count));
+    for ends in [true, false] {
+        let found = recorded(Door::Logs, "Redact", &[line, b"x\n", other, line], ends);
+        assert_eq!(found, [(ScanAction::Redact, None), further(2)], "{ends}");
+        let many = recorded(Door::Exec, "Redact", &vec![line; 150], ends);
+        assert_eq!(many, [(ScanAction::Redact, None), further(10), further(100), further(39)], "{ends}");
+    }
+    assert_eq!(recorded(Door::Exec, "Log", &[b"nothing\n"], true), []);
+}
+
 #[test]
 fn secret_ends_the_output_of_a_command() {
     let text = format!("begin\n{}\n", token());

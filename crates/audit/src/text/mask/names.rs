@@ -41,6 +41,8 @@ pub(super) struct Program {
     names: &'static [&'static str],
     /// Options of one letter, also joined with others or with their value.
     pub(super) short: &'static str,
+    /// Other options of one letter that have a value: what follows the letter is no option.
+    pub(super) valued: &'static str,
     /// Options with their dashes.
     pub(super) long: &'static [&'static str],
     /// A value of a short option is never the next word.
@@ -52,15 +54,18 @@ const fn program(
     short: &'static str,
     long: &'static [&'static str],
 ) -> Program {
-    Program { names, short, long, is_glued: false }
+    Program { names, short, valued: "", long, is_glued: false }
 }
 
 const PROGRAMS: [Program; 18] = [
-    program(
-        &["curl"],
-        "uUEb",
-        &["--user", "--proxy-user", "--cert", "--oauth2-bearer", "--cookie", "--pass", "--aws-sigv4"],
-    ),
+    Program {
+        valued: "AcCdDeFHKmoPQrtTwxXyYz",
+        ..program(
+            &["curl"],
+            "uUEb",
+            &["--user", "--proxy-user", "--cert", "--oauth2-bearer", "--cookie", "--pass", "--aws-sigv4"],
+        )
+    },
     program(&["wget"], "", &["--http-user", "--proxy-user"]),
     program(&["http", "https", "xh"], "a", &["--auth"]),
     Program {
@@ -100,6 +105,7 @@ pub(super) fn names_secret(name: &str) -> bool {
     let name = name.trim_start_matches(['-', '/', '$']).to_ascii_lowercase();
     SECRET_NAMES.iter().any(|secret| name.contains(secret))
         || WHOLE_NAMES.contains(&name.as_str())
+        || ["_pass", "_pwd", "-pwd"].iter().any(|end| name.ends_with(end))
         || ((name.ends_with("-key") || name.ends_with("_key")) && !name.contains("public"))
 }
 

@@ -52,6 +52,13 @@ fn known_forms_of_secrets_in_commands_are_masked() {
         "tool~--private-key~§",
         "aws~configure~set~aws_secret_access_key~§",
         "npm~config~set~_authToken~§",
+        "npm~config~set~_authToken=§",
+        "npm~config~set~//registry.example/:_authToken~§",
+        "npm~config~set~//registry.example/:_authToken=§",
+        "npm~config~set~//registry.example:8443/a/:_authToken=§",
+        "npm~config~set~//registry.example:8443/a/:_authToken~§",
+        "sh~-c~npm config set //registry.example/:_authToken §",
+        "sh~-c~echo '//registry.example/:_authToken=§' > .npmrc",
         // Headers.
         "curl~-H~Authorization: Bearer §",
         "curl~-H~Authorization: Basic §",
@@ -60,6 +67,12 @@ fn known_forms_of_secrets_in_commands_are_masked() {
         "curl~-H~X-Auth-Key: §",
         "curl~-H~X-Auth-Key:§",
         "curl~-HX-Auth-Key: §",
+        "curl~-HAuthorization:token §",
+        "curl~-HAuthorization:token~§",
+        "curl~-H~Authorization:token~§",
+        "curl~-sHAuthorization: §",
+        "sh~-c~curl '-HAuthorization:token §' u",
+        "sh~-c~curl -HAuthorization:token § u",
         "curl~-H~x-api-key: a §",
         "curl~-H~PRIVATE-TOKEN: §",
         "curl~-H~X-Vault-Token: §",
@@ -88,6 +101,18 @@ fn known_forms_of_secrets_in_commands_are_masked() {
         // Variables and bodies.
         "env~API_KEY=§~cmd",
         "env~FOO=§~cmd",
+        "PASSWORD=§ cmd",
+        "PASSWORD=§~cmd",
+        "PASSWORD=a,§~cmd",
+        "PASSWORD=a#§ cmd",
+        "sh~-c~PASSWORD=a\"b §\" cmd",
+        "sh~-c~PASSWORD=$'§' cmd",
+        "db_pass=§~cmd",
+        "python3~-c~import os; os.environ['API_KEY']='§'",
+        "python3~-c~import os; os.environ['FOO'] = '§'",
+        "python3~-c~os.environ[\"API_KEY\"] = \"§\"",
+        "node~-e~process.env['API_KEY']='§'",
+        "sh~-c~python3 -c \"os.environ['API_KEY']='§'\"",
         "curl~-d~user=a&password=§",
         "curl~-d~{\"password\":\"§\"}",
         "curl~-d~{\"user\": \"a\", \"apiKey\" : \"§\"}",
@@ -135,6 +160,13 @@ fn commands_without_secrets_are_shown_as_they_are() {
         "ssh~-p~22~host",
         "pip~install~requests==2.31.0",
         "scp~a~me@host:/tmp",
+        "curl~-XPUT~https://a.example/x",
+        "curl~-HAccept:text/html~https://a.example/x",
+        "npm~config~set~//registry.example:8443/a/:always=true",
+        "docker~run~-v~/a:/b:ro~image:1.2",
+        "git~fetch~origin~main:refs/token/main",
+        "password=~cmd",
+        "--bypass=1~x",
     ] {
         assert_eq!(command(line), line.replace('~', " "));
     }
@@ -146,6 +178,31 @@ fn commands_without_secrets_are_shown_as_they_are() {
         command("sh~-c~export TOKEN=\"a b\"; curl --password x y"),
         "sh -c 'export TOKEN=\"***\"; curl --password *** y'"
     );
+}
+
+#[test]
+fn keys_without_secrets_are_shown_as_they_are() {
+    for script in ["print(os.environ[`API_KEY`])", "x[`a`]=`b`", "f(a=1, b=2)", "x = a[i]=b"] {
+        let script = script.replace('`', "\"");
+        assert_eq!(command(&format!("python3~-c~{script}")), format!("python3 -c '{script}'"));
+    }
+    assert_eq!(command("sh~-c~f token=a,b c"), "sh -c 'f token=*** c'");
+    assert_eq!(command("sh~-c~(TOKEN=a ls) && b"), "sh -c '(TOKEN=*** ls) && b'");
+    assert_eq!(command("sh~-c~echo \"$(TOKEN=a)\" b"), "sh -c 'echo \"$(TOKEN=***)\" b'");
+}
+
+#[test]
+fn program_of_a_command_has_no_secret() {
+    for (argument, shown) in [
+        ("/usr/bin/python3", "python3"),
+        ("sh", "sh"),
+        ("PASSWORD=Hunter2 cmd", "PASSWORD=*** cmd"),
+        ("PASSWORD=a/Hunter2", "PASSWORD=***"),
+        ("/tmp/ghp_0123456789abcdefghij", "***"),
+        ("curl -u me:a/Hunter2 u", "curl -u *** u"),
+    ] {
+        assert_eq!(Text::program(argument).as_str(), shown, "{argument}");
+    }
 }
 
 #[test]

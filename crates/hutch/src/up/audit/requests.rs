@@ -10,13 +10,15 @@ use hutch_audit::event::{Decision, Exec, FileAccess, FileActivity, Principal, Ro
 use hutch_audit::{Event, Record};
 use hutch_router::{Answered, Exchange};
 use hutch_sandboxd::legacy::unquote;
-use hutch_sandboxd::shlex;
+use hutch_sandboxd::{rpc, shlex};
 
 use super::wire::FrontLog;
 
 /// Ports of the files API of sandboxd: REST, and the contract of the Python runtime.
 const REST_PORT: u16 = 8080;
 const RUNTIME_PORT: u16 = 8888;
+/// Port of the processes of sandboxd.
+const RPC_PORT: u16 = 9090;
 /// Path of a file whose name is in the body of the request, and a command that could not be read.
 const UNKNOWN: &str = "?";
 /// Requests that name no Sandbox reach no files, and run nothing.
@@ -37,9 +39,12 @@ impl RequestLog {
 
 impl hutch_router::Audit for RequestLog {
     fn reads_body(&self, exchange: &Exchange<'_>) -> bool {
-        exchange.port == Some(RUNTIME_PORT)
-            && exchange.method == "POST"
-            && unquote(exchange.path) == "/execute"
+        let runs = match exchange.port {
+            Some(RUNTIME_PORT) => unquote(exchange.path) == "/execute",
+            Some(RPC_PORT) => rpc::runs(exchange.path),
+            _ => false,
+        };
+        runs && exchange.method == "POST"
     }
 
     fn before(
@@ -125,6 +130,7 @@ impl Owned {
             uid: self.uid.as_deref(),
             port: self.port,
             body: None,
+            content_type: None,
         }
     }
 }
@@ -143,11 +149,19 @@ fn accessed(
 
 /// Returns the record of a command in the body of a request.
 fn executed(time: SystemTime, exchange: &Exchange<'_>, body: &[u8]) -> Record {
-    // As the runtime reads it: the last of several fields counts.
-    let body = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
-    let line = body["command"].as_str().unwrap_or(UNKNOWN).to_owned();
-    // A line that cannot be split runs nothing.
-    let arguments = shlex::split(&line).unwrap_or_else(|_| vec![line]);
+    let arguments = match exchange.port {
+        Some(RPC_PORT) => {
+            let command = rpc::command(exchange.content_type.unwrap_or_default(), body);
+            command.unwrap_or_else(|| vec![UNKNOWN.to_owned()])
+        }
+        _ => {
+            // As the runtime reads it: the last of several fields counts.
+            let body = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
+            let line = body["command"].as_str().unwrap_or(UNKNOWN).to_owned();
+            // A line that cannot be split runs nothing.
+            shlex::split(&line).unwrap_or_else(|_| vec![line])
+        }
+    };
     let sandbox = sandbox(exchange).unwrap_or(NO_SANDBOX);
     let principal = Principal { name: exchange.caller, ..Principal::default() };
     let (uid, verdict) = (uuid::Uuid::new_v4().to_string(), Verdict::of(Decision::Allowed));
@@ -227,6 +241,7 @@ mod tests {
             uid: Some("u"),
             port: Some(port),
             body: None,
+            content_type: None,
         }
     }
 
@@ -273,6 +288,14 @@ mod tests {
         let body = br#"{"command":"first","command":"sh -c 'API_KEY=hunter2 ls'"}"#;
         requests.before(&Exchange { body: Some(body), ..execute }, true).unwrap().await.unwrap();
         requests.before(&Exchange { body: Some(b""), ..execute }, true).unwrap().await.unwrap();
+        let call = exchange("POST", 9090, "/process.v1.ProcessService/Execute");
+        let list = exchange("POST", 9090, "/process.v1.ProcessService/List");
+        assert!(requests.reads_body(&call) && !requests.reads_body(&list));
+        let body = br#"{"config":{"command":["sh","-c","API_KEY=hunter2 ls"]}}"#;
+        for content_type in [Some("application/json"), None] {
+            let call = Exchange { body: Some(body), content_type, ..call };
+            requests.before(&call, true).unwrap().await.unwrap();
+        }
         requests.after(&put, &Answered { status: 200, refused: None, denied: false });
         let unknown = Exchange { caller: "", ..exchange("GET", 80, "/") };
         for _ in 0..100 {
@@ -303,6 +326,10 @@ mod tests {
                 "http team/box allowed POST team/box:8888/%65xecute (by alice)",
                 "exec team/box allowed sh -c 'API_KEY=*** ls' (exec ID by alice)",
                 "http team/box allowed POST team/box:8888/%65xecute (by alice)",
+                "exec team/box allowed ? (exec ID by alice)",
+                "http team/box allowed POST team/box:9090/process.v1.ProcessService/Execute (by alice)",
+                "exec team/box allowed sh -c 'API_KEY=*** ls' (exec ID by alice)",
+                "http team/box allowed POST team/box:9090/process.v1.ProcessService/Execute (by alice)",
                 "exec team/box allowed ? (exec ID by alice)",
                 "http team/box allowed PUT team/box:8080/v1/files/a/*** (by alice) 200",
                 "file team/box allowed update a/*** (by alice)",

@@ -10,7 +10,7 @@ use crate::beneath::Folder;
 use crate::layout::Layout;
 use crate::reference::Reference;
 use crate::remove_tree;
-use crate::unpack::{Packing, hex, unpack};
+use crate::unpack::{Owners, Packing, hex, unpack};
 
 /// A name.
 pub fn references(bytes: &[u8]) {
@@ -105,7 +105,7 @@ pub fn layers(bytes: &[u8]) {
         let target = folder.0.join("layer");
         std::fs::create_dir_all(&target).expect("a folder");
         let blob = File::open(folder.0.join("blob")).expect("the blob");
-        let _ = unpack(blob, packing, &target);
+        let _ = unpack(blob, packing, &target, Owners::of_this_process());
         let names = std::fs::read_dir(&folder.0).expect("a folder").flatten().map(|entry| entry.file_name());
         assert!(names.into_iter().all(|name| name == "blob" || name == "layer"), "{packing:?}");
         // Folders of the layer may have lost what is needed to remove what is in them.

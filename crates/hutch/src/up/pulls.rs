@@ -28,6 +28,8 @@ const FOLDER: &str = "pulled-for-pods";
 const RESTART: Duration = Duration::from_secs(1);
 /// Maximum number of known pairs of an image and credentials that can pull it. Then all of them are forgotten.
 const KNOWN: usize = 16 << 10;
+/// Maximum characters of a reason.
+const MESSAGE: usize = 500;
 /// Maximum bytes of a file with credentials.
 const FILE: u64 = 1 << 20;
 /// Maximum bytes of the credentials of a request.
@@ -103,7 +105,9 @@ impl Pulls {
         let (answer, receiver) = oneshot::channel();
         let ended = || "the process that pulls images has ended".to_owned();
         self.requests.send(Asked { request, credentials, answer }).map_err(|_| ended())?;
-        receiver.await.map_err(|_| ended())?
+        let pulled = receiver.await.map_err(|_| ended())?;
+        // It is the text of a process that parses what registries send.
+        pulled.map_err(|why| why.chars().filter(|c| !c.is_control()).take(MESSAGE).collect())
     }
 }
 

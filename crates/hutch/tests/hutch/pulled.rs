@@ -199,6 +199,29 @@ impl Home {
         unshare.args(words).env("HOME", self.0.path()).env_remove("DOCKER_CONFIG");
         unshare.stdin(Stdio::null()).output().expect("unshare")
     }
+
+    /// Runs hutch as an ordinary user, whose cache is in this home.
+    fn hutch_as_user(&self, registry: &Registry, words: &[&str]) -> Output {
+        let path = |name: &str| self.0.path().join(name);
+        std::fs::set_permissions(registry.folder.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+        std::fs::set_permissions(self.0.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+        std::fs::create_dir_all(path("cache")).expect("made");
+        give(&path("cache"));
+        give(&path(".docker"));
+        // Where an ordinary user can read it.
+        std::fs::copy(binary(), path("hutch")).expect("copied");
+        let mut setpriv = Command::new("setpriv");
+        setpriv.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(path("hutch")).args(words);
+        setpriv.env("HOME", self.0.path()).env("XDG_CACHE_HOME", path("cache")).env_remove("DOCKER_CONFIG");
+        setpriv.current_dir("/").stdin(Stdio::null()).output().expect("setpriv")
+    }
+}
+
+/// Gives a folder and what is in it to another user.
+fn give(folder: &Path) {
+    let mode = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder, mode).expect("chmod");
+    succeeded("chown", &Command::new("chown").args(["-R", "1000:1000"]).arg(folder).output().expect("chown"));
 }
 
 /// Checks that a command failed with status 1 and one line.
@@ -240,6 +263,13 @@ fn pulled_image_runs_by_its_name() {
     assert_eq!((&result["name"], &result["layers"]), (&json!(name), &json!(1)), "{printed}");
     let ran = succeeded("run", &home.hutch(&command));
     assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")));
+    let as_user = |words: &[&str]| succeeded(words[0], &home.hutch_as_user(&registry, words));
+    as_user(&["image", "pull", &name, "--image-config", &config]);
+    assert_eq!(as_user(&command), ran, "an ordinary user has images of their own");
+    let [layer] = &layers(&home.0.path().join("cache/hutch/images"))[..] else { panic!("one layer") };
+    let of_user = layer.join("srv/data/file").metadata().expect("the file");
+    assert_eq!((of_user.uid(), of_user.permissions().mode() & 0o7777), (1000, 0o640));
+
     let [layer] = &layers(&home.lib().join("images"))[..] else { panic!("one layer") };
     let owned = |path: &str| {
         let found = layer.join(path).metadata().expect("an entry");

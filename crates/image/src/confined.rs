@@ -117,6 +117,13 @@ fn read_report(mut report: impl Read, mut owners: Option<Setter>) -> Result<Dige
     }
 }
 
+/// Reads a report about a folder, whatever it is.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn read_report_of(report: &[u8], target: &Path) {
+    let owners = Folder::open(target).ok().map(|root| Setter::new(root, rustix::process::getuid().as_raw()));
+    let _ = read_report(report, owners);
+}
+
 fn write_text(mut to: impl Write, text: &[u8]) -> io::Result<()> {
     let length = u32::try_from(text.len().min(MAX_TEXT)).unwrap_or(0);
     to.write_all(&length.to_le_bytes())?;

@@ -113,6 +113,20 @@ pub fn layers(bytes: &[u8]) {
     }
 }
 
+/// A report of a process that unpacks a layer. Owners that it names change nothing beside the folder of the layer.
+///
+/// # Panics
+/// When no folder can be had, or another folder has changed its owner.
+pub fn reports(bytes: &[u8]) {
+    use std::os::unix::fs::MetadataExt;
+    let folder = Scratch::new("report");
+    folder.put("layer/folder/file", b"");
+    let owner = |path: &Path| path.metadata().map(|found| (found.uid(), found.gid())).expect("a folder");
+    let before = owner(&folder.0);
+    crate::confined::read_report_of(bytes, &folder.0.join("layer"));
+    assert_eq!(owner(&folder.0), before);
+}
+
 /// The first line names an account, the rest is `passwd` and `group` of the image. It resolves to root
 /// only for an empty user, user 0, or when a line of the files has id 0.
 ///
@@ -143,5 +157,6 @@ mod tests {
         feed("image_manifests", super::manifests);
         feed("image_layers", super::layers);
         feed("image_accounts", super::accounts);
+        feed("image_reports", super::reports);
     }
 }

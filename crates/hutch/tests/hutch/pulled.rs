@@ -357,6 +357,27 @@ fn pod_with_its_secret_runs_a_pulled_image_and_others_do_not() {
 }
 
 #[test]
+fn pod_that_waits_for_a_silent_registry_can_be_deleted() {
+    hutch_testkit::require!(root, user_namespaces, kubectl);
+    let registry = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let host = registry.local_addr().expect("an address").to_string();
+    let folder = tempfile::tempdir().expect("tempdir");
+    let config = folder.path().join("images.yaml");
+    std::fs::write(&config, format!("allow: ['{host}']\nplainHttp: ['{host}']\n")).expect("written");
+    let up = Up::start(&["--image-config", &config.display().to_string()]);
+    apply(&up, "default", &pod("pod", &format!("{host}/app:v1"), &json!({})));
+    event(&up, "default", "pod", "Pulling");
+    let (_held, _) = registry.accept().expect("a connection");
+    // The registry is silent for longer than this.
+    up.ok("delete pod/pod --timeout=30s");
+
+    let published = "registry.k8s.io/agent-sandbox/python-runtime-sandbox:v0.1.0";
+    apply(&up, "default", &pod("published", published, &json!({})));
+    let text = event(&up, "default", "published", "Pulled");
+    assert!(text.contains("is answered by the built-in image hutch/python-runtime"), "{text}");
+}
+
+#[test]
 fn server_without_pull_from_sends_nothing_and_names_the_flag() {
     hutch_testkit::require!(root, user_namespaces, kubectl);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -3,6 +3,7 @@
 mod audit;
 mod client;
 mod doors;
+mod image;
 mod policy;
 mod sandboxd;
 mod up;
@@ -33,6 +34,7 @@ pub(crate) use policy::{
 };
 
 pub(crate) use doors::{EgressArguments, McpGuardArguments, ProbeArguments};
+pub(crate) use image::{ImageArguments, ImageCommand, ImagePullArguments};
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
 pub(crate) use up::{AuditMode, UpArguments};
 
@@ -73,6 +75,8 @@ pub(crate) enum Command {
     Token(TokenArguments),
     /// Create, list and delete users of the API.
     User(UserArguments),
+    /// Pull images from registries.
+    Image(ImageArguments),
     /// Install sandboxd into a folder for a container.
     Sandboxd(SandboxdArguments),
     /// Run a command in a Sandbox.
@@ -184,7 +188,8 @@ pub(crate) struct RunArguments {
     /// Isolation of the command.
     #[arg(long, value_enum, default_value = "hutch")]
     pub(crate) isolation: Isolation,
-    /// Image: hutch/host, hutch/python-runtime, hutch/pause, or a folder in the OCI layout.
+    /// Image: hutch/host, hutch/python-runtime, hutch/pause, one that `hutch image pull` has pulled, or a folder in the OCI
+    /// layout.
     #[arg(long, value_name = "REF", default_value = "hutch/host", conflicts_with = "rootfs")]
     pub(crate) image: String,
     /// A folder that holds a root file system; it is not written to.

@@ -16,8 +16,8 @@ use rustix::fs::{FlockOperation, flock};
 const VERSION: u32 = 2;
 
 /// Entries that a folder may have before its first version: those of a new file system, of a first start that was killed, and
-/// of `hutch run`.
-const WITHOUT_VERSION: [&str; 4] = ["lost+found", "lock", "images", "run"];
+/// of `hutch run` and `hutch image pull`.
+const WITHOUT_VERSION: [&str; 5] = ["lost+found", "lock", "images", "pulled", "run"];
 
 /// Maximum time to wait for the lock, and the interval at which it is tried.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);

@@ -23,6 +23,7 @@ mod gateway;
 mod go;
 #[cfg(any(test, feature = "fuzzing"))]
 mod hostile;
+mod image;
 mod kubeconfig;
 mod lean;
 mod mcp_guard;
@@ -31,6 +32,7 @@ mod mount;
 mod policy;
 mod programs;
 mod protect;
+mod pull;
 mod quantity;
 mod question;
 mod roles;
@@ -42,6 +44,7 @@ mod services;
 mod signals;
 mod telemetry;
 mod token;
+mod unpack;
 mod up;
 mod upstream_proxy;
 mod user;
@@ -59,6 +62,12 @@ fn main() -> ExitCode {
     if runtime::is_program(vault::NAME) {
         return vault::main();
     }
+    if runtime::is_program(pull::NAME) {
+        return pull::main();
+    }
+    if runtime::is_program(unpack::NAME) {
+        return unpack::main();
+    }
     if runtime::is_program(broker::NAME) {
         return broker::main();
     }
@@ -70,6 +79,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
         Ok(cli::Command::User(arguments)) => user::main(&arguments),
+        Ok(cli::Command::Image(arguments)) => image::main(&arguments),
         Ok(cli::Command::Sandboxd(arguments)) => sandboxd::main(&arguments),
         Ok(cli::Command::Exec(arguments)) => client::exec(arguments),
         Ok(cli::Command::Shell(arguments)) => client::shell(arguments),

@@ -29,6 +29,7 @@ use hutch_policy::Level;
 use rustix::io::Errno;
 
 use crate::cli::{Isolation, RunArguments};
+use crate::image::ImageFolders;
 use crate::mount::MountArgument;
 use crate::protect::{Change, Placeholder, Protection, Rules};
 use workspace::Workspace;
@@ -214,8 +215,8 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
             wants_sandboxd: false,
         });
     }
-    let images = hutch_image::Store::open(&image_folder()?).context("the folder for images")?;
-    images.resolve(&arguments.image).with_context(|| format!("--image {}", arguments.image))
+    let places = ImageFolders::of_user()?;
+    places.find(&arguments.image).with_context(|| format!("--image {}", arguments.image))
 }
 
 /// Returns the absolute path of a path that a flag names, with `..` for the folder above by name: no link is followed.
@@ -259,18 +260,6 @@ fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
 fn is_root(folder: &CheckedFolder) -> anyhow::Result<bool> {
     let (folder, root) = (folder.metadata()?, std::fs::metadata("/")?);
     Ok((folder.st_dev, folder.st_ino) == (root.dev(), root.ino()))
-}
-
-/// Returns the folder of unpacked images: that of the machine for root, else the user's cache.
-fn image_folder() -> anyhow::Result<PathBuf> {
-    if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/var/lib/hutch/images"));
-    }
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    Ok(cache
-        .context("neither XDG_CACHE_HOME nor HOME is set: set one, images are kept there")?
-        .join("hutch/images"))
 }
 
 fn process(

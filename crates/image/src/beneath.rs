@@ -150,7 +150,17 @@ impl Folder {
         set_attributes(&self.fd, attributes)
     }
 
-    /// Sets owner and time of a link.
+    /// User to whom this folder itself belongs.
+    pub(crate) fn owner(&self) -> Result<u32, Errno> {
+        Ok(rustix::fs::fstat(&self.fd)?.st_uid)
+    }
+
+    /// Sets the owner of this folder itself.
+    pub(crate) fn set_owner(&self, (uid, gid): (u32, u32)) -> Result<(), Errno> {
+        rustix::fs::fchown(&self.fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+    }
+
+    /// Sets the owner of an entry, which may be a link.
     pub(crate) fn set_link_owner(&self, name: &Path, owner: Option<(u32, u32)>) -> Result<(), Errno> {
         let Some((uid, gid)) = owner else { return Ok(()) };
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 /// Why an image cannot be had. The texts are meant for the user who named the image.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The name is of an image that would have to be pulled.
+    /// The name is of an image that is not on this machine.
     #[error(
-        "image {0:?} is not built in, and none is pulled: use hutch/host, hutch/python-runtime, hutch/pause, or oci:/path of an OCI layout folder"
+        "image {0:?} is not on this machine: run `hutch image pull`, or use hutch/host, hutch/python-runtime, hutch/pause, or oci:/path of an OCI layout folder"
     )]
     NotPullable(String),
     /// The text is no image name at all.
@@ -56,6 +56,12 @@ pub enum Error {
         entry: String,
         /// The problem.
         reason: Cow<'static, str>,
+    },
+    /// A layer was not unpacked by its process.
+    #[error("layer not unpacked: {reason}")]
+    Confined {
+        /// Message of the process.
+        reason: String,
     },
     /// Something is larger than its bound.
     #[error("{what} is larger than {limit}")]

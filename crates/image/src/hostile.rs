@@ -10,7 +10,7 @@ use crate::beneath::Folder;
 use crate::layout::Layout;
 use crate::reference::Reference;
 use crate::remove_tree;
-use crate::unpack::{Packing, hex, unpack};
+use crate::unpack::{Owners, Packing, hex, unpack};
 
 /// A name.
 pub fn references(bytes: &[u8]) {
@@ -105,12 +105,26 @@ pub fn layers(bytes: &[u8]) {
         let target = folder.0.join("layer");
         std::fs::create_dir_all(&target).expect("a folder");
         let blob = File::open(folder.0.join("blob")).expect("the blob");
-        let _ = unpack(blob, packing, &target);
+        let _ = unpack(blob, packing, &target, Owners::of_this_process());
         let names = std::fs::read_dir(&folder.0).expect("a folder").flatten().map(|entry| entry.file_name());
         assert!(names.into_iter().all(|name| name == "blob" || name == "layer"), "{packing:?}");
         // Folders of the layer may have lost what is needed to remove what is in them.
         let _ = remove_tree(&target);
     }
+}
+
+/// A report of a process that unpacks a layer. Owners that it names change nothing beside the folder of the layer.
+///
+/// # Panics
+/// When no folder can be had, or another folder has changed its owner.
+pub fn reports(bytes: &[u8]) {
+    use std::os::unix::fs::MetadataExt;
+    let folder = Scratch::new("report");
+    folder.put("layer/folder/file", b"");
+    let owner = |path: &Path| path.metadata().map(|found| (found.uid(), found.gid())).expect("a folder");
+    let before = owner(&folder.0);
+    crate::confined::read_report_of(bytes, &folder.0.join("layer"));
+    assert_eq!(owner(&folder.0), before);
 }
 
 /// The first line names an account, the rest is `passwd` and `group` of the image. It resolves to root
@@ -143,5 +157,6 @@ mod tests {
         feed("image_manifests", super::manifests);
         feed("image_layers", super::layers);
         feed("image_accounts", super::accounts);
+        feed("image_reports", super::reports);
     }
 }

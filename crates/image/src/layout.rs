@@ -74,6 +74,14 @@ impl Layout {
         Ok(LayoutImage { digest: manifest.digest().to_string(), layers, config: settings(&config) })
     }
 
+    /// Returns true if there is an image of that tag.
+    pub(crate) fn has(&self, tag: &str) -> Result<bool, Error> {
+        let index = self.read_file("index.json")?;
+        let index = ImageIndex::from_reader(&*index).map_err(|_| self.invalid("index.json"))?;
+        let named = |d: &Descriptor| d.annotations().as_ref().and_then(|notes| notes.get(TAG)).cloned();
+        Ok(index.manifests().iter().any(|d| named(d).is_some_and(|name| name == tag)))
+    }
+
     /// Opens the archive of a layer.
     pub(crate) fn open_layer(&self, layer: &Layer) -> Result<File, Error> {
         self.open(&blob_path(&layer.blob_digest))

@@ -2,12 +2,14 @@
 //!
 //! Three images are built in and need no download: `hutch/host`, a read-only view of this machine's programs,
 //! `hutch/python-runtime`, the same with the sandbox runtime as its program, and `hutch/pause`, which only waits. Others
-//! are OCI layout folders, whose layers are verified and unpacked, one folder each.
+//! are OCI layout folders, whose layers are verified and unpacked, one folder each. A confined process unpacks them, if the
+//! caller has given means to start one ([`Store::with_unpacker`]).
 //!
 //! It refuses to fetch anything over a network, to run anything, to write outside its own folder, and to unpack
 //! what it has not verified. The interface blocks.
 
 mod beneath;
+mod confined;
 mod error;
 #[expect(
     clippy::disallowed_methods,
@@ -28,6 +30,7 @@ mod unfinished;
 mod unpack;
 
 pub use beneath::Folder;
+pub use confined::{Unpacker, unpack_and_report};
 pub use error::Error;
 pub use names::Account;
 pub use reference::{BuiltIn, Reference};

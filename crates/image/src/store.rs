@@ -2,16 +2,18 @@
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::beneath::Folder;
+use crate::confined::unpack_confined;
 use crate::layout::{Layer, Layout};
 use crate::names::{self, Account};
 use crate::reference::split_tag;
 use crate::unfinished::{finish, unfinished};
-use crate::unpack::unpack;
-use crate::{Error, PathSegment, Reference, Resolved, host};
+use crate::unpack::{Digests, Owners, hash_file, unpack};
+use crate::{Error, PathSegment, Reference, Resolved, Unpacker, host};
 
 /// The images of one folder.
 #[derive(Debug, Clone)]
@@ -19,6 +21,8 @@ pub struct Store {
     dir: PathBuf,
     substitutes: bool,
     layouts: Layouts,
+    /// Without it, this process unpacks layers itself.
+    unpacker: Option<Arc<dyn Unpacker>>,
 }
 
 /// Which layout folders may be named.
@@ -55,13 +59,19 @@ impl Store {
             let private = std::fs::Permissions::from_mode(0o700);
             std::fs::set_permissions(dir, private).map_err(Error::file("set the mode of", dir))?;
         }
-        Ok(Store { dir: dir.into(), substitutes: true, layouts: Layouts::Any })
+        Ok(Store { dir: dir.into(), substitutes: true, layouts: Layouts::Any, unpacker: None })
     }
 
     /// Accepts only layout folders below `folder`, or none: the names come from users who must not read this machine's
     /// other folders. A relative path in a name is one below `folder`.
     pub fn with_layouts_below(mut self, folder: Option<PathBuf>) -> Store {
         self.layouts = Layouts::Below(folder);
+        self
+    }
+
+    /// Has layers unpacked by confined processes. Programs that run images always set it.
+    pub fn with_unpacker(mut self, unpacker: Arc<dyn Unpacker>) -> Store {
+        self.unpacker = Some(unpacker);
         self
     }
 
@@ -99,6 +109,19 @@ impl Store {
     pub fn resolve_pulled(&self, folder: &Path, name: &str) -> Result<Resolved, Error> {
         let opened = Folder::open(folder).map_err(Error::file("open", folder))?;
         self.layout(&Layout::new(opened, folder), Some(name))
+    }
+
+    /// As [`Store::resolve_pulled`]; `None` if the folder is missing or has no image of that name.
+    ///
+    /// # Errors
+    /// When the image is there, and is not what its digests promise.
+    pub fn find_pulled(&self, folder: &Path, name: &str) -> Result<Option<Resolved>, Error> {
+        let opened = match Folder::open(folder) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened.map_err(Error::file("open", folder))?,
+        };
+        let layout = Layout::new(opened, folder);
+        if layout.has(name)? { self.layout(&layout, Some(name)).map(Some) } else { Ok(None) }
     }
 
     /// Opens `PATH`; if absent, `PATH` of `PATH:TAG`.
@@ -161,14 +184,23 @@ impl Store {
     }
 
     fn layer(&self, layout: &Layout, layer: &Layer) -> Result<PathBuf, Error> {
-        let name = PathSegment::new(format!("layer-sha256-{}", layer.diff_id));
+        // By both digests: a process that a hostile blob has taken over can report any digest of an archive, and
+        // must not pass for the layer of another image.
+        let name = PathSegment::new(format!("layer-sha256-{}-{}", layer.diff_id, layer.blob_digest));
         let folder = name.ok_or_else(|| layout.no_name())?.below(&self.dir);
         if folder.is_dir() {
             return Ok(folder);
         }
         let unfinished = unfinished(&self.dir)?;
         let blob = layout.open_layer(layer)?;
-        let digests = unpack(blob, layer.packing, unfinished.path())?;
+        let digests = match &self.unpacker {
+            Some(unpacker) => {
+                let own = hash_file(&blob).map_err(Error::file("read", layout.name_of(layer)))?;
+                let reported = unpack_confined(&**unpacker, blob, layer.packing, unfinished.path())?;
+                Digests { blob: own, ..reported }
+            }
+            None => unpack(blob, layer.packing, unfinished.path(), Owners::of_this_process())?,
+        };
         let check = |what: String, expected: &str, found: &str| match expected == found {
             true => Ok(()),
             false => Err(Error::DigestMismatch { what }),

@@ -34,6 +34,42 @@ pub(crate) enum Packing {
     Zstd,
 }
 
+impl Packing {
+    /// Name in the arguments of a process.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Packing::Plain => "plain",
+            Packing::Gzip => "gzip",
+            Packing::Zstd => "zstd",
+        }
+    }
+
+    /// Reads such a name.
+    pub(crate) fn parse(name: &str) -> Option<Packing> {
+        [Packing::Plain, Packing::Gzip, Packing::Zstd].into_iter().find(|packing| packing.name() == name)
+    }
+}
+
+/// Receives an entry and its owner.
+type Report<'a> = Box<dyn FnMut(&Path, (u32, u32)) -> io::Result<()> + 'a>;
+
+/// Use of the owners that an archive names.
+pub(crate) enum Owners<'a> {
+    /// They are left out.
+    Ignore,
+    /// They are set, which only root can.
+    Set,
+    /// They are reported.
+    Report(Report<'a>),
+}
+
+impl Owners<'_> {
+    /// Sets them, if this process can.
+    pub(crate) fn of_this_process() -> Owners<'static> {
+        if rustix::process::geteuid().is_root() { Owners::Set } else { Owners::Ignore }
+    }
+}
+
 /// The two digests of a layer that was read to its end, in hexadecimal.
 #[derive(Debug)]
 pub(crate) struct Digests {
@@ -45,7 +81,12 @@ pub(crate) struct Digests {
 
 /// Reads the blob, writes its entries below `target`, and returns both digests. The caller compares them, and
 /// removes the folder on a mismatch.
-pub(crate) fn unpack(blob: File, packing: Packing, target: &Path) -> Result<Digests, Error> {
+pub(crate) fn unpack(
+    blob: File,
+    packing: Packing,
+    target: &Path,
+    owners: Owners<'_>,
+) -> Result<Digests, Error> {
     let root = Folder::open(target).map_err(Error::file("open", target))?;
     let blob_hash = Rc::new(RefCell::new(Sha256::new()));
     let archive_hash = Rc::new(RefCell::new(Sha256::new()));
@@ -61,7 +102,7 @@ pub(crate) fn unpack(blob: File, packing: Packing, target: &Path) -> Result<Dige
         }
     };
     let archive = Hashing { inner: plain, hash: archive_hash.clone(), left: MAX_LAYER_BYTES };
-    let mut layer = Layer { root, own: rustix::process::geteuid().is_root(), folders: BTreeMap::new() };
+    let mut layer = Layer { root, owners, folders: BTreeMap::new() };
     let mut rest =
         hutch_archive::read(archive, LIMITS, |entry| layer.add(entry)).map_err(|fault| fault.at(target))?;
     layer.finish()?;
@@ -69,6 +110,22 @@ pub(crate) fn unpack(blob: File, packing: Packing, target: &Path) -> Result<Dige
     io::copy(&mut rest, &mut io::sink()).map_err(Error::file("read", target))?;
     let hex = |hash: Rc<RefCell<Sha256>>| hex(&hash.borrow().clone().finalize());
     Ok(Digests { blob: hex(blob_hash), archive: hex(archive_hash) })
+}
+
+/// Returns the digest of a file, and leaves it at its start.
+pub(crate) fn hash_file(mut file: &File) -> io::Result<String> {
+    use std::io::Seek;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let count = file.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        hash.update(&buffer[..count]);
+    }
+    file.rewind()?;
+    Ok(hex(&hash.finalize()))
 }
 
 /// Lower-case hexadecimal.
@@ -99,10 +156,9 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
-struct Layer {
+struct Layer<'a> {
     root: Folder,
-    /// `true` when file owners can be set.
-    own: bool,
+    owners: Owners<'a>,
     /// Folders' attributes, set at the end: a folder may be read-only and hold something.
     folders: BTreeMap<PathBuf, Attributes>,
 }
@@ -147,7 +203,7 @@ impl Fault {
     }
 }
 
-impl Layer {
+impl Layer<'_> {
     fn add<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<(), Fault> {
         let shown = entry.shown().to_owned();
         let path = entry.path().to_owned();
@@ -155,6 +211,7 @@ impl Layer {
             |reason: &'static str| Error::HostileEntry { entry: shown.clone(), reason: reason.into() };
         let file_error = |source| Error::file("unpack", Path::new(&shown))(source);
         let attributes = self.attributes(entry)?;
+        self.report(&path, entry)?;
         let Some(name) = path.file_name().map(PathBuf::from) else {
             self.folders.insert(path, attributes);
             return Ok(());
@@ -199,8 +256,17 @@ impl Layer {
     }
 
     fn attributes<R: Read>(&self, entry: &Entry<'_, R>) -> Result<Attributes, ReadError> {
-        let owner = if self.own { Some(entry.owner()?) } else { None };
+        let owner = if matches!(self.owners, Owners::Set) { Some(entry.owner()?) } else { None };
         Ok(Attributes { mode: entry.mode()?, owner, mtime: entry.modified() })
+    }
+
+    /// Reports the owner of an entry that has one of its own.
+    fn report<R: Read>(&mut self, path: &Path, entry: &Entry<'_, R>) -> Result<(), Fault> {
+        let Owners::Report(report) = &mut self.owners else { return Ok(()) };
+        if matches!(entry.kind(), Kind::HardLink | Kind::Special) {
+            return Ok(());
+        }
+        report(path, entry.owner()?).map_err(|e| Fault::Made(Error::file("report", path)(e)))
     }
 
     /// Sets the attributes of the folders.

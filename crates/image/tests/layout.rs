@@ -301,7 +301,7 @@ fn invalid_layout_is_reported() {
     let text = store.resolve(&format!("oci:{}", empty.path().display())).unwrap_err().to_string();
     assert!(text.contains("oci-layout"), "{text}");
     let text = store.resolve("python:3.12").unwrap_err().to_string();
-    assert!(text.contains("none is pulled"), "{text}");
+    assert!(text.contains("hutch image pull"), "{text}");
 }
 
 #[test]

@@ -4,15 +4,18 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use hutch_attach::PeerRefusal;
+use hutch_image::Unpacker;
 use hutch_jail::NetworkPlan;
 use hutch_kubelet::{Duplex, PodId, StreamError};
 use hutch_policy::{Credential, Facts, Level, Peer, Provider};
+use hutch_registry::ImageName;
 use hutch_screen::Sighting;
+use k8s_openapi::api::core::v1::Secret;
 use tokio::sync::oneshot;
 
 /// Memory of a container that names no limit, in bytes. A container whose request is larger gets its request.
@@ -43,10 +46,55 @@ pub struct Config {
     pub substitute_images: bool,
     /// Folder of the OCI layouts that Pods may name; without it they may name none.
     pub image_dir: Option<PathBuf>,
+    /// Unpacks layers of images in processes of their own.
+    pub unpacker: Option<Arc<dyn Unpacker>>,
+    /// Folder of the images that the administrator has pulled, an OCI layout. It need not be there.
+    pub pulled: PathBuf,
+    /// Pulls images for Pods. Without it, none is pulled.
+    pub puller: Option<Arc<dyn ImagePuller>>,
     /// The proxy through which Pods reach the network. Without it, they reach nothing.
     pub egress: Option<Arc<dyn Egress>>,
     /// Receives what happens to Pods, for an audit log.
     pub journal: Option<Arc<dyn Journal>>,
+}
+
+/// Pulls images for Pods.
+pub trait ImagePuller: Send + Sync + 'static {
+    /// Folder of the images that it has pulled, an OCI layout.
+    fn folder(&self) -> &Path;
+    /// Checks that an image may be pulled. The error says what allows it.
+    ///
+    /// # Errors
+    /// When no prefix allows it.
+    fn check(&self, name: &ImageName) -> Result<(), String>;
+    /// Returns true if the registry has allowed these credentials to pull an image of that name.
+    fn has_pulled(&self, name: &ImageName, secrets: &[PullSecret]) -> bool;
+    /// Pulls an image. Returns the bytes of its layers as the registry has them.
+    fn pull(&self, name: &ImageName, secrets: Vec<PullSecret>) -> BoxFuture<'_, Result<u64, String>>;
+}
+
+/// Credentials of a Secret, in the form of a `config.json` of Docker.
+#[derive(Clone)]
+pub struct PullSecret {
+    /// Name of the Secret.
+    pub name: String,
+    /// Content.
+    pub content: Vec<u8>,
+}
+
+impl PullSecret {
+    /// Reads a Secret of type `kubernetes.io/dockerconfigjson` or `kubernetes.io/dockercfg`.
+    pub(crate) fn of(name: &str, secret: &Secret) -> Option<PullSecret> {
+        let data = |key: &str| Some(secret.data.as_ref()?.get(key)?.0.clone());
+        let content = match secret.type_.as_deref() {
+            Some("kubernetes.io/dockerconfigjson") => data(".dockerconfigjson")?,
+            Some("kubernetes.io/dockercfg") => {
+                [&b"{\"auths\":"[..], &data(".dockercfg")?, &b"}"[..]].concat()
+            }
+            _ => return None,
+        };
+        Some(PullSecret { name: name.into(), content })
+    }
 }
 
 /// Receives what happens to Pods.

@@ -44,7 +44,7 @@ mod volumes;
 
 pub use config::{
     Bundle, Config, ContainerChange, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews,
-    EmbeddedService, Handler, Holder, Journal, Offer, PeerRequest, ServiceKind,
+    EmbeddedService, Handler, Holder, ImagePuller, Journal, Offer, PeerRequest, PullSecret, ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;

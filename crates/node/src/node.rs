@@ -50,6 +50,9 @@ impl Node {
         let opened = tokio::task::spawn_blocking(move || open(&data, image_dir)).await;
         let (places, mut images) =
             opened.map_err(|e| Error::folder("open", &*config.data_dir)(std::io::Error::other(e)))??;
+        if let Some(unpacker) = &config.unpacker {
+            images = images.with_unpacker(unpacker.clone());
+        }
         if !config.substitute_images {
             images = images.without_substitutes();
         }

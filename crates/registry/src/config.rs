@@ -114,6 +114,39 @@ impl Config {
         Config::allowing("--pull-from", text.split(',').map(str::trim))
     }
 
+    /// Allows besides what a value of `--pull-from` allows.
+    ///
+    /// # Errors
+    /// When a prefix is invalid.
+    pub fn with_pull_from(mut self, text: &str) -> Result<Config, Error> {
+        self.allow.extend(Config::pull_from(text)?.allow);
+        Ok(self)
+    }
+
+    /// Allows all images, if the configuration has no field `allow`.
+    pub fn or_all(mut self) -> Config {
+        if self.allow.is_empty() {
+            self.allow.push(Prefix::All);
+        }
+        self
+    }
+
+    /// Returns true if no image is allowed.
+    pub fn allows_none(&self) -> bool {
+        self.allow.is_empty()
+    }
+
+    /// Requests images of a registry without TLS.
+    pub fn with_plain_http(mut self, registry: &str) -> Config {
+        self.plain_http.insert(registry.to_owned());
+        self
+    }
+
+    /// Takes the files with credentials out, for a puller that cannot read them.
+    pub fn take_credentials(&mut self) -> Vec<PathBuf> {
+        std::mem::take(&mut self.credentials)
+    }
+
     fn allowing<'a>(field: &str, prefixes: impl Iterator<Item = &'a str>) -> Result<Config, Error> {
         let parse = |(i, text): (usize, &str)| {
             Prefix::parse(text)

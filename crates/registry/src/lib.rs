@@ -41,5 +41,5 @@ pub use error::Error;
 pub use keychain::Keychain;
 pub use limits::Limits;
 pub use names::ImageName;
-pub use pull::{Event, Pulled, Puller};
+pub use pull::{Connections, Event, Pulled, Puller};
 pub use secret::Secret;

@@ -64,13 +64,37 @@ pub enum Event {
     },
 }
 
+/// Configuration of a puller whose files have been read, but for those with credentials.
+pub struct Connections {
+    config: Config,
+    http: Arc<HttpClient>,
+}
+
+impl Connections {
+    /// Reads the files with authorities.
+    ///
+    /// # Errors
+    /// When a file cannot be read or has no certificate.
+    pub fn new(config: Config, limits: Limits) -> Result<Connections, Error> {
+        Ok(Connections { http: Arc::new(HttpClient::new(&config, limits)?), config })
+    }
+}
+
 impl Puller {
     /// Opens the store, creating it if it is missing.
     ///
     /// # Errors
     /// When the store cannot be opened, or a file of the configuration cannot be read.
     pub fn open(store: &Path, config: Config, limits: Limits) -> Result<Puller, Error> {
-        let http = Arc::new(HttpClient::new(&config, limits)?);
+        Puller::with_connections(store, Connections::new(config, limits)?)
+    }
+
+    /// As [`Puller::open`], for a process that could read the files of the configuration only before.
+    ///
+    /// # Errors
+    /// When the store cannot be opened.
+    pub fn with_connections(store: &Path, connections: Connections) -> Result<Puller, Error> {
+        let Connections { config, http } = connections;
         let layout = Layout::open(store)?;
         let (resolving, downloading) = (Flights::default(), Flights::default());
         Ok(Puller { inner: Arc::new(Inner { config, http, layout, resolving, downloading }) })

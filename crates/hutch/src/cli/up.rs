@@ -45,13 +45,19 @@ pub(crate) struct UpArguments {
     /// Addresses of Pods: synthetic, seen only inside sandboxes.
     #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/16", value_parser = quantity::cidr)]
     pub(crate) pod_cidr: String,
-    /// Do not replace the published images with built-in ones; nothing is pulled, so Pods with these names do not
-    /// start.
+    /// Do not replace the published images with built-in ones. Pods with these names start if the images are pulled.
     #[arg(long)]
     pub(crate) no_builtin_runtime_images: bool,
     /// Folder of the OCI layouts that Pods may name as `oci:PATH`; without it they may name none.
     #[arg(long, value_name = "DIR")]
     pub(crate) image_dir: Option<PathBuf>,
+    /// Registries, and paths of them, from which images of Pods may be pulled, separated by commas: docker.io,ghcr.io/org, or
+    /// `*` for all. Without it, none is pulled.
+    #[arg(long, value_name = "PREFIXES")]
+    pub(crate) pull_from: Option<String>,
+    /// File with allowed prefixes, mirrors, authorities, registries without TLS and files with credentials for pulls.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) image_config: Option<PathBuf>,
     /// Connect sandboxes through this HTTP proxy: http://[USER:PASSWORD@]HOST:PORT. The default is the variable
     /// HUTCH_UPSTREAM_PROXY, which other users of the machine cannot see.
     #[arg(long, value_name = "URL")]
@@ -94,6 +100,8 @@ impl UpArguments {
             pod_cidr: "10.89.0.0/16".to_owned(),
             no_builtin_runtime_images: false,
             image_dir: None,
+            pull_from: None,
+            image_config: None,
             upstream_proxy: None,
             audit: AuditMode::On,
             credentials_dir: None,

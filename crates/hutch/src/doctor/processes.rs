@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::up::front;
-use crate::{broker, egress};
+use crate::{broker, egress, pull};
 
 /// Task of each process, in the order of the output.
-const ROLES: [(&str, &str); 5] = [
+const ROLES: [(&str, &str); 6] = [
     ("node", "runs Pods: images, volumes, probes; starts the others"),
     ("front", "parses what clients send: TLS, API server, store, controllers, router"),
     ("proxy", "parses what code inside sends; connects sandboxes to what their policies allow"),
     ("broker", "keeps the keys of the sandboxes' authorities, sealed on disk"),
+    ("puller", "pulls images of Pods; runs with --pull-from"),
     ("warden", "forks jails; reads no bytes of clients or sandboxes"),
 ];
 
@@ -20,7 +21,7 @@ const ROLES: [(&str, &str); 5] = [
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Process {
-    /// `node`, `front`, `proxy`, `broker` or `warden`.
+    /// `node`, `front`, `proxy`, `broker`, `puller` or `warden`.
     pub(super) role: &'static str,
     pub(super) pid: u32,
     /// Real, effective, saved and file system user id are the same one.
@@ -44,6 +45,7 @@ pub(super) fn running() -> Vec<Process> {
         found.extend(siblings.filter_map(|(pid, seen)| match seen.program.as_str() {
             egress::NAME => seen.process("proxy", *pid),
             broker::NAME => seen.process("broker", *pid),
+            pull::NAME => seen.process("puller", *pid),
             program if program.ends_with("/bin/warden") => seen.process("warden", *pid),
             _ => None,
         }));
@@ -55,7 +57,7 @@ pub(super) fn running() -> Vec<Process> {
 pub(super) fn text(processes: &[Process]) -> String {
     let mut out = String::from("\nprocesses of hutch up\n");
     for (role, does) in ROLES {
-        let who = if ["front", "proxy", "broker"].contains(&role) {
+        let who = if ["front", "proxy", "broker", "puller"].contains(&role) {
             "a user of its own, no capabilities, seccomp, Landlock"
         } else {
             "root"

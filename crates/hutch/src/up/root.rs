@@ -25,11 +25,13 @@ use tokio::task::JoinHandle;
 use super::audit::AuditLog;
 use super::egress::Egress;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, send_start};
+use super::pulls::Pulls;
 use super::sources::{Allowed, Sources};
 use super::vault::Vault;
 use super::{NODE, STOP_LIMIT, addresses, front};
 use crate::cli::{AuditMode, UpArguments};
 use crate::folder::DataFolder;
+use crate::programs::Programs;
 use crate::{kubeconfig, programs};
 
 /// Interval of checks for the end of the front.
@@ -226,19 +228,15 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let egress = egress.context("the proxy of the sandboxes")?;
     let services: FrontServices = ServiceKind::ALL.map(|kind| (kind, Arc::default())).into();
     let embedded = services.iter().map(|(kind, service)| (*kind, service.clone() as _));
+    let pulls = Pulls::start(arguments, &folder)?;
     let config = hutch_node::Config {
-        node_name: NODE.to_owned(),
-        data_dir: folder.path().to_owned(),
-        pod_cidr: arguments.pod_cidr.clone(),
-        warden_program: programs.warden,
-        sandboxd_program: programs.sandboxd,
         runtime_classes,
-        defaults: hutch_node::DefaultLimits::default(),
         services: embedded.collect(),
-        substitute_images: !arguments.no_builtin_runtime_images,
         image_dir,
+        puller: pulls.map(|pulls| Arc::new(pulls) as Arc<dyn hutch_node::ImagePuller>),
         egress: Some(Arc::new(egress)),
         journal: audit.clone().map(|log| log as Arc<dyn hutch_node::Journal>),
+        ..node_config(arguments, &folder, programs)
     };
     let (shutdown, messages) = (Shutdown::new(), tokio::spawn(follow(channel.clone(), services)));
     let node = Node::start(client, config, shutdown.clone()).await;
@@ -249,6 +247,27 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let lines = lines(&folder, (address, router_address, metrics_address), unauthenticated, &file);
     let front = Front { process, channel, messages, streams, records };
     Ok(Server { audit, node, shutdown, front, kubeconfig: file, lines, _ids: ids, _folder: folder })
+}
+
+/// Returns the part of the node's configuration that is known before anything runs.
+fn node_config(arguments: &UpArguments, folder: &DataFolder, programs: Programs) -> hutch_node::Config {
+    hutch_node::Config {
+        node_name: NODE.to_owned(),
+        data_dir: folder.path().to_owned(),
+        pod_cidr: arguments.pod_cidr.clone(),
+        warden_program: programs.warden,
+        sandboxd_program: programs.sandboxd,
+        runtime_classes: BTreeMap::new(),
+        defaults: hutch_node::DefaultLimits::default(),
+        services: BTreeMap::new(),
+        substitute_images: !arguments.no_builtin_runtime_images,
+        image_dir: None,
+        unpacker: Some(crate::unpack::unpacker()),
+        pulled: folder.join(crate::image::PULLED),
+        puller: None,
+        egress: None,
+        journal: None,
+    }
 }
 
 /// Opens the audit log, if there is to be one.

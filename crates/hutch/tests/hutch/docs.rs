@@ -20,10 +20,11 @@ const REFERENCE: [&str; 4] =
 type Page = (&'static str, &'static str);
 
 /// Examples that need no server.
-const LOCAL: [Page; 5] = [
+const LOCAL: [Page; 6] = [
     ("README.md", "2\n"),
     ("docs/cli.md", "exit status 3"),
     ("docs/credentials.md", "ghp_"),
+    ("docs/images.md", "root:x:0:0"),
     ("docs/jail.md", "\nworkspace\n"),
     ("docs/policy.md", "no rule of policy \\\"packages\\\" allows it"),
 ];

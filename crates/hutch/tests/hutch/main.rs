@@ -39,6 +39,7 @@ mod policy_commands;
 mod policy_crds;
 mod processes;
 mod provided;
+mod pulled;
 mod recorded;
 mod registries;
 mod replica;

@@ -161,6 +161,35 @@ fn proxy_has_another_user_and_no_privilege() {
 }
 
 #[test]
+fn process_that_pulls_images_has_a_user_of_its_own_and_starts_again() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&["--pull-from", "*"]);
+    let puller = child_of(&up, "hutch-pull");
+    until("it is confined", || status(puller, "Seccomp") == "2");
+    let owner = up.data().join("pulled-for-pods").metadata().expect("its folder").uid();
+    assert!(owner >= 65536, "{owner}");
+    unprivileged(puller, owner);
+    assert_eq!(
+        doctor(puller),
+        json!({"role": "puller", "pid": puller, "user": owner, "capabilities": false, "seccomp": true})
+    );
+    // It has made its store, so it could open it where it is confined.
+    until("the store", || up.data().join("pulled-for-pods/index.json").exists());
+    kill(puller);
+    // Another thread starts it.
+    let restarted = |pid: u32| {
+        let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        pid != puller && words.starts_with("hutch-pull\0")
+    };
+    let pids = || {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", up.pid())).expect("threads").flatten();
+        let lists = threads.filter_map(|t| std::fs::read_to_string(t.path().join("children")).ok());
+        lists.collect::<Vec<_>>().join(" ")
+    };
+    until("it runs again", || pids().split_whitespace().any(|pid| pid.parse().is_ok_and(restarted)));
+}
+
+#[test]
 fn broker_has_a_user_of_its_own_and_no_privilege() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);

@@ -3,6 +3,7 @@
 mod blueprint;
 mod evict;
 mod finish;
+mod image;
 mod late_env;
 mod plan;
 mod prepare;

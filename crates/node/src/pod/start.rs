@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use hutch_api::annotation;
-use hutch_image::{PathSegment, Resolved};
+use hutch_image::PathSegment;
 use hutch_screen::Origin;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -15,7 +14,7 @@ use kube::ResourceExt;
 use super::blueprint::{Parts, blueprint};
 use super::plan::Start;
 use super::probe::{self, Kind, Target};
-use super::state::{Ended, Life};
+use super::state::Ended;
 use super::{Happening, What, Worker, late_env};
 use crate::blueprint::Blueprint;
 use crate::config::{ContainerChange, Journal};
@@ -29,16 +28,14 @@ use crate::{trust, volumes};
 
 /// Wait before a container whose configuration is incomplete is tried again.
 const CONFIG_RETRY: SignedDuration = SignedDuration::from_secs(2);
-/// Wait before an image is tried again: nothing about it changes by itself.
-const IMAGE_RETRY: SignedDuration = SignedDuration::from_secs(30);
 /// Exit code of a container that did not start, as a kubelet gives it.
 const NOT_STARTED: i32 = 128;
 
 /// Why a container cannot be made now.
-struct Setback {
-    reason: &'static str,
-    message: String,
-    retry: SignedDuration,
+pub(super) struct Setback {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    pub(super) retry: SignedDuration,
 }
 
 /// The name of a container as a part of paths. Admission refuses others, so an error is not expected.
@@ -57,16 +54,7 @@ impl Worker {
         let (blueprint, held) = match made {
             Ok(made) => made,
             Err(setback) => {
-                let until = Timestamp::now().checked_add(setback.retry).unwrap_or(Timestamp::MAX);
-                let again = matches!(&self.states[index].life, Life::Waiting { reason, .. } if *reason == setback.reason);
-                let text = format!("Error: {}", setback.message);
-                self.node.events.container(&self.pod, &name, true, "Failed", text);
-                let reason = if again && setback.reason == "ErrImagePull" {
-                    "ImagePullBackOff"
-                } else {
-                    setback.reason
-                };
-                self.states[index].wait(reason, setback.message, until);
+                self.set_back(index, setback);
                 return;
             }
         };
@@ -145,31 +133,6 @@ impl Worker {
         self.slots[index].late = late_env::Late::new(container, &made.0, late, image_env);
         self.states[index].image_id = image_id;
         Ok(made)
-    }
-
-    /// Resolves the image of a container. Returns also where its certificates are mounted, if it has a proxy.
-    async fn image(&self, index: usize) -> Result<(Resolved, Vec<PathBuf>), Setback> {
-        let failed = |message: String| Setback { reason: "ErrImagePull", message, retry: IMAGE_RETRY };
-        let state = &self.states[index];
-        let (images, name) = (self.node.images.clone(), state.image.clone());
-        let container = self.node.config.egress.is_some().then(|| self.containers[index].clone());
-        let resolved = tokio::task::spawn_blocking(move || {
-            let image = images.resolve(&name)?;
-            let trusted = container.map(|container| trust::targets_of(&image, &container));
-            Ok::<_, hutch_image::Error>((image, trusted.unwrap_or_default()))
-        });
-        let resolved = resolved.await;
-        let resolved = resolved.map_err(|e| failed(e.to_string()))?;
-        let resolved = resolved.map_err(|e| failed(format!("Failed to pull image {:?}: {e}", state.image)));
-        let (image, trusted) = resolved?;
-        let text = match image.substituted {
-            Some(built_in) => {
-                format!("Image {:?} is answered by the built-in image {built_in}", state.image)
-            }
-            None => format!("Container image {:?} already present on machine", state.image),
-        };
-        self.node.events.container(&self.pod, &state.name, false, "Pulled", text);
-        Ok((image, trusted))
     }
 
     /// Fetches the ConfigMaps and Secrets of the environment. Missing ones are simply absent.

@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) hold: Option<Timestamp>,
     /// Failures in a row, which make the next wait longer.
     pub(crate) failures: u32,
+    /// Times in a row that its image could not be had.
+    pub(crate) image_failures: u32,
     /// Its startup probe has succeeded, or it has none.
     pub(crate) started: bool,
     /// Its readiness probe has succeeded, or it has none.
@@ -82,6 +84,7 @@ impl State {
             restarts: 0,
             hold: None,
             failures: 0,
+            image_failures: 0,
             started: false,
             ready: false,
             has_startup_probe: false,

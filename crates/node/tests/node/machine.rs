@@ -107,6 +107,9 @@ impl Machine {
             services: BTreeMap::new(),
             substitute_images: true,
             image_dir: None,
+            unpacker: None,
+            pulled: dir.join("pulled"),
+            puller: None,
             egress: None,
             journal: None,
         };

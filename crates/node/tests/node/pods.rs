@@ -244,7 +244,7 @@ async fn unsupported_fields_are_reported() {
     machine.run("nomap", "", json!({"main": {"envFrom": [{"configMapRef": {"name": "later"}}]}})).await;
     machine.run("tiny", "", json!({"main": {"resources": {"limits": {"memory": "1"}}}})).await;
     for (name, part) in [
-        ("image", "none is pulled"),
+        ("image", "hutch up --pull-from docker.io allows it"),
         ("host", "hostPath is not supported"),
         ("mighty", "privileged is not supported"),
         ("noclaim", "persistentvolumeclaim \"x\" not found"),

@@ -1,0 +1,156 @@
+//! The process of `hutch up` that pulls images. It parses what registries send, so it has a user of its own and no
+//! capability, and its only folder is that of the images that it has pulled. Credentials come with each request.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Context;
+use hutch_jail::service::{Confinement, confine};
+use hutch_privsep::{Channel, receive_now, send_now};
+use hutch_registry::{Config, Connections, Event, ImageName, Keychain, Limits, Puller};
+use rustix::fs::MemfdFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::egress::{FILES, Process};
+use crate::runtime::runtime;
+
+/// Name of the program as the root process starts it. Not a command for users.
+pub(crate) const NAME: &str = "hutch-pull";
+/// The working directory, by a path that does not lead through folders that the process cannot pass.
+const STORE: &str = "/proc/self/cwd";
+/// Maximum bytes of the credentials of a request.
+const CREDENTIALS: u64 = 8 << 20;
+
+/// First message to the process; requests follow. A file with `images.yaml` comes with it.
+#[derive(Serialize, Deserialize)]
+struct Start {
+    /// User and group id of the process.
+    id: u32,
+    /// Value of `--pull-from`.
+    pull_from: Option<String>,
+}
+
+/// Request to the process. A file with [`Credentials`] comes with it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// Number, which the answer has too.
+    pub(crate) number: u64,
+    /// Name of the image.
+    pub(crate) image: String,
+}
+
+/// Names and contents of Secrets, in the order in which they are tried.
+pub(crate) type Credentials = Vec<(String, String)>;
+
+/// Answer of the process: the bytes of all layers, or why the image was not pulled.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) number: u64,
+    pub(crate) pulled: Result<u64, String>,
+}
+
+/// Reads the configuration of pulls.
+pub(crate) fn config(yaml: &str, pull_from: Option<&str>) -> Result<Config, hutch_registry::Error> {
+    let config = if yaml.is_empty() { Config::default() } else { Config::parse(yaml)? };
+    match pull_from {
+        Some(prefixes) => config.with_pull_from(prefixes),
+        None => Ok(config),
+    }
+}
+
+/// Returns a file in memory with these bytes, to be sent to another process.
+pub(crate) fn memory(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Starts the process in the folder of its images, which belongs to it. To be called on a thread that lasts: the kernel
+/// ends the process with it.
+pub(crate) fn spawn(
+    folder: &Path,
+    yaml: &str,
+    pull_from: Option<&str>,
+    id: u32,
+) -> io::Result<(Process, OwnedFd)> {
+    hutch_jail::close_inherited_on_exec()?;
+    let (ours, theirs) = hutch_privsep::pair()?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(NAME).env_clear().env("LOCALDOMAIN", "").current_dir(folder);
+    let process = Process::of(command.stdin(theirs).stdout(Stdio::null()).spawn()?);
+    let start = Start { id, pull_from: pull_from.map(str::to_owned) };
+    send_now(ours.as_fd(), &start, &[memory(yaml.as_bytes())?.as_fd()])?;
+    Ok((process, ours))
+}
+
+/// Answers until the process that started it ends.
+pub(crate) fn main() -> ExitCode {
+    crate::runtime::log("warn,hutch=info");
+    crate::runtime::program(NAME, run)
+}
+
+fn run() -> anyhow::Result<()> {
+    let input = rustix::stdio::stdin();
+    let message = receive_now(input).context("started by hutch alone")?.context("started by hutch alone")?;
+    let Start { id, pull_from } = message.decode().context("the first message")?;
+    let mut yaml = String::new();
+    for file in message.descriptors {
+        File::from(file).read_to_string(&mut yaml).context("the configuration")?;
+    }
+    rustix::thread::set_name(c"hutch-pull").context("name")?;
+    rustix::process::setsid().context("session")?;
+    hutch_serve::raise_descriptor_limit();
+    hutch_serve::forbid_core_files();
+    let mut config = config(&yaml, pull_from.as_deref())?;
+    // They come with each request.
+    config.take_credentials();
+    // Before the process is confined: it then cannot read the authorities.
+    let connections = Connections::new(config, Limits::default())?;
+    let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
+    let writable = [Path::new(".")];
+    confine(&Confinement { uid: id, gid: id, writable: &writable, readable: &readable, connects: true })
+        .context("cannot be confined")?;
+    let puller = Puller::with_connections(Path::new(STORE), connections)?;
+    let input = input.try_clone_to_owned().context("the channel")?;
+    runtime()?.block_on(serve(puller, input))
+}
+
+async fn serve(puller: Puller, input: OwnedFd) -> anyhow::Result<()> {
+    let channel = std::sync::Arc::new(Channel::new(input)?);
+    while let Some(message) = channel.receive().await? {
+        let Request { number, image } = message.decode()?;
+        let (puller, channel) = (puller.clone(), channel.clone());
+        tokio::spawn(async move {
+            let pulled = pull(&puller, &image, message.descriptors).await;
+            let pulled = pulled.map_err(|error| format!("{error:#}"));
+            // A closed channel is the end of this process.
+            let _ = channel.send(&Answer { number, pulled }, &[]).await;
+        });
+    }
+    Ok(())
+}
+
+async fn pull(puller: &Puller, image: &str, files: Vec<OwnedFd>) -> anyhow::Result<u64> {
+    let mut text = zeroize::Zeroizing::new(String::new());
+    for file in files {
+        File::from(file).take(CREDENTIALS).read_to_string(&mut text).context("the credentials")?;
+    }
+    let credentials: Credentials = serde_json::from_str(&text).map_err(|_| anyhow::anyhow!("credentials"))?;
+    let credentials = credentials.iter().map(|(name, content)| (name.as_str(), content.as_bytes()));
+    let keychain = Keychain::from_secrets(credentials)?;
+    let name = ImageName::parse(image)?;
+    let all = AtomicU64::new(0);
+    let progress = |event| {
+        if let Event::Resolved { bytes, .. } = event {
+            all.store(bytes, Ordering::Relaxed);
+        }
+    };
+    puller.pull(&name, &keychain, progress).await?;
+    Ok(all.into_inner())
+}

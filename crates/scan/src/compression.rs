@@ -47,6 +47,36 @@ pub fn magic(bytes: &[u8]) -> Option<Compression> {
     }
 }
 
+/// Returns false if bytes cannot be a whole stream of Brotli, because their first block has more plain bytes than there are.
+/// Random bytes often begin so, and a decoder would make room for that block first.
+pub(crate) fn may_be_brotli(bytes: &[u8]) -> bool {
+    let mut start = [0; 8];
+    let count = bytes.len().min(start.len());
+    start[..count].copy_from_slice(&bytes[..count]);
+    let mut bits = u64::from_le_bytes(start);
+    let mut take = |count: u32| {
+        let taken = bits & ((1 << count) - 1);
+        bits >>= count;
+        taken
+    };
+    // The size of the window has 1, 4 or 7 bits.
+    if take(1) == 1 && take(3) == 0 {
+        take(3);
+    }
+    // A last block has no plain bytes.
+    if take(1) == 1 {
+        return true;
+    }
+    let digits = match take(2) {
+        // Metadata.
+        3 => return true,
+        more => 4 + more,
+    };
+    let length = (0..digits).fold(0, |length, digit| length | take(4) << (4 * digit)) + 1;
+    let is_plain = take(1) == 1;
+    !is_plain || length <= bytes.len() as u64
+}
+
 /// Result of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Decompressed {
@@ -144,6 +174,34 @@ mod tests {
         let bytes = encoder.finish().unwrap();
         let part = decompress(Compression::Deflate, &bytes[..bytes.len() / 2]).unwrap();
         assert!(!part.bytes.is_empty() && text.starts_with(&part.bytes) && !part.whole);
+    }
+
+    #[test]
+    fn streams_of_brotli_may_be_such_and_random_bytes_often_not() {
+        let encode = |text: &[u8], quality, window| {
+            let mut stream = Vec::new();
+            let mut encoder = brotli::CompressorWriter::new(&mut stream, 4096, quality, window);
+            encoder.write_all(text).unwrap();
+            drop(encoder);
+            stream
+        };
+        let mut seed = 1_u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 56) as u8
+        };
+        for length in [1_usize, 10, 100, 1000, 100_000] {
+            let noise: Vec<u8> = (0..length).map(|_| random()).collect();
+            for text in [noise, b"a text ".repeat(length.div_ceil(7))] {
+                for (quality, window) in [(0, 10), (1, 16), (5, 17), (9, 22), (11, 24)] {
+                    let stream = encode(&text, quality, window);
+                    assert!(may_be_brotli(&stream), "{length} {quality} {window}");
+                }
+            }
+        }
+        let refused = (0..1000).filter(|_| !may_be_brotli(&[(); 64].map(|()| random()))).count();
+        assert!((100..500).contains(&refused), "{refused}");
+        assert!(may_be_brotli(&[]));
     }
 
     #[test]

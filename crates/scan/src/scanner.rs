@@ -259,7 +259,8 @@ impl Scanner {
             let magic = compression::magic(&bytes);
             let candidates = match magic {
                 Some(known) => vec![known],
-                None => vec![Compression::Deflate, Compression::Brotli],
+                None if compression::may_be_brotli(&bytes) => vec![Compression::Deflate, Compression::Brotli],
+                None => vec![Compression::Deflate],
             };
             for compression in candidates {
                 let mut steps = steps.clone();

@@ -47,6 +47,22 @@ pub fn magic(bytes: &[u8]) -> Option<Compression> {
     }
 }
 
+/// Returns false if bytes cannot be a stream of deflate without a header, because their first block has no valid head.
+pub(crate) fn may_be_deflate(bytes: &[u8]) -> bool {
+    let [first, rest @ ..] = bytes else { return false };
+    match (first >> 1) & 3 {
+        // Plain bytes: their number, and its complement.
+        0 => match rest {
+            [a, b, c, d, ..] => *a == !c && *b == !d,
+            _ => false,
+        },
+        1 => true,
+        // More codes than there are.
+        2 => (first >> 3) < 30 && rest.first().is_some_and(|second| second & 0x1f < 30),
+        _ => false,
+    }
+}
+
 /// Returns false if bytes cannot be a whole stream of Brotli, because their first block has more plain bytes than there are.
 /// Random bytes often begin so, and a decoder would make room for that block first.
 pub(crate) fn may_be_brotli(bytes: &[u8]) -> bool {
@@ -174,6 +190,29 @@ mod tests {
         let bytes = encoder.finish().unwrap();
         let part = decompress(Compression::Deflate, &bytes[..bytes.len() / 2]).unwrap();
         assert!(!part.bytes.is_empty() && text.starts_with(&part.bytes) && !part.whole);
+    }
+
+    #[test]
+    fn what_is_no_stream_of_deflate_begins_otherwise() {
+        for length in [0_usize, 1, 10, 100, 1000, 100_000] {
+            let noise: Vec<u8> =
+                (0..length).map(|at| (at * at * 31 + at * 7) as u8 ^ (at >> 5) as u8).collect();
+            for text in [noise, b"a text ".repeat(length.div_ceil(7))] {
+                for level in 0..=9 {
+                    let level = flate2::Compression::new(level);
+                    let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), level);
+                    encoder.write_all(&text).unwrap();
+                    assert!(may_be_deflate(&encoder.finish().unwrap()), "{length} {level:?}");
+                }
+            }
+        }
+        for first in 0..=u8::MAX {
+            for second in [0, 7, 30, 31, 0x55, 0xff] {
+                let bytes = [first, second, 1, 2, 3, 4, 5, 6, 7, 8];
+                let read = decompress(Compression::Deflate, &bytes);
+                assert!(read.is_err() || may_be_deflate(&bytes) || magic(&bytes).is_some(), "{bytes:?}");
+            }
+        }
     }
 
     #[test]

@@ -257,12 +257,12 @@ impl Scanner {
         decoded.views.extend(text::narrowed(view));
         for (bytes, steps, range) in decoded.binary {
             let magic = compression::magic(&bytes);
-            let candidates = match magic {
-                Some(known) => vec![known],
-                None if compression::may_be_brotli(&bytes) => vec![Compression::Deflate, Compression::Brotli],
-                None => vec![Compression::Deflate],
-            };
-            for compression in candidates {
+            let guesses = [
+                (Compression::Deflate, compression::may_be_deflate(&bytes)),
+                (Compression::Brotli, compression::may_be_brotli(&bytes)),
+            ];
+            let guesses = guesses.into_iter().filter(|(_, may_be)| magic.is_none() && *may_be);
+            for compression in magic.into_iter().chain(guesses.map(|(guess, _)| guess)) {
                 let mut steps = steps.clone();
                 steps.push(compression.into());
                 match compression::decompress(compression, &bytes) {

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stream_of_deflate_begins_otherwise() {
+    fn streams_of_deflate_begin_as_such() {
         for length in [0_usize, 1, 10, 100, 1000, 100_000] {
             let noise: Vec<u8> =
                 (0..length).map(|at| (at * at * 31 + at * 7) as u8 ^ (at >> 5) as u8).collect();

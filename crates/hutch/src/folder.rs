@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Gid, Mode, OFlags, Uid, flock};
+use rustix::io::Errno;
 
 /// Version of the layout below the data folder. A newer one is refused, an older one is upgraded.
 ///
@@ -88,18 +89,33 @@ impl DataFolder {
     }
 }
 
-/// Gives a folder and its content to a user and group of this id. Does not follow links, which the front may have
-/// created there.
+/// Gives a folder and its content to a user and group of this id. Follows no links, also not those that an earlier process
+/// of that folder makes meanwhile.
 fn give_tree(folder: &Path, id: u32) -> std::io::Result<()> {
-    let mut folders = vec![folder.to_owned()];
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    let (uid, gid) = (Some(Uid::from_raw(id)), Some(Gid::from_raw(id)));
+    let mut folders = vec![rustix::fs::open(folder, flags, Mode::empty())?];
     while let Some(folder) = folders.pop() {
-        std::os::unix::fs::lchown(&folder, Some(id), Some(id))?;
-        for entry in folder.read_dir()? {
+        rustix::fs::fchown(&folder, uid, gid)?;
+        for entry in Dir::read_from(&folder)? {
             let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                folders.push(entry.path());
-            } else {
-                std::os::unix::fs::lchown(entry.path(), Some(id), Some(id))?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            match rustix::fs::openat(&folder, name, flags, Mode::empty()) {
+                Ok(inner) => folders.push(inner),
+                Err(Errno::NOTDIR | Errno::LOOP) => {
+                    let path = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    let file = rustix::fs::openat(&folder, name, path, Mode::empty())?;
+                    // Another name of the file could be outside.
+                    if rustix::fs::fstat(&file)?.st_nlink == 1 {
+                        rustix::fs::chownat(&file, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+                    }
+                }
+                // It has gone.
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -216,6 +232,32 @@ mod tests {
         let of_run = tempfile::tempdir().expect("tempdir");
         std::fs::create_dir(of_run.path().join("images")).expect("made");
         DataFolder::open(of_run.path()).expect("what hutch run has left is no obstacle");
+    }
+
+    #[test]
+    fn content_is_given_without_what_links_lead_to() {
+        hutch_testkit::require!(root);
+        use std::os::unix::fs::{MetadataExt, symlink};
+        let machine = tempfile::tempdir().unwrap();
+        let (given, outside) = (machine.path().join("given"), machine.path().join("outside"));
+        for folder in [&given, &outside, &given.join("inner")] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        for file in [given.join("inner/file"), outside.join("file"), outside.join("linked")] {
+            std::fs::write(file, "").unwrap();
+        }
+        symlink(&outside, given.join("link")).unwrap();
+        std::fs::hard_link(outside.join("linked"), given.join("other")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, given.join("pipe"), Mode::RUSR).unwrap();
+        give_tree(&given, 4711).unwrap();
+        let owner = |path: &Path| std::fs::symlink_metadata(path).unwrap().uid();
+        for path in ["", "inner", "inner/file", "link", "pipe"] {
+            assert_eq!(owner(&given.join(path)), 4711, "{path}");
+        }
+        for path in ["", "file", "linked"] {
+            assert_eq!(owner(&outside.join(path)), 0, "{path}");
+        }
+        assert!(give_tree(&given.join("link"), 4712).is_err());
     }
 
     #[test]

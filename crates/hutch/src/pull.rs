@@ -1,6 +1,7 @@
 //! The process of `hutch up` that pulls images. It parses what registries send, so it has a user of its own and no
 //! capability, and its only folder is that of the images that it has pulled. Credentials come with each request.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,6 +16,7 @@ use hutch_privsep::{Channel, receive_now, send_now};
 use hutch_registry::{Config, Connections, Event, ImageName, Keychain, Limits, Puller};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
+use tokio::task::AbortHandle;
 
 use crate::egress::{FILES, Process};
 use crate::runtime::runtime;
@@ -35,23 +37,55 @@ struct Start {
     pull_from: Option<String>,
 }
 
-/// Request to the process. A file with [`Credentials`] comes with it.
+/// Request to the process.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
-    /// Number, which the answer has too.
-    pub(crate) number: u64,
-    /// Name of the image.
-    pub(crate) image: String,
+pub(crate) enum Request {
+    /// Pull an image. A file with [`Credentials`] comes with it.
+    Pull {
+        /// Number, which the answer has too.
+        number: u64,
+        /// Name of the image.
+        image: String,
+    },
+    /// End a pull, which nothing waits for any more.
+    Cancel {
+        /// Its number.
+        number: u64,
+    },
 }
 
 /// Names and contents of Secrets, in the order in which they are tried.
 pub(crate) type Credentials = Vec<(String, String)>;
 
-/// Answer of the process: the bytes of all layers, or why the image was not pulled.
+/// Answer of the process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) number: u64,
-    pub(crate) pulled: Result<u64, String>,
+    pub(crate) pulled: Result<Pulled, Failure>,
+}
+
+/// An image that was pulled.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Pulled {
+    /// Digest of its manifest, by which it is stored.
+    pub(crate) manifest: String,
+    /// Bytes of all layers.
+    pub(crate) bytes: u64,
+}
+
+/// Reason why an image was not pulled.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) why: String,
+    /// The registry has decided so.
+    pub(crate) refused: bool,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        let refused = error.downcast_ref::<hutch_registry::Error>().is_some_and(|error| error.is_refusal());
+        Failure { why: format!("{error:#}"), refused }
+    }
 }
 
 /// Reads the configuration of pulls.
@@ -116,27 +150,35 @@ fn run() -> anyhow::Result<()> {
     let writable = [Path::new(".")];
     confine(&Confinement { uid: id, gid: id, writable: &writable, readable: &readable, connects: true })
         .context("cannot be confined")?;
-    let puller = Puller::with_connections(Path::new(STORE), connections)?;
+    let puller = Puller::with_connections(Path::new(STORE), connections, true)?;
     let input = input.try_clone_to_owned().context("the channel")?;
     runtime()?.block_on(serve(puller, input))
 }
 
 async fn serve(puller: Puller, input: OwnedFd) -> anyhow::Result<()> {
     let channel = std::sync::Arc::new(Channel::new(input)?);
+    let mut pulls: HashMap<u64, AbortHandle> = HashMap::new();
     while let Some(message) = channel.receive().await? {
-        let Request { number, image } = message.decode()?;
+        pulls.retain(|_, pull| !pull.is_finished());
+        let (number, image) = match message.decode()? {
+            Request::Pull { number, image } => (number, image),
+            Request::Cancel { number } => {
+                pulls.remove(&number).iter().for_each(AbortHandle::abort);
+                continue;
+            }
+        };
         let (puller, channel) = (puller.clone(), channel.clone());
-        tokio::spawn(async move {
-            let pulled = pull(&puller, &image, message.descriptors).await;
-            let pulled = pulled.map_err(|error| format!("{error:#}"));
+        let pull = tokio::spawn(async move {
+            let pulled = pull(&puller, &image, message.descriptors).await.map_err(Failure::from);
             // A closed channel is the end of this process.
             let _ = channel.send(&Answer { number, pulled }, &[]).await;
         });
+        pulls.insert(number, pull.abort_handle());
     }
     Ok(())
 }
 
-async fn pull(puller: &Puller, image: &str, files: Vec<OwnedFd>) -> anyhow::Result<u64> {
+async fn pull(puller: &Puller, image: &str, files: Vec<OwnedFd>) -> anyhow::Result<Pulled> {
     let mut text = zeroize::Zeroizing::new(String::new());
     for file in files {
         File::from(file).take(CREDENTIALS).read_to_string(&mut text).context("the credentials")?;
@@ -151,6 +193,6 @@ async fn pull(puller: &Puller, image: &str, files: Vec<OwnedFd>) -> anyhow::Resu
             all.store(bytes, Ordering::Relaxed);
         }
     };
-    puller.pull(&name, &keychain, progress).await?;
-    Ok(all.into_inner())
+    let pulled = puller.pull(&name, &keychain, progress).await?;
+    Ok(Pulled { manifest: pulled.manifest.to_string(), bytes: all.into_inner() })
 }

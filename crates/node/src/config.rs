@@ -67,10 +67,15 @@ pub trait ImagePuller: Send + Sync + 'static {
     /// # Errors
     /// When no prefix allows it.
     fn check(&self, name: &ImageName) -> Result<(), String>;
-    /// Returns true if the registry has allowed these credentials to pull an image of that name.
-    fn has_pulled(&self, name: &ImageName, secrets: &[PullSecret]) -> bool;
-    /// Pulls an image. Returns the bytes of its layers as the registry has them.
-    fn pull(&self, name: &ImageName, secrets: Vec<PullSecret>) -> BoxFuture<'_, Result<u64, String>>;
+    /// Returns the name by digest of the image that the registry has given for that name and these credentials.
+    fn has_pulled(&self, name: &ImageName, secrets: &[PullSecret]) -> Option<ImageName>;
+    /// Pulls an image. Returns its name by digest, by which it is in the folder, and the bytes of its layers as the registry
+    /// has them.
+    fn pull(
+        &self,
+        name: &ImageName,
+        secrets: Vec<PullSecret>,
+    ) -> BoxFuture<'_, Result<(ImageName, u64), String>>;
 }
 
 /// Credentials of a Secret, in the form of a `config.json` of Docker.

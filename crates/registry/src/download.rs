@@ -3,6 +3,7 @@
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use crate::http_client::Answer;
 use crate::layout::Layout;
@@ -132,8 +133,14 @@ impl One<'_> {
         mut partial: Partial,
         mut answer: Answer,
     ) -> Result<(Partial, Result<(), Error>), Error> {
+        let (mut since, mut from) = (Instant::now(), partial.len());
         loop {
-            match answer.next(self.limits).await {
+            if partial.len() - from >= self.limits.least {
+                (since, from) = (Instant::now(), partial.len());
+            }
+            let next = timeout_at(since + self.limits.silence, answer.next(self.limits)).await;
+            let slow = || Error::Silent { host: answer.host.clone(), limit: self.limits.silence };
+            match next.unwrap_or_else(|_| Err(slow())) {
                 Ok(Some(bytes)) => {
                     if partial.len() + bytes.len() as u64 > self.blob.size {
                         let what = format!("{} of {}", self.blob.digest, answer.host);

@@ -49,8 +49,8 @@ pub enum Error {
         /// Cause, from the network or TLS.
         reason: String,
     },
-    /// The registry sent nothing for too long.
-    #[error("{host} sent nothing for {} s", .limit.as_secs())]
+    /// The registry sent nothing, or too little of a layer, for too long.
+    #[error("{host} sent nothing, or too little, for {} s", .limit.as_secs())]
     Silent {
         /// Host and port.
         host: String,
@@ -153,6 +153,11 @@ impl Error {
     /// Returns `true` when the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Network { .. } | Error::Silent { .. } | Error::Cut { .. } | Error::Busy { .. })
+    }
+
+    /// Returns `true` when the registry has decided that these credentials pull no such image.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Error::Unauthorized { .. } | Error::NotFound { .. } | Error::NotAllowed { .. })
     }
 
     /// Returns `true` for failures of this machine, which another registry does not repair.

@@ -23,6 +23,8 @@ const NAME: &str = "org.opencontainers.image.ref.name";
 const PULLED: &str = "dev.hutch.image.digest";
 /// Maximum bytes of `index.json`; as `hutch-image` reads.
 const MAX_INDEX: u64 = 4 << 20;
+/// Maximum images of a store whose oldest ones are forgotten. Each takes at most 1.6 kB of `index.json`.
+const NAMES: usize = 2048;
 /// Age at which an incomplete download is abandoned.
 const ABANDONED: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -153,8 +155,9 @@ impl Layout {
         Ok(self.has(&stored.manifest).then_some(stored))
     }
 
-    /// Names an image whose blobs are all there. Its earlier image loses the name.
-    pub(crate) fn name(&self, name: &ImageName, image: &Stored) -> Result<(), Error> {
+    /// Names an image whose blobs are all there. Its earlier image loses the name. With `forget`, the oldest images lose
+    /// their names when there are too many.
+    pub(crate) fn name(&self, name: &ImageName, image: &Stored, forget: bool) -> Result<(), Error> {
         let text = name.to_string();
         let annotations = [(NAME, text.clone()), (PULLED, image.pulled.to_string())];
         let named = Named {
@@ -170,6 +173,9 @@ impl Layout {
         }
         index.manifests.retain(|other| other.annotations.get(NAME) != Some(&text));
         index.manifests.push(named);
+        if forget && index.manifests.len() > NAMES {
+            index.manifests.drain(..index.manifests.len() - NAMES);
+        }
         self.write_index(&index)
     }
 
@@ -249,13 +255,33 @@ mod tests {
         let layout = Layout::open(dir.path()).unwrap();
         let name = ImageName::parse("python").unwrap();
         assert!(layout.find(&name).unwrap().is_none());
-        layout.name(&name, &stored(&layout, "one")).unwrap();
-        layout.name(&ImageName::parse("other").unwrap(), &stored(&layout, "one")).unwrap();
-        layout.name(&name, &stored(&layout, "two")).unwrap();
+        layout.name(&name, &stored(&layout, "one"), false).unwrap();
+        layout.name(&ImageName::parse("other").unwrap(), &stored(&layout, "one"), false).unwrap();
+        layout.name(&name, &stored(&layout, "two"), false).unwrap();
         let layout = Layout::open(dir.path()).unwrap();
         let found = layout.find(&name).unwrap().unwrap();
         assert_eq!((found.manifest.digest, found.pulled), (Digest::of(b"two"), Digest::of(b"index")));
         assert_eq!(layout.read_index().unwrap().manifests.len(), 2);
+    }
+
+    #[test]
+    fn oldest_images_lose_their_names_when_there_are_too_many() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open(dir.path()).unwrap();
+        let image = stored(&layout, "one");
+        let name = |number: usize| {
+            ImageName::parse("python").unwrap().with_digest(&Digest::of(&number.to_le_bytes()))
+        };
+        let mut index = layout.empty();
+        for number in 0..NAMES {
+            let annotations = [(NAME.to_owned(), name(number).to_string())].into();
+            let (media_type, digest) = ("m".to_owned(), image.manifest.digest.to_string());
+            index.manifests.push(Named { media_type, digest, size: image.manifest.size, annotations });
+        }
+        layout.write_index(&index).unwrap();
+        layout.name(&name(NAMES), &image, true).unwrap();
+        assert!(layout.find(&name(0)).unwrap().is_none());
+        assert!(layout.find(&name(1)).unwrap().is_some() && layout.find(&name(NAMES)).unwrap().is_some());
     }
 
     #[test]
@@ -264,7 +290,7 @@ mod tests {
         let layout = Layout::open(dir.path()).unwrap();
         let name = ImageName::parse("python").unwrap();
         let image = stored(&layout, "one");
-        layout.name(&name, &image).unwrap();
+        layout.name(&name, &image, false).unwrap();
         std::fs::remove_file(layout.blob(&image.manifest.digest)).unwrap();
         assert!(layout.find(&name).unwrap().is_none());
     }

@@ -16,6 +16,8 @@ pub struct Limits {
     pub connect: Duration,
     /// Maximum time without a byte.
     pub silence: Duration,
+    /// Bytes of a layer that must arrive in that time, unless fewer are left.
+    pub least: u64,
     /// Maximum time for a manifest or a token.
     pub document: Duration,
     /// Attempts without progress before a request has failed.
@@ -33,6 +35,7 @@ impl Default for Limits {
         Limits {
             connect: Duration::from_secs(30),
             silence: Duration::from_secs(60),
+            least: 1 << 20,
             document: Duration::from_secs(120),
             attempts: 5,
             first_pause: Duration::from_millis(500),

@@ -83,6 +83,12 @@ impl ImageName {
         self.digest.as_ref()
     }
 
+    /// Returns the name of content of this repository: its digest alone.
+    #[must_use]
+    pub fn with_digest(&self, digest: &Digest) -> ImageName {
+        ImageName { tag: None, digest: Some(digest.clone()), ..self.clone() }
+    }
+
     /// Last part of the path of a manifest: the digest, else the tag.
     pub(crate) fn reference(&self) -> String {
         match (&self.digest, &self.tag) {
@@ -149,6 +155,10 @@ pub(crate) fn read_registry(text: &str) -> Result<String, String> {
     };
     if host.is_some_and(|host| !host.split('.').all(label)) || text.len() > MAX_REPOSITORY {
         return Err(wrong());
+    }
+    // Its name would be read as a part of a path of Docker Hub.
+    if host.is_some_and(|host| !host.contains('.') && host != "localhost") && port.is_empty() {
+        return Err(format!("write the registry {:?} with its domain or a port", shorten(&text)));
     }
     Ok(if text == "index.docker.io" || text == "registry-1.docker.io" { DOCKER.into() } else { text })
 }
@@ -258,6 +268,7 @@ mod tests {
             ("localhost:99999/x", "port"),
             ("localhost:+80/x", "port"),
             ("-x.example/y", "HOST"),
+            ("FOO/bar", "domain or a port"),
             ("x.example./y", "HOST"),
             ("user@host.example/x", "sha256"),
             ("[::1/x", "HOST"),

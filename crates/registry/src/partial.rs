@@ -15,8 +15,12 @@ use crate::{Digest, Error};
 
 /// Bytes that are written at once.
 const CHUNK: usize = 256 << 10;
-/// Pause between attempts to get a blob that another process downloads.
+/// Pause between attempts to get a blob that is being downloaded already, and their number. Then it is downloaded again: the
+/// other download may be slow on purpose.
 const POLL: Duration = Duration::from_millis(100);
+const POLLS: u32 = 50;
+/// Part of the file system, and bytes, of which the smaller one stays free.
+const RESERVE: (u64, u64) = (20, 1 << 30);
 
 /// An incomplete blob, locked.
 pub(crate) struct Partial {
@@ -34,7 +38,8 @@ pub(crate) struct Partial {
 impl Partial {
     /// Opens the file, and waits for another process that has it; `None` when the blob is whole.
     pub(crate) async fn open(layout: &Layout, blob: &Blob) -> Result<Option<Partial>, Error> {
-        let path = layout.partial(&blob.digest);
+        let mut path = layout.partial(&blob.digest);
+        let mut polls = 0;
         loop {
             if layout.has(blob) {
                 return Ok(None);
@@ -43,6 +48,10 @@ impl Partial {
             let file = options.map_err(Error::file("open", &path))?;
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 tokio::time::sleep(POLL).await;
+                polls += 1;
+                if polls == POLLS {
+                    path.set_extension(format!("{:016x}", rand::random::<u64>()));
+                }
                 continue;
             }
             // The holder before may have given the file its final name, or removed it.
@@ -126,6 +135,11 @@ impl Partial {
     fn write_pending(&mut self) -> Result<(), Error> {
         let pending = std::mem::take(&mut self.pending);
         let path = self.path.clone();
+        let disk = rustix::fs::fstatvfs(&self.file).map_err(Error::file("write", &path))?;
+        let reserve = (disk.f_blocks * disk.f_frsize / RESERVE.0).min(RESERVE.1);
+        if (disk.f_bavail * disk.f_frsize).saturating_sub(pending.len() as u64) < reserve {
+            return Err(Error::file("write", &path)(rustix::io::Errno::NOSPC));
+        }
         self.file.write_all(&pending).map_err(Error::file("write", &path))?;
         self.hash.update(&pending);
         self.written += pending.len() as u64;

@@ -30,6 +30,7 @@ struct Inner {
     layout: Layout,
     resolving: Flights<Arc<Resolved>>,
     downloading: Flights<()>,
+    by_digest: bool,
 }
 
 /// An image of the store.
@@ -86,18 +87,24 @@ impl Puller {
     /// # Errors
     /// When the store cannot be opened, or a file of the configuration cannot be read.
     pub fn open(store: &Path, config: Config, limits: Limits) -> Result<Puller, Error> {
-        Puller::with_connections(store, Connections::new(config, limits)?)
+        Puller::with_connections(store, Connections::new(config, limits)?, false)
     }
 
-    /// As [`Puller::open`], for a process that could read the files of the configuration only before.
+    /// As [`Puller::open`], for a process that could read the files of the configuration only before. With `by_digest`,
+    /// images have the name of their manifest's digest, so that no pull changes what a name means for another user, and the
+    /// oldest ones are forgotten when there are too many.
     ///
     /// # Errors
     /// When the store cannot be opened.
-    pub fn with_connections(store: &Path, connections: Connections) -> Result<Puller, Error> {
+    pub fn with_connections(
+        store: &Path,
+        connections: Connections,
+        by_digest: bool,
+    ) -> Result<Puller, Error> {
         let Connections { config, http } = connections;
         let layout = Layout::open(store)?;
         let (resolving, downloading) = (Flights::default(), Flights::default());
-        Ok(Puller { inner: Arc::new(Inner { config, http, layout, resolving, downloading }) })
+        Ok(Puller { inner: Arc::new(Inner { config, http, layout, resolving, downloading, by_digest }) })
     }
 
     /// Folder of the store, an OCI layout. Its tags are full names, as [`ImageName`] displays them.
@@ -152,10 +159,11 @@ impl Puller {
             .try_collect::<()>()
             .await?;
         let pulled = Pulled { digest: stored.pulled.clone(), manifest: stored.manifest.digest.clone() };
-        let (layout, name) = (inner.layout.clone(), name.clone());
+        let (layout, by_digest) = (inner.layout.clone(), inner.by_digest);
+        let name = if by_digest { name.with_digest(&pulled.manifest) } else { name.clone() };
         blocking(move || {
             resolved.store(&layout)?;
-            layout.name(&name, &resolved.stored)
+            layout.name(&name, &resolved.stored, by_digest)
         })
         .await?;
         Ok(pulled)

@@ -1,6 +1,6 @@
 //! Pulls of images as the root process sees them: a process makes them, which is started again when it dies.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -20,13 +20,13 @@ use super::lock;
 use crate::cli::UpArguments;
 use crate::egress::Process;
 use crate::folder::DataFolder;
-use crate::pull::{Answer, Credentials, Request, config, memory, spawn};
+use crate::pull::{Answer, Credentials, Failure, Pulled, Request, config, memory, spawn};
 
 /// Folder of the images that were pulled for Pods, in the data folder.
 const FOLDER: &str = "pulled-for-pods";
 /// Pause before the process is started again.
 const RESTART: Duration = Duration::from_secs(1);
-/// Maximum number of known pairs of an image and credentials that can pull it. Then all of them are forgotten.
+/// Maximum number of known pairs of an image and credentials that can pull it. Then one of them is forgotten.
 const KNOWN: usize = 16 << 10;
 /// Maximum characters of a reason.
 const MESSAGE: usize = 500;
@@ -43,15 +43,24 @@ pub(super) struct Pulls {
     credentials: Vec<PathBuf>,
     requests: mpsc::UnboundedSender<Asked>,
     last: AtomicU64,
-    /// Images and credentials that have pulled them. After a restart, the registry decides again.
-    known: Mutex<HashSet<String>>,
+    /// What names with credentials were when they were pulled. After a restart, the registry decides again.
+    known: Mutex<HashMap<String, ImageName>>,
 }
 
-/// A request with its credentials, and the receiver of its answer.
-struct Asked {
-    request: Request,
-    credentials: std::fs::File,
-    answer: oneshot::Sender<Result<u64, String>>,
+/// A request of a pull with its credentials, and the receiver of its answer.
+enum Asked {
+    Pull(u64, String, std::fs::File, oneshot::Sender<Result<Pulled, Failure>>),
+    Cancel(u64),
+}
+
+/// A pull that something waits for. Dropping it ends the pull.
+struct Waiting<'a>(&'a Pulls, u64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // Without a process there is no pull.
+        let _ = self.0.requests.send(Asked::Cancel(self.1));
+    }
 }
 
 impl Pulls {
@@ -88,7 +97,10 @@ impl Pulls {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut all: Credentials = secrets.iter().map(|s| (s.name.clone(), text(&s.content))).collect();
         for path in &self.credentials {
-            let read = read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            let read = read(path).map_err(|error| {
+                tracing::error!(%error, "cannot read the credentials {}", path.display());
+                "credentials of this server cannot be read"
+            })?;
             all.push((path.display().to_string(), read));
         }
         let bytes = serde_json::to_vec(&all).map_err(|_| "credentials")?;
@@ -98,16 +110,43 @@ impl Pulls {
         }
     }
 
-    async fn request(&self, name: &ImageName, secrets: &[PullSecret]) -> Result<u64, String> {
-        let credentials = memory(&self.credentials(secrets)?).map_err(|error| error.to_string())?;
-        let number = self.last.fetch_add(1, Ordering::Relaxed);
-        let request = Request { number, image: name.to_string() };
+    async fn request(&self, name: &ImageName, credentials: &[u8]) -> Result<Pulled, Failure> {
+        let failed = |why: String| Failure { why, refused: false };
+        let credentials = memory(credentials).map_err(|error| failed(error.to_string()))?;
+        let waiting = Waiting(self, self.last.fetch_add(1, Ordering::Relaxed));
         let (answer, receiver) = oneshot::channel();
-        let ended = || "the process that pulls images has ended".to_owned();
-        self.requests.send(Asked { request, credentials, answer }).map_err(|_| ended())?;
-        let pulled = receiver.await.map_err(|_| ended())?;
-        // It is the text of a process that parses what registries send.
-        pulled.map_err(|why| why.chars().filter(|c| !c.is_control()).take(MESSAGE).collect())
+        let ended = || failed("the process that pulls images has ended".to_owned());
+        let asked = Asked::Pull(waiting.1, name.to_string(), credentials, answer);
+        self.requests.send(asked).map_err(|_| ended())?;
+        receiver.await.map_err(|_| ended())?
+    }
+
+    /// Returns the name by digest of what was pulled.
+    async fn pull_once(&self, name: &ImageName, secrets: &[PullSecret]) -> Result<(ImageName, u64), String> {
+        let credentials = self.credentials(secrets)?;
+        let key = key(name, &credentials);
+        match self.request(name, &credentials).await {
+            Ok(Pulled { manifest, bytes }) => {
+                let digest = Digest::parse(&manifest).ok_or("the image that was pulled has no digest")?;
+                let stored = name.with_digest(&digest);
+                let mut known = lock(&self.known);
+                if known.len() >= KNOWN
+                    && let Some(other) = known.keys().next().cloned()
+                {
+                    known.remove(&other);
+                }
+                known.insert(key, stored.clone());
+                Ok((stored, bytes))
+            }
+            Err(Failure { why, refused }) => {
+                if refused {
+                    // They have lost the right.
+                    lock(&self.known).remove(&key);
+                }
+                // It is the text of a process that parses what registries send.
+                Err(why.chars().filter(|c| !c.is_control()).take(MESSAGE).collect())
+            }
+        }
     }
 }
 
@@ -119,14 +158,8 @@ fn read(path: &Path) -> std::io::Result<String> {
 }
 
 /// Distinguishes an image with credentials from all others.
-fn key(name: &ImageName, secrets: &[PullSecret]) -> String {
-    let mut bytes = name.to_string().into_bytes();
-    for secret in secrets {
-        bytes.push(0);
-        bytes.extend((secret.content.len() as u64).to_le_bytes());
-        bytes.extend(&secret.content);
-    }
-    Digest::of(&bytes).to_string()
+fn key(name: &ImageName, credentials: &[u8]) -> String {
+    Digest::of(&[name.to_string().as_bytes(), &[0], credentials].concat()).to_string()
 }
 
 impl ImagePuller for Pulls {
@@ -140,28 +173,18 @@ impl ImagePuller for Pulls {
             .map_err(|error| format!("{error}; hutch up --pull-from {} allows it", name.registry()))
     }
 
-    fn has_pulled(&self, name: &ImageName, secrets: &[PullSecret]) -> bool {
-        lock(&self.known).contains(&key(name, secrets))
+    fn has_pulled(&self, name: &ImageName, secrets: &[PullSecret]) -> Option<ImageName> {
+        let credentials = self.credentials(secrets).ok()?;
+        lock(&self.known).get(&key(name, &credentials)).cloned()
     }
 
-    fn pull(&self, name: &ImageName, secrets: Vec<PullSecret>) -> BoxFuture<'_, Result<u64, String>> {
+    fn pull(
+        &self,
+        name: &ImageName,
+        secrets: Vec<PullSecret>,
+    ) -> BoxFuture<'_, Result<(ImageName, u64), String>> {
         let name = name.clone();
-        async move {
-            let pulled = self.request(&name, &secrets).await;
-            let mut known = lock(&self.known);
-            match &pulled {
-                Ok(_) => {
-                    if known.len() >= KNOWN {
-                        known.clear();
-                    }
-                    known.insert(key(&name, &secrets));
-                }
-                // They may have lost the right.
-                Err(_) => drop(known.remove(&key(&name, &secrets))),
-            }
-            pulled
-        }
-        .boxed()
+        async move { self.pull_once(&name, &secrets).await }.boxed()
     }
 }
 
@@ -186,9 +209,17 @@ impl Client {
         loop {
             let done = tokio::select! {
                 asked = requests.recv() => {
-                    let Some(Asked { request, credentials, answer }) = asked else { return };
-                    outstanding.insert(request.number, answer);
-                    started.1.send(&request, &[credentials.as_fd()]).await
+                    match asked {
+                        None => return,
+                        Some(Asked::Pull(number, image, credentials, answer)) => {
+                            outstanding.insert(number, answer);
+                            started.1.send(&Request::Pull { number, image }, &[credentials.as_fd()]).await
+                        }
+                        Some(Asked::Cancel(number)) => match outstanding.remove(&number) {
+                            Some(_) => started.1.send(&Request::Cancel { number }, &[]).await,
+                            None => Ok(()),
+                        },
+                    }
                 }
                 message = started.1.receive_bare() => match message {
                     Ok(Some(message)) => message.decode().map(|Answer { number, pulled }| {
@@ -223,16 +254,8 @@ mod tests {
     #[test]
     fn known_pulls_differ_by_image_and_by_credentials() {
         let name = |text: &str| ImageName::parse(text).unwrap();
-        let secret = |text: &str| PullSecret { name: "s".into(), content: text.into() };
-        let keys = [
-            key(&name("a:v1"), &[]),
-            key(&name("a:v2"), &[]),
-            key(&name("a:v1"), &[secret("")]),
-            key(&name("a:v1"), &[secret("x")]),
-            key(&name("a:v1"), &[secret("x"), secret("")]),
-        ];
-        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
-        let renamed = PullSecret { name: "other".into(), content: "x".into() };
-        assert_eq!(key(&name("a:v1"), &[renamed]), keys[3], "the content counts, not the name");
+        let keys = [("a:v1", ""), ("a:v2", ""), ("a:v1", "x"), ("a:v1x", "")]
+            .map(|(n, c)| key(&name(n), c.as_bytes()));
+        assert_eq!(keys.iter().collect::<std::collections::HashSet<_>>().len(), keys.len());
     }
 }

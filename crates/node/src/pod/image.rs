@@ -148,8 +148,8 @@ impl Worker {
         }
         let secrets = if allowed.is_ok() { self.pull_secrets().await } else { Vec::new() };
         if let (Some(puller), Ok(()), false) = (&puller, &allowed, always)
-            && puller.has_pulled(name, &secrets)
-            && let Some(image) = self.find(index, puller.folder().to_owned(), name).await?
+            && let Some(stored) = puller.has_pulled(name, &secrets)
+            && let Some(image) = self.find(index, puller.folder().to_owned(), &stored).await?
         {
             self.tell(index, false, "Pulled", self.present(index));
             return Ok(image);
@@ -190,8 +190,8 @@ impl Worker {
             () = ended => Err("the pod has ended".into()),
             () = self.node.shutdown.wait() => Err("the server stops".into()),
         };
-        let bytes = pulled.map_err(|why| self.not_pulled(index, &why))?;
-        let found = self.find(index, puller.folder().to_owned(), name).await?;
+        let (stored, bytes) = pulled.map_err(|why| self.not_pulled(index, &why))?;
+        let found = self.find(index, puller.folder().to_owned(), &stored).await?;
         let image = found.ok_or_else(|| self.not_pulled(index, "it was pulled and is not there"))?;
         let took = started.elapsed().as_millis();
         let took = if took < 1000 { format!("{took}ms") } else { format!("{:.3}s", took as f64 / 1e3) };

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures::StreamExt;
 use hutch_registry::{Error, Event, ImageName, Keychain, Limits, Puller};
 
 use crate::fixture::{End, Image, Registry, blobs, broken, config, limits, pull, puller, reply};
@@ -239,4 +240,74 @@ async fn image_is_pulled_by_its_digest() {
     let name = ImageName::parse(&format!("{}/org/app:gone@{digest}", registry.host)).unwrap();
     let pulled = pull(&puller(store.path(), &registry), &name).await.unwrap();
     assert_eq!((&pulled.digest, &pulled.manifest), (&digest, &digest));
+}
+
+#[tokio::test]
+async fn slow_download_holds_no_pull_from_another_place_back() {
+    let image = Image::new(&[400_000]);
+    let (layer, served) = (image.layers[0].clone(), image.clone());
+    let slow = Registry::serve(move |request| match request.path.ends_with(layer.hex()) {
+        true => broken(200, &[], None, vec![0; 300_000], End::Silent),
+        false => served.answer(request),
+    })
+    .await;
+    let layer = image.layers[0].clone();
+    let registry = Registry::serve(move |request| image.answer(request)).await;
+    let store = tempfile::tempdir().unwrap();
+    let partial = store.path().join("partial").join(layer.hex());
+    let (held, other) = (puller(store.path(), &slow), puller(store.path(), &registry));
+    let (of_slow, name) = (slow.name(), registry.name());
+    tokio::select! {
+        outcome = pull(&held, &of_slow) => panic!("{outcome:?}"),
+        outcome = async {
+            while !partial.exists() { tokio::task::yield_now().await }
+            pull(&other, &name).await
+        } => drop(outcome.unwrap()),
+    }
+    assert_eq!(blobs(store.path()).len(), 3);
+}
+
+#[tokio::test]
+async fn registry_that_sends_a_layer_too_slowly_is_an_error() {
+    use http_body_util::BodyExt;
+
+    let image = Image::new(&[400_000]);
+    let layer = image.layers[0].clone();
+    let registry = Registry::serve(move |request| match request.path.ends_with(layer.hex()) {
+        true => {
+            let bytes = futures::stream::repeat(()).then(async |()| {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                Ok(hyper::body::Frame::data(bytes::Bytes::from_static(b"x")))
+            });
+            http::Response::new(http_body_util::StreamBody::new(Box::pin(bytes)).boxed_unsync())
+        }
+        false => image.answer(request),
+    })
+    .await;
+    let store = tempfile::tempdir().unwrap();
+    let limits = Limits { silence: std::time::Duration::from_millis(300), attempts: 1, ..limits() };
+    let puller = Puller::open(store.path(), config(&[&registry], ""), limits).unwrap();
+    let error = pull(&puller, &registry.name()).await.unwrap_err();
+    assert!(matches!(error, Error::Silent { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn pull_by_one_user_changes_no_image_of_another() {
+    let images = [Image::new(&[10]), Image::new(&[20])];
+    let count = std::sync::Arc::new(AtomicUsize::new(0));
+    let now = count.clone();
+    let registry = Registry::serve(move |request| images[now.load(Ordering::SeqCst)].answer(request)).await;
+    let store = tempfile::tempdir().unwrap();
+    let connections = hutch_registry::Connections::new(config(&[&registry], ""), limits()).unwrap();
+    let puller = Puller::with_connections(store.path(), connections, true).unwrap();
+    let name = registry.name();
+    let one = pull(&puller, &name).await.unwrap();
+    count.store(1, Ordering::SeqCst);
+    let other = pull(&puller, &name).await.unwrap();
+    assert_ne!(one.manifest, other.manifest);
+    assert_eq!(puller.find(&name).unwrap(), None, "a tag means nothing here");
+    for pulled in [one, other] {
+        let stored = puller.find(&name.with_digest(&pulled.manifest)).unwrap().unwrap();
+        assert_eq!(stored.manifest, pulled.manifest);
+    }
 }

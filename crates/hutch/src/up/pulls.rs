@@ -43,7 +43,7 @@ pub(super) struct Pulls {
     credentials: Vec<PathBuf>,
     requests: mpsc::UnboundedSender<Asked>,
     last: AtomicU64,
-    /// What names with credentials were when they were pulled. After a restart, the registry decides again.
+    /// Digests that names had when they were pulled with credentials. After a restart, the registry decides again.
     known: Mutex<HashMap<String, ImageName>>,
 }
 

@@ -7,16 +7,19 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Error;
 use crate::beneath::Folder;
-use crate::unpack::{Digests, Owners, Packing, unpack};
+use crate::owners::Setter;
+use crate::unpack::{Digests, MAX_ENTRIES, MAX_PATH_BYTES, Owners, Packing, unpack};
 
 /// Maximum bytes of a path or a message in a report.
 const MAX_TEXT: usize = 64 << 10;
 /// Maximum characters of the message of an error.
 const MAX_MESSAGE: usize = 300;
+/// Maximum characters of a path in an error.
+const MAX_SHOWN: usize = 200;
 
 const OWNER: u8 = b'o';
 const DIGESTS: u8 = b'd';
@@ -86,6 +89,7 @@ pub(crate) fn unpack_confined(
 fn read_report(mut report: impl Read, mut owners: Option<Setter>) -> Result<Digests, Error> {
     let confined = |reason: String| Error::Confined { reason };
     let ended = |_: io::Error| confined("its process ended before its work was done".into());
+    let (mut entries, mut path_bytes) = (0, 0);
     loop {
         let mut kind = [0];
         report.read_exact(&mut kind).map_err(ended)?;
@@ -94,9 +98,14 @@ fn read_report(mut report: impl Read, mut owners: Option<Setter>) -> Result<Dige
                 let uid = read_number(&mut report).map_err(ended)?;
                 let gid = read_number(&mut report).map_err(ended)?;
                 let path = read_text(&mut report).map_err(ended)?;
+                (entries, path_bytes) = (entries + 1, path_bytes + path.len() as u64);
+                if entries > MAX_ENTRIES || path_bytes > MAX_PATH_BYTES || uid == u32::MAX || gid == u32::MAX
+                {
+                    return Err(confined("its process reported nonsense".into()));
+                }
                 let path = Path::new(std::ffi::OsStr::from_bytes(&path));
                 if let Some(owners) = &mut owners {
-                    owners.set(path, (uid, gid)).map_err(Error::file("set the owner of", path))?;
+                    owners.set(path, (uid, gid)).map_err(Error::file("set the owner of", shown(path)))?;
                 }
             }
             DIGESTS => {
@@ -109,8 +118,7 @@ fn read_report(mut report: impl Read, mut owners: Option<Setter>) -> Result<Dige
             }
             FAILED => {
                 let text = read_text(&mut report).map_err(ended)?;
-                let text = String::from_utf8_lossy(&text);
-                return Err(confined(text.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect()));
+                return Err(confined(plain(&String::from_utf8_lossy(&text), MAX_MESSAGE)));
             }
             _ => return Err(confined("its process reported nonsense".into())),
         }
@@ -122,6 +130,16 @@ fn read_report(mut report: impl Read, mut owners: Option<Setter>) -> Result<Dige
 pub(crate) fn read_report_of(report: &[u8], target: &Path) {
     let owners = Folder::open(target).ok().map(|root| Setter::new(root, rustix::process::getuid().as_raw()));
     let _ = read_report(report, owners);
+}
+
+/// Returns the beginning of an untrusted text, without control characters.
+fn plain(text: &str, characters: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(characters).collect()
+}
+
+/// Returns an untrusted path as it stands in an error.
+fn shown(path: &Path) -> String {
+    plain(&path.to_string_lossy(), MAX_SHOWN)
 }
 
 fn write_text(mut to: impl Write, text: &[u8]) -> io::Result<()> {
@@ -144,49 +162,6 @@ fn read_text(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut text = vec![0; length];
     from.read_exact(&mut text)?;
     Ok(text)
-}
-
-/// Sets owners of entries that a process without privileges has made.
-struct Setter {
-    root: Folder,
-    /// User of that process, whose folders go to root unless an entry of the archive gives them to another user.
-    id: u32,
-    /// Folder of the last entry.
-    parent: Option<(PathBuf, Folder)>,
-}
-
-impl Setter {
-    fn new(root: Folder, id: u32) -> Setter {
-        Setter { root, id, parent: None }
-    }
-
-    fn set(&mut self, path: &Path, owner: (u32, u32)) -> Result<(), rustix::io::Errno> {
-        let Some(name) = path.file_name() else {
-            return self.root.set_owner(owner);
-        };
-        let parent = path.parent().unwrap_or(Path::new(""));
-        if self.parent.as_ref().is_none_or(|(known, _)| known != parent) {
-            for folder in parent.ancestors() {
-                self.take(&self.root.folder(folder)?)?;
-            }
-            self.parent = Some((parent.to_owned(), self.root.folder(parent)?));
-        }
-        let Some((_, folder)) = &self.parent else { return Ok(()) };
-        match folder.set_link_owner(Path::new(name), Some(owner)) {
-            // A later entry has replaced it.
-            Err(rustix::io::Errno::NOENT) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Gives a folder to root that still belongs to the process.
-    fn take(&self, folder: &Folder) -> Result<(), rustix::io::Errno> {
-        if folder.owner()? == self.id { folder.set_owner((0, 0)) } else { Ok(()) }
-    }
-
-    fn finish(self) -> Result<(), rustix::io::Errno> {
-        self.take(&self.root)
-    }
 }
 
 #[cfg(test)]
@@ -215,34 +190,35 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
-    fn owners_of_a_report_change_nothing_outside() {
-        hutch_testkit::require!(root);
-        use std::os::unix::fs::{MetadataExt, symlink};
-        let machine = tempfile::tempdir().unwrap();
-        let layer = tempfile::tempdir_in(&machine).unwrap();
-        let outside = machine.path().join("outside");
-        std::fs::create_dir(&outside).unwrap();
-        std::fs::write(outside.join("file"), "").unwrap();
-        symlink(&outside, layer.path().join("link")).unwrap();
-        std::os::unix::fs::lchown(layer.path(), Some(7), Some(7)).unwrap();
-        std::fs::create_dir(layer.path().join("folder")).unwrap();
-        std::os::unix::fs::lchown(layer.path().join("folder"), Some(7), Some(7)).unwrap();
-        std::fs::write(layer.path().join("folder/file"), "").unwrap();
-        let mut setter = Setter::new(Folder::open(layer.path()).unwrap(), 7);
-        let own = (5, 6);
-        setter.set(Path::new("folder/file"), own).unwrap();
-        setter.set(Path::new("link"), own).unwrap();
-        assert!(setter.set(Path::new("link/file"), own).is_err());
-        assert!(setter.set(Path::new("../outside/file"), own).is_err());
-        let absolute = outside.join("file");
-        assert!(setter.set(&absolute, own).is_err());
-        setter.finish().unwrap();
-        let uid = |path: &Path| std::fs::symlink_metadata(path).unwrap().uid();
-        assert_eq!(uid(&layer.path().join("folder/file")), 5);
-        assert_eq!(uid(&layer.path().join("link")), 5);
-        assert_eq!(uid(&layer.path().join("folder")), 0);
-        assert_eq!(uid(layer.path()), 0);
-        assert_eq!((uid(&outside), uid(&outside.join("file"))), (0, 0));
+    fn owner_that_means_unchanged_is_nonsense_in_a_report() {
+        let (unchanged, good) = (u32::MAX.to_le_bytes(), 7_u32.to_le_bytes());
+        for (uid, gid) in [(unchanged, good), (good, unchanged)] {
+            let error = report(&[b"o", &uid, &gid, &1_u32.to_le_bytes(), b"a"]).unwrap_err().to_string();
+            assert!(error.contains("nonsense"), "{error}");
+        }
+    }
+
+    #[test]
+    fn report_names_so_many_bytes_of_paths() {
+        let path = [b'a'; MAX_TEXT];
+        let head = [b"o".as_slice(), &[0; 8], &(MAX_TEXT as u32).to_le_bytes()].concat();
+        /// Endless copies of a text.
+        struct Copies(Vec<u8>, usize);
+        impl Read for Copies {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let count = (&self.0[self.1..]).read(buffer)?;
+                self.1 = (self.1 + count) % self.0.len();
+                Ok(count)
+            }
+        }
+        let endless = Copies([head.as_slice(), &path].concat(), 0);
+        let error = read_report(endless, None).unwrap_err().to_string();
+        assert!(error.contains("nonsense"), "{error}");
+    }
+
+    #[test]
+    fn path_of_a_report_is_short_and_plain_in_an_error() {
+        let long = shown(Path::new(&format!("a\x1b[1m\n{}", "b".repeat(5000))));
+        assert_eq!((long.len(), long.contains(char::is_control)), (MAX_SHOWN, false));
     }
 }

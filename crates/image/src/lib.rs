@@ -21,6 +21,7 @@ mod host;
 pub mod hostile;
 mod layout;
 mod names;
+mod owners;
 mod reference;
 mod removal;
 mod resolved;

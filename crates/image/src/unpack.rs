@@ -16,9 +16,13 @@ use crate::beneath::{Attributes, Folder, set_attributes};
 
 /// Most bytes that one layer may unpack to: above the largest layers of images in wide use (CUDA: about 6 GiB).
 pub(crate) const MAX_LAYER_BYTES: u64 = 16 << 30;
+/// Maximum entries of one layer.
+pub(crate) const MAX_ENTRIES: u64 = 2_000_000;
+/// Maximum bytes of the paths of all entries of one layer. Some are held in memory.
+pub(crate) const MAX_PATH_BYTES: u64 = 256 << 20;
 /// Limits of one layer.
 const LIMITS: Limits = Limits {
-    entries: 2_000_000,
+    entries: MAX_ENTRIES,
     header_bytes: 1 << 20,
     content_bytes: MAX_LAYER_BYTES,
     absolute: AbsolutePaths::Refused,
@@ -102,7 +106,7 @@ pub(crate) fn unpack(
         }
     };
     let archive = Hashing { inner: plain, hash: archive_hash.clone(), left: MAX_LAYER_BYTES };
-    let mut layer = Layer { root, owners, folders: BTreeMap::new() };
+    let mut layer = Layer { root, owners, folders: BTreeMap::new(), path_bytes: MAX_PATH_BYTES };
     let mut rest =
         hutch_archive::read(archive, LIMITS, |entry| layer.add(entry)).map_err(|fault| fault.at(target))?;
     layer.finish()?;
@@ -161,6 +165,8 @@ struct Layer<'a> {
     owners: Owners<'a>,
     /// Folders' attributes, set at the end: a folder may be read-only and hold something.
     folders: BTreeMap<PathBuf, Attributes>,
+    /// Bytes of paths that may still follow.
+    path_bytes: u64,
 }
 
 /// Reason why a layer was not unpacked.
@@ -210,6 +216,11 @@ impl Layer<'_> {
         let hostile =
             |reason: &'static str| Error::HostileEntry { entry: shown.clone(), reason: reason.into() };
         let file_error = |source| Error::file("unpack", Path::new(&shown))(source);
+        let path_bytes = self.path_bytes.checked_sub(path.as_os_str().len() as u64);
+        self.path_bytes = path_bytes.ok_or_else(|| Error::TooLarge {
+            what: "layer".into(),
+            limit: format!("{MAX_PATH_BYTES} bytes of paths"),
+        })?;
         let attributes = self.attributes(entry)?;
         self.report(&path, entry)?;
         let Some(name) = path.file_name().map(PathBuf::from) else {

@@ -6,18 +6,21 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::Error;
 use crate::beneath::Folder;
 use crate::owners::Setter;
-use crate::unpack::{Digests, MAX_ENTRIES, MAX_PATH_BYTES, Owners, Packing, unpack};
+use crate::unpack::{Digests, MAX_ENTRIES, MAX_PATH_BYTES, Owners, Packing, copy_hashed, unpack};
 
 /// Maximum bytes of a path or a message in a report.
 const MAX_TEXT: usize = 64 << 10;
 /// Maximum characters of the message of an error.
 const MAX_MESSAGE: usize = 300;
+/// Maximum bytes of a report: kind, owner, length and path of each entry, and texts at its end.
+const MAX_REPORT_BYTES: u64 = MAX_PATH_BYTES + 13 * MAX_ENTRIES + 3 * MAX_TEXT as u64;
 /// Maximum characters of a path in an error.
 const MAX_SHOWN: usize = 200;
 
@@ -28,10 +31,11 @@ const FAILED: u8 = b'f';
 /// Starts confined processes.
 pub trait Unpacker: Debug + Send + Sync {
     /// Runs [`unpack_and_report`] in a process that can write only below `target`, and waits for its end. Gives it the
-    /// folder first, if it has an id of its own, and returns that id.
+    /// folder first, if it has an id of its own, and returns that id. `blob` and `report` are pipes, and no other process
+    /// may keep them open.
     ///
     /// # Errors
-    /// When the process cannot be started.
+    /// When the process cannot be started, or fails without a report. What it says then is untrusted.
     fn run(&self, target: &Path, packing: &str, blob: File, report: File) -> io::Result<Option<u32>>;
 }
 
@@ -68,7 +72,11 @@ pub fn unpack_and_report(packing: &str, blob: File, report: File) -> io::Result<
     report.flush()
 }
 
-/// Unpacks a layer by a confined process, and sets the owners that it reports.
+/// Unpacks a layer by a confined process, and sets the owners that it reports. Returns the digest of the blob as it was
+/// given to the process.
+///
+/// Both go through pipes: the process can neither change the blob after it was hashed nor write more of a report than is
+/// read.
 pub(crate) fn unpack_confined(
     unpacker: &dyn Unpacker,
     blob: File,
@@ -76,13 +84,42 @@ pub(crate) fn unpack_confined(
     target: &Path,
 ) -> Result<Digests, Error> {
     let failed = || Error::file("unpack a layer into", target);
-    let mut report = tempfile::tempfile().map_err(failed())?;
-    let writer = report.try_clone().map_err(failed())?;
-    let id = unpacker.run(target, packing.name(), blob, writer).map_err(failed())?;
+    // On the disk of the layers, without a name: other folders for such files may be memory.
+    let store = target.parent().unwrap_or(target);
+    let mut report = tempfile::tempfile_in(store).map_err(Error::file("make a file in", store))?;
+    let (blob_reader, blob_writer) = std::io::pipe().map_err(failed())?;
+    let (report_reader, report_writer) = std::io::pipe().map_err(failed())?;
+    let (fed, collected, ran) = std::thread::scope(|scope| {
+        let feeder = scope.spawn(|| copy_hashed(blob, blob_writer));
+        let collector = scope.spawn(|| collect(report_reader, &report));
+        let (blob, report) = (OwnedFd::from(blob_reader), OwnedFd::from(report_writer));
+        let ran = unpacker.run(target, packing.name(), blob.into(), report.into());
+        (feeder.join(), collector.join(), ran)
+    });
+    let panicked = |_| io::Error::other("a thread of it panicked");
+    let (fed, collected) = (fed.map_err(panicked).flatten(), collected.map_err(panicked).flatten());
+    match fed {
+        // The process has ended early, and has said why.
+        Err(ref error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(error) => return Err(Error::file("read a layer for", target)(error)),
+        Ok(_) => {}
+    }
+    collected.map_err(failed())?;
+    let id = ran.map_err(failed())?;
     report.rewind().map_err(failed())?;
     let owners = id.map(|id| Folder::open(target).map(|root| Setter::new(root, id))).transpose();
     let owners = owners.map_err(Error::file("open", target))?;
-    read_report(BufReader::new(report), owners)
+    let reported = read_report(BufReader::new(report), owners)?;
+    Ok(Digests { blob: fed.map_err(failed())?, ..reported })
+}
+
+/// Copies what a process reports, up to the maximum.
+fn collect(from: impl Read, mut report: &File) -> io::Result<()> {
+    // Closed then: a process that has more to report gets an error.
+    match io::copy(&mut from.take(MAX_REPORT_BYTES + 1), &mut report)? {
+        0..=MAX_REPORT_BYTES => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::FileTooLarge, "its process reported too much")),
+    }
 }
 
 /// Reads a report to its end.
@@ -220,5 +257,52 @@ mod tests {
     fn path_of_a_report_is_short_and_plain_in_an_error() {
         let long = shown(Path::new(&format!("a\x1b[1m\n{}", "b".repeat(5000))));
         assert_eq!((long.len(), long.contains(char::is_control)), (MAX_SHOWN, false));
+    }
+
+    /// Unpacks in a thread of this process, after it has changed the blob in its folder.
+    #[derive(Debug)]
+    struct Here {
+        blob: std::path::PathBuf,
+        more_report: u64,
+    }
+
+    impl Unpacker for Here {
+        fn run(&self, target: &Path, packing: &str, blob: File, report: File) -> io::Result<Option<u32>> {
+            let mut writer = report.try_clone()?;
+            let packing = Packing::parse(packing).unwrap();
+            let unpacked = unpack(blob, packing, target, Owners::Ignore);
+            std::fs::write(&self.blob, "other")?;
+            io::copy(&mut io::repeat(0).take(self.more_report), &mut writer)?;
+            let digests = unpacked.unwrap();
+            writer.write_all(&[DIGESTS])?;
+            write_text(&mut writer, b"made up")?;
+            write_text(&mut writer, digests.archive.as_bytes())?;
+            Ok(None)
+        }
+    }
+
+    fn unpack_here(more_report: u64) -> Result<Digests, Error> {
+        let store = tempfile::tempdir().unwrap();
+        let target = tempfile::tempdir_in(&store).unwrap();
+        let mut blob = tempfile::NamedTempFile::new().unwrap();
+        // The end mark of an archive, longer than a pipe holds.
+        blob.write_all(&[0; 1 << 20]).unwrap();
+        let here = Here { blob: blob.path().into(), more_report };
+        let file = File::open(blob.path()).unwrap();
+        let digests = unpack_confined(&here, file, Packing::Plain, target.path());
+        assert_eq!(std::fs::read_dir(&store).unwrap().count(), 1, "the report has no name");
+        digests
+    }
+
+    #[test]
+    fn digest_is_of_the_bytes_that_the_process_gets() {
+        let digests = unpack_here(0).unwrap();
+        assert_eq!(digests.blob, digests.archive);
+    }
+
+    #[test]
+    fn report_that_is_too_long_is_not_kept() {
+        let error = unpack_here(MAX_REPORT_BYTES).unwrap_err().to_string();
+        assert!(error.contains("reported too much"), "{error}");
     }
 }

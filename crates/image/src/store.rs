@@ -12,7 +12,7 @@ use crate::layout::{Layer, Layout};
 use crate::names::{self, Account};
 use crate::reference::split_tag;
 use crate::unfinished::{finish, unfinished};
-use crate::unpack::{Digests, Owners, hash_file, unpack};
+use crate::unpack::{Owners, unpack};
 use crate::{Error, PathSegment, Reference, Resolved, Unpacker, host};
 
 /// The images of one folder.
@@ -194,11 +194,7 @@ impl Store {
         let unfinished = unfinished(&self.dir)?;
         let blob = layout.open_layer(layer)?;
         let digests = match &self.unpacker {
-            Some(unpacker) => {
-                let own = hash_file(&blob).map_err(Error::file("read", layout.name_of(layer)))?;
-                let reported = unpack_confined(&**unpacker, blob, layer.packing, unfinished.path())?;
-                Digests { blob: own, ..reported }
-            }
+            Some(unpacker) => unpack_confined(&**unpacker, blob, layer.packing, unfinished.path())?,
             None => unpack(blob, layer.packing, unfinished.path(), Owners::of_this_process())?,
         };
         let check = |what: String, expected: &str, found: &str| match expected == found {

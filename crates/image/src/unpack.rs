@@ -15,7 +15,7 @@ use crate::Error;
 use crate::beneath::{Attributes, Folder, set_attributes};
 
 /// Most bytes that one layer may unpack to: above the largest layers of images in wide use (CUDA: about 6 GiB).
-pub(crate) const MAX_LAYER_BYTES: u64 = 16 << 30;
+pub const MAX_LAYER_BYTES: u64 = 16 << 30;
 /// Maximum entries of one layer.
 pub(crate) const MAX_ENTRIES: u64 = 2_000_000;
 /// Maximum bytes of the paths of all entries of one layer. Some are held in memory.
@@ -116,20 +116,18 @@ pub(crate) fn unpack(
     Ok(Digests { blob: hex(blob_hash), archive: hex(archive_hash) })
 }
 
-/// Returns the digest of a file, and leaves it at its start.
-pub(crate) fn hash_file(mut file: &File) -> io::Result<String> {
-    use std::io::Seek;
-    let mut hash = Sha256::new();
+/// Copies a blob, and returns the digest of what was copied.
+pub(crate) fn copy_hashed(blob: impl Read, mut to: impl Write) -> io::Result<String> {
+    let hash = Rc::new(RefCell::new(Sha256::new()));
+    let mut blob = Hashing { inner: blob, hash: hash.clone(), left: MAX_LAYER_BYTES };
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let count = file.read(&mut buffer)?;
+        let count = blob.read(&mut buffer)?;
         if count == 0 {
-            break;
+            return Ok(hex(&hash.take().finalize()));
         }
-        hash.update(&buffer[..count]);
+        to.write_all(&buffer[..count])?;
     }
-    file.rewind()?;
-    Ok(hex(&hash.finalize()))
 }
 
 /// Lower-case hexadecimal.

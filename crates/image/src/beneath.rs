@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, StatVfs, Timespec, Timestamps, Uid,
+    XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -134,6 +135,11 @@ impl Folder {
     /// Metadata of an entry, which may be a link.
     pub(crate) fn metadata(&self, name: &Path) -> Result<Stat, Errno> {
         rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Space of the file system of this folder.
+    pub(crate) fn space(&self) -> Result<StatVfs, Errno> {
+        rustix::fs::fstatvfs(&self.fd)
     }
 
     /// Entries of this folder itself.

@@ -99,7 +99,7 @@ pub(crate) fn unpack_confined(
     let panicked = |_| io::Error::other("a thread of it panicked");
     let (fed, collected) = (fed.map_err(panicked).flatten(), collected.map_err(panicked).flatten());
     match fed {
-        // The process has ended early, and has said why.
+        // The process has ended early. The reason follows.
         Err(ref error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Err(error) => return Err(Error::file("read a layer for", target)(error)),
         Ok(_) => {}

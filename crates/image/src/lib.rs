@@ -24,9 +24,11 @@ mod names;
 mod owners;
 mod reference;
 mod removal;
+mod reserve;
 mod resolved;
 mod segment;
 mod store;
+mod turns;
 mod unfinished;
 mod unpack;
 

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 use crate::beneath::{Attributes, Folder, set_attributes};
+use crate::reserve::Reserve;
 
 /// Most bytes that one layer may unpack to: above the largest layers of images in wide use (CUDA: about 6 GiB).
 pub const MAX_LAYER_BYTES: u64 = 16 << 30;
@@ -106,7 +107,13 @@ pub(crate) fn unpack(
         }
     };
     let archive = Hashing { inner: plain, hash: archive_hash.clone(), left: MAX_LAYER_BYTES };
-    let mut layer = Layer { root, owners, folders: BTreeMap::new(), path_bytes: MAX_PATH_BYTES };
+    let mut layer = Layer {
+        root,
+        owners,
+        folders: BTreeMap::new(),
+        path_bytes: MAX_PATH_BYTES,
+        reserve: Reserve::default(),
+    };
     let mut rest =
         hutch_archive::read(archive, LIMITS, |entry| layer.add(entry)).map_err(|fault| fault.at(target))?;
     layer.finish()?;
@@ -165,6 +172,7 @@ struct Layer<'a> {
     folders: BTreeMap<PathBuf, Attributes>,
     /// Bytes of paths that may still follow.
     path_bytes: u64,
+    reserve: Reserve,
 }
 
 /// Reason why a layer was not unpacked.
@@ -213,12 +221,13 @@ impl Layer<'_> {
         let path = entry.path().to_owned();
         let hostile =
             |reason: &'static str| Error::HostileEntry { entry: shown.clone(), reason: reason.into() };
-        let file_error = |source| Error::file("unpack", Path::new(&shown))(source);
+        let file_error = |source: io::Error| Error::file("unpack", Path::new(&shown))(source);
         let path_bytes = self.path_bytes.checked_sub(path.as_os_str().len() as u64);
         self.path_bytes = path_bytes.ok_or_else(|| Error::TooLarge {
             what: "layer".into(),
             limit: format!("{MAX_PATH_BYTES} bytes of paths"),
         })?;
+        self.reserve.spend_on_entry(&path, &self.root).map_err(file_error)?;
         let attributes = self.attributes(entry)?;
         self.report(&path, entry)?;
         let Some(name) = path.file_name().map(PathBuf::from) else {
@@ -243,7 +252,10 @@ impl Layer<'_> {
             }
             Kind::File | Kind::SparseFile => {
                 let mut file = parent.create_file(&name).map_err(made)?;
-                entry.content(|piece| file.write_all(piece).map_err(|e| Fault::Made(file_error(e))))?;
+                entry.content(|piece| {
+                    let spent = self.reserve.spend(piece.len() as u64, &self.root);
+                    spent.and_then(|()| file.write_all(piece)).map_err(|e| Fault::Made(file_error(e)))
+                })?;
                 set_attributes(&file, attributes).map_err(made)?;
             }
             Kind::Symlink => {

@@ -128,11 +128,12 @@ impl<R: Read> Entry<'_, R> {
     /// Returns the user id and group id.
     ///
     /// # Errors
-    /// The header has no number there, or one above 2³²−1.
+    /// The header has no number there, or one above 2³²−2: the kernel takes 2³²−1 for no change.
     pub fn owner(&self) -> Result<(u32, u32), ReadError> {
         let id = |id: io::Result<u64>| {
             let id = id.map_err(|_| self.malformed("its owner is not a number"))?;
-            u32::try_from(id).map_err(|_| self.malformed("its owner is out of range"))
+            let id = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
+            id.ok_or_else(|| self.malformed("its owner is out of range"))
         };
         let header = self.inner.header();
         Ok((id(header.uid())?, id(header.gid())?))

@@ -4,7 +4,10 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, StatVfs, Timespec, Timestamps, Uid,
+    XattrFlags,
+};
 use rustix::io::Errno;
 
 /// A folder that nothing done through it leaves: no `..`, no absolute path, no symbolic link on the way.
@@ -127,6 +130,21 @@ impl Folder {
     /// Returns `true` when an entry of that name exists.
     pub(crate) fn has(&self, name: &Path) -> bool {
         rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Metadata of an entry, which may be a link.
+    pub(crate) fn metadata(&self, name: &Path) -> Result<Stat, Errno> {
+        rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Space of the file system of this folder.
+    pub(crate) fn space(&self) -> Result<StatVfs, Errno> {
+        rustix::fs::fstatvfs(&self.fd)
+    }
+
+    /// Entries of this folder itself.
+    pub(crate) fn entries(&self) -> Result<Dir, Errno> {
+        Dir::read_from(&self.fd)
     }
 
     /// An overlay's mark that a lower layer's entry is gone: a character device 0/0, which needs no privilege.

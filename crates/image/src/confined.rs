@@ -6,17 +6,23 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Error;
 use crate::beneath::Folder;
-use crate::unpack::{Digests, Owners, Packing, unpack};
+use crate::owners::Setter;
+use crate::unpack::{Digests, MAX_ENTRIES, MAX_PATH_BYTES, Owners, Packing, copy_hashed, unpack};
 
 /// Maximum bytes of a path or a message in a report.
 const MAX_TEXT: usize = 64 << 10;
 /// Maximum characters of the message of an error.
 const MAX_MESSAGE: usize = 300;
+/// Maximum bytes of a report: kind, owner, length and path of each entry, and texts at its end.
+const MAX_REPORT_BYTES: u64 = MAX_PATH_BYTES + 13 * MAX_ENTRIES + 3 * MAX_TEXT as u64;
+/// Maximum characters of a path in an error.
+const MAX_SHOWN: usize = 200;
 
 const OWNER: u8 = b'o';
 const DIGESTS: u8 = b'd';
@@ -25,10 +31,11 @@ const FAILED: u8 = b'f';
 /// Starts confined processes.
 pub trait Unpacker: Debug + Send + Sync {
     /// Runs [`unpack_and_report`] in a process that can write only below `target`, and waits for its end. Gives it the
-    /// folder first, if it has an id of its own, and returns that id.
+    /// folder first, if it has an id of its own, and returns that id. `blob` and `report` are pipes, and no other process
+    /// may keep them open.
     ///
     /// # Errors
-    /// When the process cannot be started.
+    /// When the process cannot be started, or fails without a report. What it says then is untrusted.
     fn run(&self, target: &Path, packing: &str, blob: File, report: File) -> io::Result<Option<u32>>;
 }
 
@@ -65,7 +72,11 @@ pub fn unpack_and_report(packing: &str, blob: File, report: File) -> io::Result<
     report.flush()
 }
 
-/// Unpacks a layer by a confined process, and sets the owners that it reports.
+/// Unpacks a layer by a confined process, and sets the owners that it reports. Returns the digest of the blob as it was
+/// given to the process.
+///
+/// Both go through pipes: the process can neither change the blob after it was hashed nor write more of a report than is
+/// read.
 pub(crate) fn unpack_confined(
     unpacker: &dyn Unpacker,
     blob: File,
@@ -73,19 +84,49 @@ pub(crate) fn unpack_confined(
     target: &Path,
 ) -> Result<Digests, Error> {
     let failed = || Error::file("unpack a layer into", target);
-    let mut report = tempfile::tempfile().map_err(failed())?;
-    let writer = report.try_clone().map_err(failed())?;
-    let id = unpacker.run(target, packing.name(), blob, writer).map_err(failed())?;
+    // On the disk of the layers, without a name: other folders for such files may be memory.
+    let store = target.parent().unwrap_or(target);
+    let mut report = tempfile::tempfile_in(store).map_err(Error::file("make a file in", store))?;
+    let (blob_reader, blob_writer) = std::io::pipe().map_err(failed())?;
+    let (report_reader, report_writer) = std::io::pipe().map_err(failed())?;
+    let (fed, collected, ran) = std::thread::scope(|scope| {
+        let feeder = scope.spawn(|| copy_hashed(blob, blob_writer));
+        let collector = scope.spawn(|| collect(report_reader, &report));
+        let (blob, report) = (OwnedFd::from(blob_reader), OwnedFd::from(report_writer));
+        let ran = unpacker.run(target, packing.name(), blob.into(), report.into());
+        (feeder.join(), collector.join(), ran)
+    });
+    let panicked = |_| io::Error::other("a thread of it panicked");
+    let (fed, collected) = (fed.map_err(panicked).flatten(), collected.map_err(panicked).flatten());
+    match fed {
+        // The process has ended early. The reason follows.
+        Err(ref error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(error) => return Err(Error::file("read a layer for", target)(error)),
+        Ok(_) => {}
+    }
+    collected.map_err(failed())?;
+    let id = ran.map_err(failed())?;
     report.rewind().map_err(failed())?;
     let owners = id.map(|id| Folder::open(target).map(|root| Setter::new(root, id))).transpose();
     let owners = owners.map_err(Error::file("open", target))?;
-    read_report(BufReader::new(report), owners)
+    let reported = read_report(BufReader::new(report), owners)?;
+    Ok(Digests { blob: fed.map_err(failed())?, ..reported })
+}
+
+/// Copies what a process reports, up to the maximum.
+fn collect(from: impl Read, mut report: &File) -> io::Result<()> {
+    // Closed then: a process that has more to report gets an error.
+    match io::copy(&mut from.take(MAX_REPORT_BYTES + 1), &mut report)? {
+        0..=MAX_REPORT_BYTES => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::FileTooLarge, "its process reported too much")),
+    }
 }
 
 /// Reads a report to its end.
 fn read_report(mut report: impl Read, mut owners: Option<Setter>) -> Result<Digests, Error> {
     let confined = |reason: String| Error::Confined { reason };
     let ended = |_: io::Error| confined("its process ended before its work was done".into());
+    let (mut entries, mut path_bytes) = (0, 0);
     loop {
         let mut kind = [0];
         report.read_exact(&mut kind).map_err(ended)?;
@@ -94,9 +135,14 @@ fn read_report(mut report: impl Read, mut owners: Option<Setter>) -> Result<Dige
                 let uid = read_number(&mut report).map_err(ended)?;
                 let gid = read_number(&mut report).map_err(ended)?;
                 let path = read_text(&mut report).map_err(ended)?;
+                (entries, path_bytes) = (entries + 1, path_bytes + path.len() as u64);
+                if entries > MAX_ENTRIES || path_bytes > MAX_PATH_BYTES || uid == u32::MAX || gid == u32::MAX
+                {
+                    return Err(confined("its process reported nonsense".into()));
+                }
                 let path = Path::new(std::ffi::OsStr::from_bytes(&path));
                 if let Some(owners) = &mut owners {
-                    owners.set(path, (uid, gid)).map_err(Error::file("set the owner of", path))?;
+                    owners.set(path, (uid, gid)).map_err(Error::file("set the owner of", shown(path)))?;
                 }
             }
             DIGESTS => {
@@ -109,8 +155,7 @@ fn read_report(mut report: impl Read, mut owners: Option<Setter>) -> Result<Dige
             }
             FAILED => {
                 let text = read_text(&mut report).map_err(ended)?;
-                let text = String::from_utf8_lossy(&text);
-                return Err(confined(text.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect()));
+                return Err(confined(plain(&String::from_utf8_lossy(&text), MAX_MESSAGE)));
             }
             _ => return Err(confined("its process reported nonsense".into())),
         }
@@ -122,6 +167,16 @@ fn read_report(mut report: impl Read, mut owners: Option<Setter>) -> Result<Dige
 pub(crate) fn read_report_of(report: &[u8], target: &Path) {
     let owners = Folder::open(target).ok().map(|root| Setter::new(root, rustix::process::getuid().as_raw()));
     let _ = read_report(report, owners);
+}
+
+/// Returns the beginning of an untrusted text, without control characters.
+fn plain(text: &str, characters: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(characters).collect()
+}
+
+/// Returns an untrusted path as it stands in an error.
+fn shown(path: &Path) -> String {
+    plain(&path.to_string_lossy(), MAX_SHOWN)
 }
 
 fn write_text(mut to: impl Write, text: &[u8]) -> io::Result<()> {
@@ -144,49 +199,6 @@ fn read_text(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut text = vec![0; length];
     from.read_exact(&mut text)?;
     Ok(text)
-}
-
-/// Sets owners of entries that a process without privileges has made.
-struct Setter {
-    root: Folder,
-    /// User of that process, whose folders go to root unless an entry of the archive gives them to another user.
-    id: u32,
-    /// Folder of the last entry.
-    parent: Option<(PathBuf, Folder)>,
-}
-
-impl Setter {
-    fn new(root: Folder, id: u32) -> Setter {
-        Setter { root, id, parent: None }
-    }
-
-    fn set(&mut self, path: &Path, owner: (u32, u32)) -> Result<(), rustix::io::Errno> {
-        let Some(name) = path.file_name() else {
-            return self.root.set_owner(owner);
-        };
-        let parent = path.parent().unwrap_or(Path::new(""));
-        if self.parent.as_ref().is_none_or(|(known, _)| known != parent) {
-            for folder in parent.ancestors() {
-                self.take(&self.root.folder(folder)?)?;
-            }
-            self.parent = Some((parent.to_owned(), self.root.folder(parent)?));
-        }
-        let Some((_, folder)) = &self.parent else { return Ok(()) };
-        match folder.set_link_owner(Path::new(name), Some(owner)) {
-            // A later entry has replaced it.
-            Err(rustix::io::Errno::NOENT) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Gives a folder to root that still belongs to the process.
-    fn take(&self, folder: &Folder) -> Result<(), rustix::io::Errno> {
-        if folder.owner()? == self.id { folder.set_owner((0, 0)) } else { Ok(()) }
-    }
-
-    fn finish(self) -> Result<(), rustix::io::Errno> {
-        self.take(&self.root)
-    }
 }
 
 #[cfg(test)]
@@ -215,34 +227,82 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
-    fn owners_of_a_report_change_nothing_outside() {
-        hutch_testkit::require!(root);
-        use std::os::unix::fs::{MetadataExt, symlink};
-        let machine = tempfile::tempdir().unwrap();
-        let layer = tempfile::tempdir_in(&machine).unwrap();
-        let outside = machine.path().join("outside");
-        std::fs::create_dir(&outside).unwrap();
-        std::fs::write(outside.join("file"), "").unwrap();
-        symlink(&outside, layer.path().join("link")).unwrap();
-        std::os::unix::fs::lchown(layer.path(), Some(7), Some(7)).unwrap();
-        std::fs::create_dir(layer.path().join("folder")).unwrap();
-        std::os::unix::fs::lchown(layer.path().join("folder"), Some(7), Some(7)).unwrap();
-        std::fs::write(layer.path().join("folder/file"), "").unwrap();
-        let mut setter = Setter::new(Folder::open(layer.path()).unwrap(), 7);
-        let own = (5, 6);
-        setter.set(Path::new("folder/file"), own).unwrap();
-        setter.set(Path::new("link"), own).unwrap();
-        assert!(setter.set(Path::new("link/file"), own).is_err());
-        assert!(setter.set(Path::new("../outside/file"), own).is_err());
-        let absolute = outside.join("file");
-        assert!(setter.set(&absolute, own).is_err());
-        setter.finish().unwrap();
-        let uid = |path: &Path| std::fs::symlink_metadata(path).unwrap().uid();
-        assert_eq!(uid(&layer.path().join("folder/file")), 5);
-        assert_eq!(uid(&layer.path().join("link")), 5);
-        assert_eq!(uid(&layer.path().join("folder")), 0);
-        assert_eq!(uid(layer.path()), 0);
-        assert_eq!((uid(&outside), uid(&outside.join("file"))), (0, 0));
+    fn owner_that_means_unchanged_is_nonsense_in_a_report() {
+        let (unchanged, good) = (u32::MAX.to_le_bytes(), 7_u32.to_le_bytes());
+        for (uid, gid) in [(unchanged, good), (good, unchanged)] {
+            let error = report(&[b"o", &uid, &gid, &1_u32.to_le_bytes(), b"a"]).unwrap_err().to_string();
+            assert!(error.contains("nonsense"), "{error}");
+        }
+    }
+
+    #[test]
+    fn report_names_so_many_bytes_of_paths() {
+        let path = [b'a'; MAX_TEXT];
+        let head = [b"o".as_slice(), &[0; 8], &(MAX_TEXT as u32).to_le_bytes()].concat();
+        /// Endless copies of a text.
+        struct Copies(Vec<u8>, usize);
+        impl Read for Copies {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let count = (&self.0[self.1..]).read(buffer)?;
+                self.1 = (self.1 + count) % self.0.len();
+                Ok(count)
+            }
+        }
+        let endless = Copies([head.as_slice(), &path].concat(), 0);
+        let error = read_report(endless, None).unwrap_err().to_string();
+        assert!(error.contains("nonsense"), "{error}");
+    }
+
+    #[test]
+    fn path_of_a_report_is_short_and_plain_in_an_error() {
+        let long = shown(Path::new(&format!("a\x1b[1m\n{}", "b".repeat(5000))));
+        assert_eq!((long.len(), long.contains(char::is_control)), (MAX_SHOWN, false));
+    }
+
+    /// Unpacks in a thread of this process, after it has changed the blob in its folder.
+    #[derive(Debug)]
+    struct Here {
+        blob: std::path::PathBuf,
+        more_report: u64,
+    }
+
+    impl Unpacker for Here {
+        fn run(&self, target: &Path, packing: &str, blob: File, report: File) -> io::Result<Option<u32>> {
+            let mut writer = report.try_clone()?;
+            let packing = Packing::parse(packing).unwrap();
+            let unpacked = unpack(blob, packing, target, Owners::Ignore);
+            std::fs::write(&self.blob, "other")?;
+            io::copy(&mut io::repeat(0).take(self.more_report), &mut writer)?;
+            let digests = unpacked.unwrap();
+            writer.write_all(&[DIGESTS])?;
+            write_text(&mut writer, b"made up")?;
+            write_text(&mut writer, digests.archive.as_bytes())?;
+            Ok(None)
+        }
+    }
+
+    fn unpack_here(more_report: u64) -> Result<Digests, Error> {
+        let store = tempfile::tempdir().unwrap();
+        let target = tempfile::tempdir_in(&store).unwrap();
+        let mut blob = tempfile::NamedTempFile::new().unwrap();
+        // The end mark of an archive, longer than a pipe holds.
+        blob.write_all(&[0; 1 << 20]).unwrap();
+        let here = Here { blob: blob.path().into(), more_report };
+        let file = File::open(blob.path()).unwrap();
+        let digests = unpack_confined(&here, file, Packing::Plain, target.path());
+        assert_eq!(std::fs::read_dir(&store).unwrap().count(), 1, "the report has no name");
+        digests
+    }
+
+    #[test]
+    fn digest_is_of_the_bytes_that_the_process_gets() {
+        let digests = unpack_here(0).unwrap();
+        assert_eq!(digests.blob, digests.archive);
+    }
+
+    #[test]
+    fn report_that_is_too_long_is_not_kept() {
+        let error = unpack_here(MAX_REPORT_BYTES).unwrap_err().to_string();
+        assert!(error.contains("reported too much"), "{error}");
     }
 }

@@ -156,6 +156,6 @@ mod tests {
             assert!(Reference::parse(name).is_err(), "{name}");
         }
         let text = Reference::parse("python:3.12").unwrap_err().to_string();
-        assert!(text.contains("python:3.12") && text.contains("none is pulled"), "{text}");
+        assert!(text.contains("python:3.12") && text.contains("not on this machine"), "{text}");
     }
 }

@@ -11,9 +11,10 @@ use crate::confined::unpack_confined;
 use crate::layout::{Layer, Layout};
 use crate::names::{self, Account};
 use crate::reference::split_tag;
+use crate::turns::{Slot, Turn};
 use crate::unfinished::{finish, unfinished};
-use crate::unpack::{Digests, Owners, hash_file, unpack};
-use crate::{Error, PathSegment, Reference, Resolved, Unpacker, host};
+use crate::unpack::{Owners, unpack};
+use crate::{Error, PathSegment, Reference, Resolved, Unpacker, host, reserve};
 
 /// The images of one folder.
 #[derive(Debug, Clone)]
@@ -187,18 +188,23 @@ impl Store {
         // By both digests: a process that a hostile blob has taken over can report any digest of an archive, and
         // must not pass for the layer of another image.
         let name = PathSegment::new(format!("layer-sha256-{}-{}", layer.diff_id, layer.blob_digest));
-        let folder = name.ok_or_else(|| layout.no_name())?.below(&self.dir);
+        let name = name.ok_or_else(|| layout.no_name())?;
+        let folder = name.below(&self.dir);
         if folder.is_dir() {
             return Ok(folder);
         }
+        // Many Pods may start the same image at once.
+        let _turn = self.turn(&name).map_err(Error::file("lock a file in", &self.dir))?;
+        if folder.is_dir() {
+            return Ok(folder);
+        }
+        let _slot = Slot::take();
+        let opened = Folder::open(&self.dir).map_err(Error::file("open", &self.dir))?;
+        reserve::check(&opened).map_err(Error::file("unpack a layer into", &self.dir))?;
         let unfinished = unfinished(&self.dir)?;
         let blob = layout.open_layer(layer)?;
         let digests = match &self.unpacker {
-            Some(unpacker) => {
-                let own = hash_file(&blob).map_err(Error::file("read", layout.name_of(layer)))?;
-                let reported = unpack_confined(&**unpacker, blob, layer.packing, unfinished.path())?;
-                Digests { blob: own, ..reported }
-            }
+            Some(unpacker) => unpack_confined(&**unpacker, blob, layer.packing, unfinished.path())?,
             None => unpack(blob, layer.packing, unfinished.path(), Owners::of_this_process())?,
         };
         let check = |what: String, expected: &str, found: &str| match expected == found {
@@ -209,6 +215,12 @@ impl Store {
         check("the layer's archive".into(), &layer.diff_id, &digests.archive)?;
         finish(unfinished, &folder)?;
         Ok(folder)
+    }
+
+    /// Waits until no other thread or process makes the folder of this name.
+    fn turn(&self, name: &PathSegment) -> std::io::Result<Turn> {
+        let lock = PathSegment::new(format!("lock-{}", name.as_str()));
+        Turn::take(lock.ok_or(Errno::NAMETOOLONG)?.below(&self.dir))
     }
 }
 

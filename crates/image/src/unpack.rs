@@ -13,12 +13,17 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 use crate::beneath::{Attributes, Folder, set_attributes};
+use crate::reserve::Reserve;
 
 /// Most bytes that one layer may unpack to: above the largest layers of images in wide use (CUDA: about 6 GiB).
-pub(crate) const MAX_LAYER_BYTES: u64 = 16 << 30;
+pub const MAX_LAYER_BYTES: u64 = 16 << 30;
+/// Maximum entries of one layer.
+pub(crate) const MAX_ENTRIES: u64 = 2_000_000;
+/// Maximum bytes of the paths of all entries of one layer. Some are held in memory.
+pub(crate) const MAX_PATH_BYTES: u64 = 256 << 20;
 /// Limits of one layer.
 const LIMITS: Limits = Limits {
-    entries: 2_000_000,
+    entries: MAX_ENTRIES,
     header_bytes: 1 << 20,
     content_bytes: MAX_LAYER_BYTES,
     absolute: AbsolutePaths::Refused,
@@ -102,7 +107,13 @@ pub(crate) fn unpack(
         }
     };
     let archive = Hashing { inner: plain, hash: archive_hash.clone(), left: MAX_LAYER_BYTES };
-    let mut layer = Layer { root, owners, folders: BTreeMap::new() };
+    let mut layer = Layer {
+        root,
+        owners,
+        folders: BTreeMap::new(),
+        path_bytes: MAX_PATH_BYTES,
+        reserve: Reserve::default(),
+    };
     let mut rest =
         hutch_archive::read(archive, LIMITS, |entry| layer.add(entry)).map_err(|fault| fault.at(target))?;
     layer.finish()?;
@@ -112,20 +123,18 @@ pub(crate) fn unpack(
     Ok(Digests { blob: hex(blob_hash), archive: hex(archive_hash) })
 }
 
-/// Returns the digest of a file, and leaves it at its start.
-pub(crate) fn hash_file(mut file: &File) -> io::Result<String> {
-    use std::io::Seek;
-    let mut hash = Sha256::new();
+/// Copies a blob, and returns the digest of what was copied.
+pub(crate) fn copy_hashed(blob: impl Read, mut to: impl Write) -> io::Result<String> {
+    let hash = Rc::new(RefCell::new(Sha256::new()));
+    let mut blob = Hashing { inner: blob, hash: hash.clone(), left: MAX_LAYER_BYTES };
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let count = file.read(&mut buffer)?;
+        let count = blob.read(&mut buffer)?;
         if count == 0 {
-            break;
+            return Ok(hex(&hash.take().finalize()));
         }
-        hash.update(&buffer[..count]);
+        to.write_all(&buffer[..count])?;
     }
-    file.rewind()?;
-    Ok(hex(&hash.finalize()))
 }
 
 /// Lower-case hexadecimal.
@@ -161,6 +170,9 @@ struct Layer<'a> {
     owners: Owners<'a>,
     /// Folders' attributes, set at the end: a folder may be read-only and hold something.
     folders: BTreeMap<PathBuf, Attributes>,
+    /// Bytes of paths that may still follow.
+    path_bytes: u64,
+    reserve: Reserve,
 }
 
 /// Reason why a layer was not unpacked.
@@ -209,7 +221,13 @@ impl Layer<'_> {
         let path = entry.path().to_owned();
         let hostile =
             |reason: &'static str| Error::HostileEntry { entry: shown.clone(), reason: reason.into() };
-        let file_error = |source| Error::file("unpack", Path::new(&shown))(source);
+        let file_error = |source: io::Error| Error::file("unpack", Path::new(&shown))(source);
+        let path_bytes = self.path_bytes.checked_sub(path.as_os_str().len() as u64);
+        self.path_bytes = path_bytes.ok_or_else(|| Error::TooLarge {
+            what: "layer".into(),
+            limit: format!("{MAX_PATH_BYTES} bytes of paths"),
+        })?;
+        self.reserve.spend_on_entry(&path, &self.root).map_err(file_error)?;
         let attributes = self.attributes(entry)?;
         self.report(&path, entry)?;
         let Some(name) = path.file_name().map(PathBuf::from) else {
@@ -234,7 +252,10 @@ impl Layer<'_> {
             }
             Kind::File | Kind::SparseFile => {
                 let mut file = parent.create_file(&name).map_err(made)?;
-                entry.content(|piece| file.write_all(piece).map_err(|e| Fault::Made(file_error(e))))?;
+                entry.content(|piece| {
+                    let spent = self.reserve.spend(piece.len() as u64, &self.root);
+                    spent.and_then(|()| file.write_all(piece)).map_err(|e| Fault::Made(file_error(e)))
+                })?;
                 set_attributes(&file, attributes).map_err(made)?;
             }
             Kind::Symlink => {

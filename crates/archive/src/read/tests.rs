@@ -231,3 +231,20 @@ proptest::proptest! {
         let _ = read_all(&bytes);
     }
 }
+
+#[test]
+fn owner_that_means_unchanged_is_refused() {
+    for (uid, gid, good) in
+        [(u32::MAX - 1, 0, true), (u32::MAX, 0, false), (0, u32::MAX, false), (0, u32::MAX - 1, true)]
+    {
+        let mut header = header(EntryType::Regular, "file", "", 0);
+        header.set_uid(uid.into());
+        header.set_gid(gid.into());
+        header.set_cksum();
+        let mut builder = Builder::new(Vec::new());
+        builder.append(&header, &[][..]).unwrap();
+        let archive = builder.into_inner().unwrap();
+        let owner = read(&*archive, LIMITS, |entry| entry.owner().map(drop));
+        assert_eq!(owner.is_ok(), good, "{uid} {gid}");
+    }
+}

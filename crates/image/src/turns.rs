@@ -1,0 +1,120 @@
+//! Order among threads and processes that unpack.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+/// Maximum layers that one process has unpacked at once.
+const MAX_UNPACKED: usize = 2;
+
+static UNPACKED: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+/// Exclusive right, among all threads and processes, to make what a lock file stands for. The file is removed on drop.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Turn {
+    /// Waits for the right. The folder of the file is trusted.
+    pub(crate) fn take(path: PathBuf) -> io::Result<Turn> {
+        loop {
+            let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
+            while let Err(errno) = rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+                if errno != Errno::INTR {
+                    return Err(errno.into());
+                }
+            }
+            let held = file.metadata()?;
+            match path.symlink_metadata() {
+                Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => {
+                    return Ok(Turn { path, _file: file });
+                }
+                // The one before has removed it.
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Before the lock ends. A file that stays is used again.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// One of the layers that this process unpacks at the moment.
+#[derive(Debug)]
+pub(crate) struct Slot;
+
+impl Slot {
+    /// Waits until fewer than the maximum are unpacked.
+    pub(crate) fn take() -> Slot {
+        let full = |count: &mut usize| *count >= MAX_UNPACKED;
+        let mut count = ENDED.wait_while(unpacked(), full).unwrap_or_else(PoisonError::into_inner);
+        *count += 1;
+        Slot
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *unpacked() -= 1;
+        ENDED.notify_one();
+    }
+}
+
+fn unpacked() -> MutexGuard<'static, usize> {
+    UNPACKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Returns the maximum of threads that held a thing at once.
+    fn most_at_once<T>(take: impl Fn() -> T + Sync) -> usize {
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let held = take();
+                        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        std::thread::yield_now();
+                        now.fetch_sub(1, Ordering::SeqCst);
+                        drop(held);
+                    }
+                });
+            }
+        });
+        most.into_inner()
+    }
+
+    #[test]
+    fn one_at_a_time_makes_the_same_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        assert_eq!(most_at_once(|| Turn::take(path.clone()).unwrap()), 1);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn so_many_layers_are_unpacked_at_once() {
+        let most = most_at_once(Slot::take);
+        assert!((1..=MAX_UNPACKED).contains(&most), "{most}");
+    }
+}

@@ -27,19 +27,15 @@ pub(crate) type Sink = Box<dyn Fn(Entry<'_>, Option<u64>) + Send + Sync>;
 /// Records of a sandbox. Without a sink, none are made.
 #[derive(Default)]
 pub(crate) struct Records {
-    sink: OnceLock<Sink>,
-    /// Set if connections, requests and uses wait for the disk.
-    durable: OnceLock<()>,
+    /// With true, connections, requests and uses wait for the disk.
+    sink: OnceLock<(Sink, bool)>,
     pending: Pending<bool>,
 }
 
 impl Records {
     /// Sets the receiver, once. With `durable`, what is allowed waits until it is on the disk.
     pub(crate) fn set(&self, sink: Sink, durable: bool) {
-        let _ = self.sink.set(sink);
-        if durable {
-            let _ = self.durable.set(());
-        }
+        let _ = self.sink.set((sink, durable));
     }
 
     /// Takes the answer to a record that waits.
@@ -54,7 +50,7 @@ impl Records {
 
     /// Records that something is refused, or would have been.
     pub(crate) fn refused(&self, destination: &str, asked: Option<&Asked<'_>>, reason: &Reason) {
-        if let Some(sink) = self.sink.get() {
+        if let Some((sink, _)) = self.sink.get() {
             sink(Entry::Decided(&Record::refused(destination, asked, reason)), None);
         }
     }
@@ -90,8 +86,8 @@ impl Records {
         Ok(())
     }
 
-    async fn write(&self, sink: &Sink, entry: Entry<'_>) -> Result<(), Reason> {
-        if self.durable.get().is_none() {
+    async fn write(&self, (sink, durable): &(Sink, bool), entry: Entry<'_>) -> Result<(), Reason> {
+        if !durable {
             sink(entry, None);
             return Ok(());
         }

@@ -98,10 +98,7 @@ pub(crate) fn main() -> ExitCode {
 
 fn run() -> anyhow::Result<()> {
     let input = rustix::stdio::stdin();
-    let message = receive_now(input).context("started by hutch alone")?.context("started by hutch alone")?;
-    let Start { folder, id } = message.decode().context("the first message")?;
-    rustix::thread::set_name(c"hutch-broker").context("name")?;
-    rustix::process::setsid().context("session")?;
+    let (Start { folder, id }, _) = crate::runtime::first_message(c"hutch-broker")?;
     // By a relative path: the broker may not search the parents of its folder.
     std::env::set_current_dir(&folder).context("its folder")?;
     let folder = Path::new(".");

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 use hutch_jail::service::{Confinement, confine};
-use hutch_privsep::{Channel, receive_now, send_now};
+use hutch_privsep::{Channel, send_now};
 use hutch_registry::{Config, Connections, Event, ImageName, Keychain, Limits, Puller};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
 use crate::egress::{FILES, Process};
-use crate::runtime::runtime;
+use crate::runtime::{first_message, runtime};
 
 /// Name of the program as the root process starts it. Not a command for users.
 pub(crate) const NAME: &str = "hutch-pull";
@@ -131,14 +131,11 @@ pub(crate) fn main() -> ExitCode {
 
 fn run() -> anyhow::Result<()> {
     let input = rustix::stdio::stdin();
-    let message = receive_now(input).context("started by hutch alone")?.context("started by hutch alone")?;
-    let Start { id, pull_from } = message.decode().context("the first message")?;
+    let (Start { id, pull_from }, files) = first_message(c"hutch-pull")?;
     let mut yaml = String::new();
-    for file in message.descriptors {
+    for file in files {
         File::from(file).read_to_string(&mut yaml).context("the configuration")?;
     }
-    rustix::thread::set_name(c"hutch-pull").context("name")?;
-    rustix::process::setsid().context("session")?;
     hutch_serve::raise_descriptor_limit();
     hutch_serve::forbid_core_files();
     let mut config = config(&yaml, pull_from.as_deref())?;

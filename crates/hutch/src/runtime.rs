@@ -1,10 +1,13 @@
 //! Setup of every command that serves or calls an API: logs, threads, TLS.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::io::IsTerminal;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use hutch_privsep::receive_now;
+use serde::de::DeserializeOwned;
 
 /// Logs to standard error, filtered by `HUTCH_LOG`, else by the default.
 pub(crate) fn log(default: &str) {
@@ -30,6 +33,17 @@ pub(crate) fn program(name: &str, run: impl FnOnce() -> anyhow::Result<()>) -> E
             ExitCode::FAILURE
         }
     }
+}
+
+/// Takes the first message to a program that another process of Hutch starts, and the descriptors that come with it. Then it
+/// has its name and a session of its own.
+pub(crate) fn first_message<T: DeserializeOwned>(name: &CStr) -> anyhow::Result<(T, Vec<OwnedFd>)> {
+    let message = receive_now(rustix::stdio::stdin()).context("started by hutch alone")?;
+    let message = message.context("started by hutch alone")?;
+    let first = message.decode().context("the first message")?;
+    rustix::thread::set_name(name).context("name")?;
+    rustix::process::setsid().context("session")?;
+    Ok((first, message.descriptors))
 }
 
 /// Fails without root, which jails need for id ranges, idmapped volumes and cgroups.

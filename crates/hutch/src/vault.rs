@@ -17,7 +17,7 @@ use http::{Method, Request as HttpRequest, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hutch_egress::Secret;
 use hutch_jail::service::{Confinement, confine};
-use hutch_privsep::{Channel, receive_now, send_now};
+use hutch_privsep::{Channel, send_now};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::egress::{FILES, Process};
-use crate::runtime::runtime;
+use crate::runtime::{first_message, runtime};
 
 /// Name of the program as the root process starts it. Not a command for users.
 pub(crate) const NAME: &str = "hutch-vault";
@@ -154,14 +154,11 @@ pub(crate) fn main() -> ExitCode {
 
 fn run() -> anyhow::Result<()> {
     let input = rustix::stdio::stdin();
-    let message = receive_now(input).context("started by hutch alone")?.context("started by hutch alone")?;
-    let Start { id, address } = message.decode().context("the first message")?;
+    let (Start { id, address }, files) = first_message(c"hutch-vault")?;
     let mut authorities = Vec::new();
-    for file in message.descriptors {
+    for file in files {
         std::fs::File::from(file).read_to_end(&mut authorities).context("the authorities")?;
     }
-    rustix::thread::set_name(c"hutch-vault").context("name")?;
-    rustix::process::setsid().context("session")?;
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     confine(&Confinement { uid: id, gid: id, writable: &[], readable: &readable, connects: true })
         .context("cannot be confined")?;

@@ -143,6 +143,17 @@ impl Channel {
         self.receive_with(Descriptors::Refused).await
     }
 
+    /// Receives the next message of a process that must not end, as [`Channel::receive_bare`].
+    ///
+    /// # Errors
+    /// As [`Channel::receive`], and the end of the other process.
+    pub async fn receive_next<T: DeserializeOwned>(&self) -> io::Result<T> {
+        match self.receive_bare().await? {
+            Some(message) => message.decode(),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
     async fn receive_with(&self, descriptors: Descriptors) -> io::Result<Option<Message>> {
         loop {
             let mut ready = self.0.readable().await?;

@@ -260,11 +260,7 @@ impl Supervisor {
                     None => return,
                     Some(change) => self.apply(change, &channel).await,
                 },
-                received = channel.receive_bare() => match received {
-                    Ok(Some(message)) => message.decode().map(|news| self.learn(news)),
-                    Ok(None) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-                    Err(error) => Err(error),
-                },
+                news = channel.receive_next() => news.map(|news| self.learn(news)),
             };
             let mut failed = done.err();
             while let Some(error) = failed {

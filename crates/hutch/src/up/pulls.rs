@@ -221,15 +221,11 @@ impl Client {
                         },
                     }
                 }
-                message = started.1.receive_bare() => match message {
-                    Ok(Some(message)) => message.decode().map(|Answer { number, pulled }| {
-                        if let Some(receiver) = outstanding.remove(&number) {
-                            let _ = receiver.send(pulled);
-                        }
-                    }),
-                    Ok(None) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-                    Err(error) => Err(error),
-                },
+                answer = started.1.receive_next() => answer.map(|Answer { number, pulled }| {
+                    if let Some(receiver) = outstanding.remove(&number) {
+                        let _ = receiver.send(pulled);
+                    }
+                }),
             };
             let Err(error) = done else { continue };
             tracing::error!(%error, "the process that pulls images failed and is started again");

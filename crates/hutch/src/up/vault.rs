@@ -207,15 +207,11 @@ impl Client {
                     outstanding.insert(request.number, receiver);
                     started.1.send(&request, &[]).await
                 }
-                message = started.1.receive_bare() => match message {
-                    Ok(Some(message)) => message.decode().map(|Answer { number, answer }| {
-                        if let Some(receiver) = outstanding.remove(&number) {
-                            let _ = receiver.send(answer);
-                        }
-                    }),
-                    Ok(None) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-                    Err(error) => Err(error),
-                },
+                answer = started.1.receive_next() => answer.map(|Answer { number, answer }| {
+                    if let Some(receiver) = outstanding.remove(&number) {
+                        let _ = receiver.send(answer);
+                    }
+                }),
             };
             let Err(error) = done else { continue };
             tracing::error!(%error, "the client of Vault failed and is started again");

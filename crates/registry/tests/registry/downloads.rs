@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::StreamExt;
 use hutch_registry::{Error, Event, ImageName, Keychain, Limits, Puller};
 
-use crate::fixture::{End, Image, Registry, blobs, broken, config, limits, pull, puller, reply};
+use crate::fixture::{End, Image, Registry, Reply, blobs, broken, config, limits, pull, puller, reply};
 
 #[tokio::test]
 async fn pulled_image_resolves_like_a_layout_folder() {
@@ -181,12 +181,12 @@ async fn pause_beyond_the_limit_is_an_error_with_its_length() {
     assert_eq!(registry.requests("").len(), 1);
 }
 
-#[tokio::test]
-async fn silent_registry_is_an_error() {
+/// Pulls an image whose layer is answered like this, which takes too long.
+async fn takes_too_long(answer: impl Fn() -> Reply + Send + Sync + 'static) {
     let image = Image::new(&[400_000]);
     let layer = image.layers[0].clone();
     let registry = Registry::serve(move |request| match request.path.ends_with(layer.hex()) {
-        true => broken(200, &[], None, vec![0; 1000], End::Silent),
+        true => answer(),
         false => image.answer(request),
     })
     .await;
@@ -195,6 +195,11 @@ async fn silent_registry_is_an_error() {
     let puller = Puller::open(store.path(), config(&[&registry], ""), limits).unwrap();
     let error = pull(&puller, &registry.name()).await.unwrap_err();
     assert!(matches!(error, Error::Silent { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn silent_registry_is_an_error() {
+    takes_too_long(|| broken(200, &[], None, vec![0; 1000], End::Silent)).await;
 }
 
 #[tokio::test]
@@ -271,24 +276,14 @@ async fn slow_download_holds_no_pull_from_another_place_back() {
 async fn registry_that_sends_a_layer_too_slowly_is_an_error() {
     use http_body_util::BodyExt;
 
-    let image = Image::new(&[400_000]);
-    let layer = image.layers[0].clone();
-    let registry = Registry::serve(move |request| match request.path.ends_with(layer.hex()) {
-        true => {
-            let bytes = futures::stream::repeat(()).then(async |()| {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-                Ok(hyper::body::Frame::data(bytes::Bytes::from_static(b"x")))
-            });
-            http::Response::new(http_body_util::StreamBody::new(Box::pin(bytes)).boxed_unsync())
-        }
-        false => image.answer(request),
+    takes_too_long(|| {
+        let bytes = futures::stream::repeat(()).then(async |()| {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            Ok(hyper::body::Frame::data(bytes::Bytes::from_static(b"x")))
+        });
+        http::Response::new(http_body_util::StreamBody::new(Box::pin(bytes)).boxed_unsync())
     })
     .await;
-    let store = tempfile::tempdir().unwrap();
-    let limits = Limits { silence: std::time::Duration::from_millis(300), attempts: 1, ..limits() };
-    let puller = Puller::open(store.path(), config(&[&registry], ""), limits).unwrap();
-    let error = pull(&puller, &registry.name()).await.unwrap_err();
-    assert!(matches!(error, Error::Silent { .. }), "{error}");
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use crate::event::{Reached, Report};
 use crate::invariants::{Expected, Outside};
 use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
-use crate::{dev, ids, invariants, landlock, network, privileges, proc, root, seccomp, sys};
+use crate::{dev, ids, invariants, landlock, network, privileges, proc, root, seccomp, sys, threads};
 
 #[cfg(test)]
 mod wrong;
@@ -76,11 +76,7 @@ pub(crate) fn launch(
     plan: &Plan<'_>,
     inside: impl FnOnce(Channel, Reached) -> Error,
 ) -> Result<Launched, Error> {
-    // Two links and one for each thread: the cheapest way to count threads.
-    let tasks = rustix::fs::stat("/proc/self/task").map_err(|_| Error::Threads)?;
-    if tasks.st_nlink != 3 {
-        return Err(Error::Threads);
-    }
+    threads::check_single()?;
     let (channel, theirs) = Channel::pair()?;
     let unified = plan.group.map(Group::unified).transpose()?.flatten();
     let entry = plan.group.map(Group::entry).transpose()?;

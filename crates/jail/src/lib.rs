@@ -35,6 +35,7 @@ mod spawn;
 mod streams;
 mod sys;
 mod terminal;
+mod threads;
 mod watcher;
 
 pub use cgroup::Freezer;

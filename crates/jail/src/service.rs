@@ -12,7 +12,7 @@ use rustix::process::{DumpableBehavior, Gid, Signal, Uid};
 use rustix::thread::CapabilitySet;
 
 use crate::error::Error;
-use crate::{invariants, landlock, privileges, seccomp};
+use crate::{invariants, landlock, privileges, seccomp, threads};
 
 /// Confinement of a service.
 #[derive(Debug, Clone)]
@@ -49,10 +49,7 @@ pub fn confine(confinement: &Confinement<'_>) -> Result<bool, Error> {
         return Err(Error::Spec("a service does not run as root".into()));
     }
     // Landlock before version 8 and seccomp bind one thread, and those that it starts from then on.
-    let tasks = rustix::fs::stat("/proc/self/task").map_err(|_| Error::Threads)?;
-    if tasks.st_nlink != 3 {
-        return Err(Error::Threads);
-    }
+    threads::check_single()?;
     privileges::limit_resources()?;
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     if is_root {

@@ -58,9 +58,26 @@ pub(crate) fn may_be_deflate(bytes: &[u8]) -> bool {
         },
         1 => true,
         // More codes than there are.
-        2 => (first >> 3) < 30 && rest.first().is_some_and(|second| second & 0x1f < 30),
+        2 => {
+            (first >> 3) < 30
+                && rest.first().is_some_and(|second| second & 0x1f < 30)
+                && has_code_of_lengths(bytes)
+        }
         _ => false,
     }
+}
+
+/// Reports whether the code of a deflate block, in which the lengths of its other codes are written, uses all its bits.
+fn has_code_of_lengths(bytes: &[u8]) -> bool {
+    let mut head = [0; 16];
+    let count = bytes.len().min(head.len());
+    head[..count].copy_from_slice(&bytes[..count]);
+    let bits = u128::from_le_bytes(head);
+    // Each length has three bits.
+    let lengths = 4 + (bits >> 13 & 15) as usize;
+    let codes = (0..lengths).map(|number| bits >> (17 + 3 * number) & 7).filter(|length| *length > 0);
+    let (used, space) = codes.fold((0, 0), |(used, space), length| (used + 1, space + (128 >> length)));
+    space == 128 || used < 2
 }
 
 /// Returns false if bytes cannot be a whole stream of Brotli, because their first block has more plain bytes than there are.

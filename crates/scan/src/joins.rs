@@ -1,5 +1,6 @@
 //! Joins: fields of structured text as `name="value"` lines, and values next to each other.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::finding::{At, Location, Step};
@@ -24,9 +25,9 @@ const VALUE_FIELDS: [&str; 5] = ["value", "val", "content", "data", "secret"];
 
 /// One field of a structure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Field {
-    name: String,
-    value: Vec<u8>,
+struct Field<'a> {
+    name: Cow<'a, str>,
+    value: Cow<'a, [u8]>,
     /// Bytes of the part that hold the value.
     range: Range<usize>,
 }
@@ -67,17 +68,18 @@ pub(crate) fn values(location: &Location, bytes: &[u8], longest: usize) -> Vec<V
     if fields.is_empty() && (1..=longest).contains(&bytes.len()) {
         return vec![bytes.to_vec()];
     }
-    let short = |field: &Field| (1..=longest).contains(&field.value.len());
-    fields.into_iter().filter(short).map(|field| field.value).collect()
+    let short = |field: &Field<'_>| (1..=longest).contains(&field.value.len());
+    fields.into_iter().filter(short).map(|field| field.value.into_owned()).collect()
 }
 
-fn fields(location: &Location, bytes: &[u8]) -> Vec<Field> {
+fn fields<'a>(location: &'a Location, bytes: &'a [u8]) -> Vec<Field<'a>> {
     let bytes = &bytes[..bytes.len().min(STRUCTURE)];
     match location.at {
         At::Host => parts(bytes, 0, b'.'),
         At::Url => url(bytes),
         At::Header => {
-            vec![Field { name: location.name.clone(), value: bytes.to_vec(), range: 0..bytes.len() }]
+            let name = location.name.as_str().into();
+            vec![Field { name, value: bytes.into(), range: 0..bytes.len() }]
         }
         _ => {
             let start = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
@@ -93,12 +95,12 @@ fn fields(location: &Location, bytes: &[u8]) -> Vec<Field> {
 }
 
 /// Splits a host name or a path.
-fn parts(bytes: &[u8], start: usize, separator: u8) -> Vec<Field> {
+fn parts(bytes: &[u8], start: usize, separator: u8) -> Vec<Field<'_>> {
     let mut fields = Vec::new();
     let mut at = start;
     for part in bytes.split(|byte| *byte == separator).take(FIELDS) {
         if !part.is_empty() {
-            fields.push(Field { name: String::new(), value: part.to_vec(), range: at..at + part.len() });
+            fields.push(Field { name: "".into(), value: part.into(), range: at..at + part.len() });
         }
         at += part.len() + 1;
     }
@@ -106,7 +108,7 @@ fn parts(bytes: &[u8], start: usize, separator: u8) -> Vec<Field> {
 }
 
 /// Splits the target of a request: segments of the path, then fields of the query.
-fn url(bytes: &[u8]) -> Vec<Field> {
+fn url(bytes: &[u8]) -> Vec<Field<'_>> {
     let path = memchr::memchr(b'?', bytes).unwrap_or(bytes.len());
     let mut fields = parts(&bytes[..path], 0, b'/');
     if path < bytes.len() {
@@ -131,14 +133,14 @@ fn is_form(bytes: &[u8]) -> bool {
 }
 
 /// Splits `name=value` pairs.
-fn pairs(bytes: &[u8], start: usize) -> Vec<Field> {
+fn pairs(bytes: &[u8], start: usize) -> Vec<Field<'_>> {
     let mut fields = Vec::new();
     let mut at = start;
     for pair in bytes.split(|byte| matches!(byte, b'&' | b';')).take(FIELDS) {
         let name = memchr::memchr(b'=', pair).unwrap_or(0);
         let skipped = if name > 0 { name + 1 } else { 0 };
         fields.push(Field {
-            name: String::from_utf8_lossy(&unescape(&pair[..name])).into_owned(),
+            name: String::from_utf8_lossy(&unescape(&pair[..name])).into_owned().into(),
             value: unescape(&pair[skipped..]),
             range: at + skipped..at + pair.len(),
         });
@@ -148,7 +150,10 @@ fn pairs(bytes: &[u8], start: usize) -> Vec<Field> {
 }
 
 /// Decodes percent-encoding and plus signs of a form. A malformed escape stays.
-fn unescape(bytes: &[u8]) -> Vec<u8> {
+fn unescape(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr2(b'%', b'+', bytes).is_none() {
+        return bytes.into();
+    }
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
@@ -163,20 +168,23 @@ fn unescape(bytes: &[u8]) -> Vec<u8> {
         }
         at += 1;
     }
-    decoded
+    decoded.into()
 }
 
 /// Finds the strings and numbers of JSON, valid or not, in one document or in many.
-fn json(bytes: &[u8]) -> Vec<Field> {
+fn json(bytes: &[u8]) -> Vec<Field<'_>> {
     let mut fields = Vec::new();
-    let (mut at, mut name) = (0, String::new());
+    let (mut at, mut name) = (0, Cow::default());
     while at < bytes.len() && fields.len() < FIELDS {
         let byte = bytes[at];
         if byte == b'"' {
             let (end, value) = string(bytes, at + 1);
             let colon = bytes[end..].iter().skip(1).find(|byte| !byte.is_ascii_whitespace());
             if colon == Some(&b':') {
-                name = String::from_utf8_lossy(&value).into_owned();
+                name = match value {
+                    Cow::Borrowed(value) => String::from_utf8_lossy(value),
+                    Cow::Owned(value) => String::from_utf8_lossy(&value).into_owned().into(),
+                };
             } else {
                 fields.push(Field { name: name.clone(), value, range: at + 1..end });
             }
@@ -185,7 +193,7 @@ fn json(bytes: &[u8]) -> Vec<Field> {
             let length =
                 bytes[at..].iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
             let range = at..at + length;
-            fields.push(Field { name: name.clone(), value: bytes[range.clone()].to_vec(), range });
+            fields.push(Field { name: name.clone(), value: bytes[range.clone()].into(), range });
             at += length;
         } else {
             at += 1;
@@ -195,26 +203,26 @@ fn json(bytes: &[u8]) -> Vec<Field> {
 }
 
 /// Reads a string of JSON from its first character: the place of the closing quote and the value.
-fn string(bytes: &[u8], start: usize) -> (usize, Vec<u8>) {
+fn string(bytes: &[u8], start: usize) -> (usize, Cow<'_, [u8]>) {
     let mut end = start;
     while let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[end.min(bytes.len())..]) {
         end += found;
         if bytes[end] == b'"' {
             let raw = &bytes[start..end];
             if !raw.contains(&b'\\') {
-                return (end, raw.to_vec());
+                return (end, raw.into());
             }
             let quoted = [b"\"", raw, b"\""].concat();
             let value = serde_json::from_slice::<String>(&quoted);
-            return (end, value.map_or_else(|_| raw.to_vec(), String::into_bytes));
+            return (end, value.map_or_else(|_| raw.into(), |value| value.into_bytes().into()));
         }
         end += 2;
     }
-    (bytes.len(), bytes[start.min(bytes.len())..].to_vec())
+    (bytes.len(), bytes[start.min(bytes.len())..].into())
 }
 
 /// Splits a multipart body into its parts, each with its name.
-fn multipart(bytes: &[u8]) -> Vec<Field> {
+fn multipart(bytes: &[u8]) -> Vec<Field<'_>> {
     let Some(line) = memchr::memchr(b'\n', bytes) else { return Vec::new() };
     let boundary = bytes[..line].trim_ascii_end();
     if boundary.len() < 3 || boundary.len() > 100 {
@@ -236,8 +244,8 @@ fn multipart(bytes: &[u8]) -> Vec<Field> {
             &rest[..memchr::memchr(b'"', rest).unwrap_or(rest.len())]
         });
         fields.push(Field {
-            name: String::from_utf8_lossy(name).into_owned(),
-            value: value.to_vec(),
+            name: String::from_utf8_lossy(name),
+            value: value.into(),
             range: from + body..from + body + value.len(),
         });
         if fields.len() == FIELDS {
@@ -248,25 +256,21 @@ fn multipart(bytes: &[u8]) -> Vec<Field> {
 }
 
 /// Returns the fields as lines `name="value"`.
-fn named(root: &View<'_>, fields: &[Field]) -> Option<View<'static>> {
+fn named(root: &View<'_>, fields: &[Field<'_>]) -> Option<View<'static>> {
     let mut builder = Builder::new(root);
-    let mut line = |name: &str, field: &Field| {
+    let mut line = |name: &str, field: &Field<'_>| {
         // The name comes from the same field, so the whole line counts as decoded.
-        let mut text = Vec::with_capacity(name.len() + field.value.len() + 3);
-        text.extend_from_slice(name.as_bytes());
-        text.extend_from_slice(b"=\"");
-        text.extend_from_slice(&field.value);
-        text.push(b'"');
-        builder.decoded(field.range.clone(), &text);
+        builder.decoded_parts(field.range.clone(), [name.as_bytes(), b"=\"", &field.value, b"\""]);
         builder.separate();
     };
     for (at, field) in fields.iter().enumerate() {
         // A long text without escapes was scanned where it stands.
-        if field.value.len() > VALUE && root.bytes.get(field.range.clone()) == Some(field.value.as_slice()) {
+        if field.value.len() > VALUE && root.bytes.get(field.range.clone()) == Some(&*field.value) {
             continue;
         }
-        let is =
-            |field: &Field, names: &[&str]| names.iter().any(|name| field.name.eq_ignore_ascii_case(name));
+        let is = |field: &Field<'_>, names: &[&str]| {
+            names.iter().any(|name| field.name.eq_ignore_ascii_case(name))
+        };
         let named_by = [at.checked_sub(1), Some(at + 1)]
             .into_iter()
             .flatten()
@@ -282,17 +286,16 @@ fn named(root: &View<'_>, fields: &[Field]) -> Option<View<'static>> {
 }
 
 /// Returns short values joined with 1 to 3 of their neighbors, and all of them if there are few.
-fn neighbors(root: &View<'_>, fields: &[Field]) -> Option<View<'static>> {
+fn neighbors(root: &View<'_>, fields: &[Field<'_>]) -> Option<View<'static>> {
     let short: Vec<_> = fields.iter().filter(|field| (1..=VALUE).contains(&field.value.len())).collect();
     if short.len() < 2 {
         return None;
     }
     let mut builder = Builder::new(root);
-    let mut join = |fields: &[&Field]| {
+    let mut join = |fields: &[&Field<'_>]| {
         let range = fields.iter().map(|field| field.range.start).min().unwrap_or(0)
             ..fields.iter().map(|field| field.range.end).max().unwrap_or(0);
-        let text: Vec<u8> = fields.iter().flat_map(|field| &field.value).copied().collect();
-        builder.decoded(range, &text);
+        builder.decoded_parts(range, fields.iter().map(|field| &*field.value));
         builder.separate();
     };
     if short.len() <= WINDOWED {

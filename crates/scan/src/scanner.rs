@@ -310,10 +310,10 @@ impl Scanner {
         });
         let around = |run: Range<usize>| run.start.saturating_sub(AROUND)..bytes.len().min(run.end + AROUND);
         let mut sample = |rules: &[usize], find: &dyn Fn() -> Vec<Range<usize>>| {
-            let rules: Vec<_> = rules.iter().copied().filter(|number| active(*number)).collect();
-            if !rules.is_empty() {
+            let rules = || rules.iter().copied().filter(|number| active(*number));
+            if rules().next().is_some() {
                 for run in find() {
-                    windows.extend(rules.iter().map(|number| (*number, around(run.clone()))));
+                    windows.extend(rules().map(|number| (number, around(run.clone()))));
                 }
             }
         };

@@ -123,6 +123,10 @@ impl Scanner {
             None if state.streams.len() >= STREAMS => Stream::default(),
             None => Stream::default(),
         };
+        if location.compression.is_none() && location.at != At::Frame {
+            let room = joins::STRUCTURE.saturating_sub(stream.whole.len());
+            stream.whole.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        }
         for block in chunk.chunks(BLOCK) {
             self.block(state, location, &mut stream, block, false, &mut findings);
         }
@@ -139,7 +143,8 @@ impl Scanner {
     pub fn finish(&self, state: &mut State) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (location, mut stream) in std::mem::take(&mut state.streams) {
-            self.end(state, &location, &mut stream, &mut findings);
+            let whole = std::mem::take(&mut stream.whole);
+            self.end(state, &location, &mut stream, &whole, &mut findings);
         }
         findings
     }
@@ -153,14 +158,23 @@ impl Scanner {
             self.block(state, location, &mut stream, block, number + 1 == blocks, &mut findings);
         }
         stream.cut = false;
-        self.end(state, location, &mut stream, &mut findings);
+        let whole = if location.compression.is_none() { bytes } else { &[] };
+        self.end(state, location, &mut stream, whole, &mut findings);
         if location.at == At::Frame {
             self.structure(state, location, &mut stream, bytes, &mut findings);
         }
         findings
     }
 
-    fn end(&self, state: &mut State, location: &Location, stream: &mut Stream, findings: &mut Vec<Finding>) {
+    /// Ends a part, of which `whole` is to be read as a structure.
+    fn end(
+        &self,
+        state: &mut State,
+        location: &Location,
+        stream: &mut Stream,
+        whole: &[u8],
+        findings: &mut Vec<Finding>,
+    ) {
         if let Some((compression, bytes)) = stream.compressed.take()
             && !stream.full
         {
@@ -175,8 +189,7 @@ impl Scanner {
             state.report(location, stream, hits, true, findings);
         }
         if location.at != At::Frame {
-            let whole = std::mem::take(&mut stream.whole);
-            self.structure(state, location, stream, &whole, findings);
+            self.structure(state, location, stream, whole, findings);
         }
         if let Some(score) = injection::score(&stream.injection) {
             let hit = Hit { severity: score.severity, ..stream.injection[score.hit].clone() };
@@ -210,10 +223,6 @@ impl Scanner {
                 return;
             }
         }
-        if stream.whole.len() < joins::STRUCTURE {
-            let room = joins::STRUCTURE - stream.whole.len();
-            stream.whole.extend_from_slice(&block[..block.len().min(room)]);
-        }
         let joined;
         let bytes = if stream.tail.is_empty() {
             block
@@ -224,7 +233,7 @@ impl Scanner {
         let mut hits = Hits::default();
         self.scan(&state.subject(location, last), View::root(bytes), false, &mut hits);
         stream.cut = hits.cut;
-        let kept = bytes.len().min(OVERLAP);
+        let kept = if last { 0 } else { bytes.len().min(OVERLAP) };
         let tail = bytes[bytes.len() - kept..].to_vec();
         let moved = (bytes.len() - kept) as u64;
         state.report(location, stream, hits, true, findings);

@@ -234,27 +234,33 @@ fn bech32(value: &[u8]) -> bool {
     check == 1 || check == 0x2bc8_30a3
 }
 
-/// Words of BIP-39, and the first word of each pair of letters.
+/// Bits of the hash of a word.
+const WORD_BITS: u32 = 13;
+
+/// Words of BIP-39, and a hash table of their numbers.
 struct Words {
     all: Vec<&'static [u8]>,
-    pairs: Vec<usize>,
+    /// Numbers of words, counted from 1. A word stands at the first free place from its hash.
+    places: Vec<u16>,
 }
 
 impl Words {
     fn new() -> Words {
         let all: Vec<&[u8]> = WORDS.lines().map(str::as_bytes).collect();
-        let pairs = (0..=26 * 26).map(|number| all.partition_point(|word| pair(word) < number)).collect();
-        Words { all, pairs }
-    }
-}
-
-/// Returns the number of the first two letters of a word; words without them have a number above all.
-fn pair(word: &[u8]) -> usize {
-    match word {
-        [first @ b'a'..=b'z', second @ b'a'..=b'z', ..] => {
-            usize::from(first - b'a') * 26 + usize::from(second - b'a')
+        let mut places = vec![0; 1 << WORD_BITS];
+        for (number, word) in (1..).zip(&all) {
+            let free = Words::from(word).find(|place| places[*place] == 0);
+            places[free.expect("there are more places than words")] = number;
         }
-        _ => 26 * 26,
+        Words { all, places }
+    }
+
+    /// Returns the places of a word, in the order of a search.
+    fn from(word: &[u8]) -> impl Iterator<Item = usize> {
+        // The first four letters of these words differ.
+        let key = word.iter().take(4).fold(0_u32, |key, letter| key << 8 | u32::from(*letter));
+        let first = (key.wrapping_mul(0x9e37_79b1) >> (32 - WORD_BITS)) as usize;
+        (first..1 << WORD_BITS).chain(0..first)
     }
 }
 
@@ -262,9 +268,9 @@ fn pair(word: &[u8]) -> usize {
 pub(crate) fn word(word: &[u8]) -> Option<usize> {
     static SORTED: OnceLock<Words> = OnceLock::new();
     let words = SORTED.get_or_init(Words::new);
-    let pair = pair(word);
-    let (first, end) = (*words.pairs.get(pair)?, *words.pairs.get(pair + 1)?);
-    Some(first + words.all[first..end].iter().position(|known| *known == word)?)
+    let numbers = Words::from(word).map(|place| usize::from(words.places[place]));
+    let mut numbers = numbers.take_while(|number| *number > 0).map(|number| number - 1);
+    numbers.find(|number| words.all[*number] == word)
 }
 
 /// Reports whether words separated by other characters hold a phrase of BIP-39 with its checksum. A longer run of words is a

@@ -107,9 +107,20 @@ impl<'p, 'a> Builder<'p, 'a> {
 
     /// Adds what a range of the parent decodes to.
     pub(crate) fn decoded(&mut self, range: Range<usize>, bytes: &[u8]) {
+        self.decoded_parts(range, [bytes]);
+    }
+
+    /// Adds the parts of what a range of the parent decodes to.
+    pub(crate) fn decoded_parts<'b>(
+        &mut self,
+        range: Range<usize>,
+        parts: impl IntoIterator<Item = &'b [u8]>,
+    ) {
         let root = self.parent.origin(&range);
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(bytes);
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
         self.piece(start, root);
     }
 

@@ -52,9 +52,12 @@ fn is_of_protocol(value: &Value) -> bool {
 
 /// Reports whether JSON can have a field that each message of these protocols has. To read all of it takes much longer.
 fn has_name_of_protocol(body: &[u8]) -> bool {
-    // Letters can be written as their numbers.
-    let names = ["jsonrpc", "parts", "artifacts", "skills", "\\u"];
-    names.iter().any(|name| memchr::memmem::find(body, name.as_bytes()).is_some())
+    let names = [&b"\"jsonrpc\""[..], b"\"parts\"", b"\"artifacts\"", b"\"skills\""];
+    memchr::memchr2_iter(b'"', b'\\', body).any(|at| {
+        let rest = &body[at..];
+        // Letters can be written as their numbers.
+        rest.starts_with(b"\\u") || names.iter().any(|name| rest.starts_with(name))
+    })
 }
 
 /// Returns the values of a body that is JSON, or a stream of events with JSON, if it can be a message of MCP or A2A.

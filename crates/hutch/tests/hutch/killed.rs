@@ -326,8 +326,12 @@ fn proxy_refuses_connections_before_its_descriptors_run_out() {
     limit.args(["--pid", &up.pid().to_string(), &format!("--nofile={LIMIT}:{LIMIT}")]);
     assert!(limit.status().expect("prlimit").success());
     kill_process(first, Signal::KILL).expect("kill");
-    until("another process serves", || proxy(&up).is_some_and(|pid| pid != first));
+    until("another process runs", || proxy(&up).is_some_and(|pid| pid != first));
     let pid = proxy(&up).expect("a proxy");
+    // It has all that it opens at its start when it has served a connection.
+    let mut program = Program::start(&up, GREEDY, &[server.port.into(), 1]);
+    assert_eq!((program.line().as_str(), program.end().as_str()), ("1 0", "another"));
+    until("the connection is closed", || server.open() == 0);
     let before = usage(pid).0;
     let mut program = Program::start(&up, GREEDY, &[server.port.into(), 300]);
     let line = program.line();

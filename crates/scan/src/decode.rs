@@ -210,7 +210,8 @@ fn run_view(view: &View<'_>, step: Step, long: &[Range<usize>], decoded: &mut De
             result.clear();
             decode(step, &digits[shift.min(digits.len())..], &mut result);
             let part = text(&result);
-            let wanted = decoded.binary.len() < BINARIES || crate::compression::magic(&result).is_some();
+            let known = crate::compression::magic(&result).is_some();
+            let wanted = known || (decoded.binary.len() < BINARIES && is_varied(step, &digits));
             if shift == 0 && !matches!(part, Text::Whole) && wanted && looks_compressed(&result) {
                 let mut steps = view.steps.clone();
                 steps.push(step);
@@ -301,6 +302,13 @@ fn append(builder: &mut Builder<'_, '_>, range: Range<usize>, result: &[u8], par
 fn looks_compressed(bytes: &[u8]) -> bool {
     let known = crate::compression::magic(bytes).is_some();
     (TEXT..=BINARY).contains(&bytes.len()) && (known || RANDOM.contains(&bytes.len()))
+}
+
+/// Returns false for digits of base64 that are words rather than random bytes: one kind of digits is missing.
+fn is_varied(step: Step, digits: &[u8]) -> bool {
+    let has = |kind: fn(&u8) -> bool| digits.iter().any(kind);
+    step != Step::Base64
+        || (has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase) && has(u8::is_ascii_digit))
 }
 
 /// Groups runs that continue on the next line.
@@ -498,6 +506,14 @@ mod tests {
                 .iter()
                 .any(|text| text.contains("hellothere"))
         );
+    }
+
+    #[test]
+    fn words_without_spaces_are_no_compressed_bytes() {
+        let binary =
+            |digits: &str| all(&View::root(digits.as_bytes()), &long(digits.as_bytes())).binary.len();
+        assert_eq!(binary(&"largeuseruseruser512".repeat(4)), 0);
+        assert_eq!(binary(&"k9Qv7".repeat(16)), 1);
     }
 
     #[test]

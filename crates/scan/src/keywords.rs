@@ -123,6 +123,7 @@ impl Keywords {
         *done = at + 2;
     }
 
+    #[inline(always)]
     fn verify(&self, bytes: &[u8], at: usize, found: &mut impl FnMut(usize, Range<usize>)) {
         let gram = match bytes.get(at..).unwrap_or_default() {
             [first, second, third, ..] => [*first, *second, *third, 0],
@@ -130,9 +131,13 @@ impl Keywords {
             _ => return,
         };
         let hash = hash(u32::from_le_bytes(gram));
-        if self.bits[(hash >> 6) as usize] >> (hash & 63) & 1 == 0 {
-            return;
+        if self.bits[(hash >> 6) as usize & (self.bits.len() - 1)] >> (hash & 63) & 1 == 1 {
+            self.compare(bytes, at, hash, found);
         }
+    }
+
+    #[inline(never)]
+    fn compare(&self, bytes: &[u8], at: usize, hash: u32, found: &mut impl FnMut(usize, Range<usize>)) {
         let bucket = (hash >> (BITS - BUCKET_BITS)) as usize;
         let (first, end) = (self.starts[bucket] as usize, self.starts[bucket + 1] as usize);
         for entry in self.entries[first..end].iter().filter(|entry| u32::from(entry.hash) == hash) {

@@ -236,41 +236,51 @@ fn bech32(value: &[u8]) -> bool {
 
 /// Bits of the hash of a word.
 const WORD_BITS: u32 = 13;
+/// Maximum letters of a word.
+const WORD_LETTERS: usize = 8;
 
-/// Words of BIP-39, and a hash table of their numbers.
+/// Hash table of the words of BIP-39.
 struct Words {
-    all: Vec<&'static [u8]>,
-    /// Numbers of words, counted from 1. A word stands at the first free place from its hash.
-    places: Vec<u16>,
+    /// Words with their numbers, each at the first free place from its hash.
+    places: Vec<(u64, usize)>,
 }
 
 impl Words {
     fn new() -> Words {
-        let all: Vec<&[u8]> = WORDS.lines().map(str::as_bytes).collect();
-        let mut places = vec![0; 1 << WORD_BITS];
-        for (number, word) in (1..).zip(&all) {
-            let free = Words::from(word).find(|place| places[*place] == 0);
-            places[free.expect("there are more places than words")] = number;
+        let mut words = Words { places: vec![(0, 0); 1 << WORD_BITS] };
+        for (number, word) in WORDS.lines().enumerate() {
+            let letters = letters(word.as_bytes());
+            let place = words.find(letters);
+            words.places[place] = (letters, number);
         }
-        Words { all, places }
+        words
     }
 
-    /// Returns the places of a word, in the order of a search.
-    fn from(word: &[u8]) -> impl Iterator<Item = usize> {
-        // The first four letters of these words differ.
-        let key = word.iter().take(4).fold(0_u32, |key, letter| key << 8 | u32::from(*letter));
-        let first = (key.wrapping_mul(0x9e37_79b1) >> (32 - WORD_BITS)) as usize;
-        (first..1 << WORD_BITS).chain(0..first)
+    /// Returns the place of a word, or the free one at which it would be.
+    fn find(&self, letters: u64) -> usize {
+        let mut place = (letters.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - WORD_BITS)) as usize;
+        while self.places[place].0 != 0 && self.places[place].0 != letters {
+            place = (place + 1) % self.places.len();
+        }
+        place
     }
+}
+
+/// Returns the letters of a word as a number.
+fn letters(word: &[u8]) -> u64 {
+    word.iter().fold(0, |letters, letter| letters << 8 | u64::from(*letter))
 }
 
 /// Returns the number of a word of BIP-39.
 pub(crate) fn word(word: &[u8]) -> Option<usize> {
-    static SORTED: OnceLock<Words> = OnceLock::new();
-    let words = SORTED.get_or_init(Words::new);
-    let numbers = Words::from(word).map(|place| usize::from(words.places[place]));
-    let mut numbers = numbers.take_while(|number| *number > 0).map(|number| number - 1);
-    numbers.find(|number| words.all[*number] == word)
+    static TABLE: OnceLock<Words> = OnceLock::new();
+    if !(1..=WORD_LETTERS).contains(&word.len()) {
+        return None;
+    }
+    let words = TABLE.get_or_init(Words::new);
+    let letters = letters(word);
+    let (found, number) = words.places[words.find(letters)];
+    (found == letters && letters != 0).then_some(number)
 }
 
 /// Reports whether words separated by other characters hold a phrase of BIP-39 with its checksum. A longer run of words is a

@@ -1,14 +1,12 @@
 //! Search for keywords, without regard to case.
 //!
-//! A table of bits answers for every second place of a text whether three bytes of a keyword can stand there or beside it. Unlike
-//! an automaton, the steps of this search do not depend on each other, and its table fits the fastest cache.
+//! A table of bits answers for every second place of a text whether three bytes of a keyword can stand there. Unlike an automaton,
+//! the steps of this search do not depend on each other, and its table fits the fastest cache.
 
 use std::ops::Range;
 
-/// Bits of the hash of three bytes. It fits a `u16`.
-const BITS: u32 = 16;
-/// Bits of the hash of three bytes at every second place.
-const PLACE_BITS: u32 = 17;
+/// Bits of the hash of three bytes.
+const BITS: u32 = 17;
 /// Bits of the number of a bucket.
 const BUCKET_BITS: u32 = 12;
 /// Bytes of a keyword that are hashed.
@@ -18,15 +16,44 @@ const READ: usize = 8;
 const STEP: usize = 6;
 /// Clears the bits of case of eight bytes.
 const CASE: u64 = 0xdfdf_dfdf_dfdf_dfdf;
-/// Letters from the most to the least frequent one in texts and in source code.
-const FREQUENT: &[u8] = b" etaoinsrldcupmfhg_.,-=\"/()bvy:w>;k0x1jqz";
+/// Thousandths of English letters that are `a`, `b` and so on.
+const LETTERS: [u64; 26] =
+    [82, 15, 28, 43, 127, 22, 20, 61, 70, 2, 8, 40, 24, 67, 75, 19, 1, 60, 63, 91, 28, 10, 24, 2, 20, 1];
+/// The same for a space and for any other byte.
+const SPACE: u64 = 150;
+const OTHER: u64 = 8;
+/// The most frequent three bytes of texts and source code in their order; `_` stands for a space.
+const COMMON: &str = "\
+    _th the _re he_ ion _se sel ing tio ame ate and _le elf ent str let con se_ err _of nam et_ use _co _an _st \
+    of_ _in _a_ ser or_ for pub es_ _no _fo rea one res ter rat est is_ er_ ect tes rro ed_ ror nd_ ile _is if_ \
+    der sta ess _if ead _de ext mod ret tur fil in_ _to not at_ _pa pat ati tri e_s s_t ts_ ver ons cra hat fn_ \
+    on_ _ma ers all _it urn ut_ s_a etu pro _so ort _as _fi st_ def tex ath _li _fn s_o tch val e_c mes ont _na \
+    f_t _pr tha ite _wh ult re_ _us od_ e_t por ng_ out rin ind yte byt ith com ub_ _pu fro ome her ass _po int \
+    lic end _on tat oun e_a ted as_ are ode wit _be rom par own ine e_i to_ eve que ch_ age t_s _mo _er ert _or \
+    non mat ot_ le_ _te box tho e_o nte rn_ ist sio t_i _wi _cl ice lue ner alu mut _ca cti mpl imp ces thi _ar \
+    ime tim erv its it_ rit som _by tor ive t_a ial ace t_o ndb san dbo ize equ art e_f nti eri sse ain std atc \
+    _en _wa new lin jec an_ clo pac";
+/// A frequency above that of all other three bytes.
+const COMMONER: u64 = 1 << 32;
 
 /// Search for many keywords.
 #[derive(Debug)]
 pub(crate) struct Keywords {
-    /// Bits of three bytes at an even place, with the three bytes of a keyword there or at the places beside it.
-    places: Box<[u64; 1 << (PLACE_BITS - 6)]>,
-    bits: Vec<u64>,
+    /// Keywords by three of their bytes at an even place of a text.
+    even: Table,
+    /// Keywords of three bytes or fewer by their start at an odd place.
+    odd: Table,
+    /// Bits of three bytes at an even place at which a keyword of one of the tables can be found.
+    bits: Bits,
+    /// Bits of three bytes with which a short keyword begins.
+    odd_bits: Bits,
+}
+
+type Bits = Box<[u64; 1 << (BITS - 6)]>;
+
+/// Keywords by three of their bytes.
+#[derive(Debug, Default)]
+struct Table {
     /// Numbers of entries in each bucket: from this element to the next one.
     starts: Vec<u32>,
     entries: Vec<Entry>,
@@ -35,112 +62,56 @@ pub(crate) struct Keywords {
 #[derive(Debug, Clone)]
 struct Entry {
     /// Hash of its bytes: most entries of a bucket have another one.
-    hash: u16,
+    hash: usize,
     keyword: Box<[u8]>,
     /// Place of the hashed bytes in the keyword.
     offset: usize,
+    /// The keyword from there, as far as it is read at a time, and the bits that count.
+    rest: u64,
+    mask: u64,
     number: usize,
 }
 
-fn hash(gram: u32) -> u32 {
-    // Without the bits of case, and without the fourth byte.
-    (gram & 0x00df_dfdf).wrapping_mul(0x9e37_79b1) >> (32 - BITS)
+impl Entry {
+    fn new(number: usize, keyword: &[u8], offset: usize, hash: usize) -> Entry {
+        let rest = &keyword[offset..];
+        let mask = u64::MAX.unbounded_shr(64_u32.saturating_sub(8 * rest.len() as u32)) & CASE;
+        Entry { hash, keyword: keyword.into(), offset, rest: eight(rest, 0), mask, number }
+    }
 }
 
-/// Returns the hash of three of eight bytes without their bits of case.
-fn place_hash(eight: u64, first: usize) -> usize {
-    ((eight >> (8 * first) << 40).wrapping_mul(0x009e_3779) >> (64 - PLACE_BITS)) as usize
+/// Returns the hash of three of eight bytes that have no bits of case.
+fn hash(eight: u64, first: usize) -> usize {
+    ((eight >> (8 * first) << 40).wrapping_mul(0x009e_3779) >> (64 - BITS)) as usize
 }
 
-impl Keywords {
-    /// Prepares a search. A keyword has at least two bytes; its number is its place in the list.
-    pub(crate) fn new<'a>(keywords: impl Iterator<Item = &'a str>) -> Keywords {
-        let mut places = Box::new([0_u64; 1 << (PLACE_BITS - 6)]);
-        let mut bits = vec![0_u64; 1 << (BITS - 6)];
-        let mut buckets = vec![Vec::new(); 1 << BUCKET_BITS];
-        for (number, keyword) in keywords.enumerate() {
-            let keyword = keyword.as_bytes();
-            let offset = rarest(keyword);
-            for gram in grams(&keyword[offset..]) {
-                let hash = hash(gram);
-                bits[(hash >> 6) as usize] |= 1 << (hash & 63);
-                let bucket: &mut Vec<Entry> = &mut buckets[(hash >> (BITS - BUCKET_BITS)) as usize];
-                let hash = hash as u16;
-                if bucket.iter().all(|entry| (entry.number, entry.hash) != (number, hash)) {
-                    bucket.push(Entry { hash, keyword: keyword.into(), offset, number });
-                }
-            }
-            for gram in even_grams(keyword, offset) {
-                let hash = place_hash(u64::from(gram) & CASE, 0);
-                places[hash >> 6] |= 1 << (hash & 63);
-            }
-        }
-        let mut starts = vec![0];
-        let mut entries = Vec::new();
-        for bucket in buckets {
-            entries.extend(bucket);
-            starts.push(entries.len() as u32);
-        }
-        Keywords { places, bits, starts, entries }
+/// Returns the next eight bytes without their bits of case. Zeros follow the end of a text.
+fn eight(bytes: &[u8], at: usize) -> u64 {
+    let rest = bytes.get(at..).unwrap_or_default();
+    let eight = rest.first_chunk::<READ>().copied().unwrap_or_else(|| {
+        let mut padded = [0; READ];
+        padded[..rest.len()].copy_from_slice(rest);
+        padded
+    });
+    u64::from_le_bytes(eight) & CASE
+}
+
+impl Table {
+    fn new(mut entries: Vec<Entry>) -> Table {
+        let bucket = |entry: &Entry| entry.hash >> (BITS - BUCKET_BITS);
+        entries.sort_by_key(|entry| entry.hash);
+        let start = |number: usize| entries.partition_point(|entry| bucket(entry) < number) as u32;
+        Table { starts: (0..=1 << BUCKET_BITS).map(start).collect(), entries }
     }
 
-    /// Calls a function with the number and the range of each keyword in a text, in the order of their hashed bytes.
-    pub(crate) fn find(&self, bytes: &[u8], mut found: impl FnMut(usize, Range<usize>)) {
-        // Places before `done` were verified.
-        let (mut at, mut done) = (0, 0);
-        while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<READ>()) {
-            let eight = u64::from_le_bytes(*eight) & CASE;
-            let bit = |first: usize| {
-                let hash = place_hash(eight, first);
-                self.places[hash >> 6] >> (hash & 63) & 1
-            };
-            let (zero, two, four) = (bit(0), bit(2), bit(4));
-            if zero | two | four != 0 {
-                for (first, bit) in [(0, zero), (2, two), (4, four)] {
-                    if bit != 0 {
-                        self.verify_near(bytes, at + first, &mut done, &mut found);
-                    }
-                }
-            }
-            at += STEP;
-        }
-        for place in at.saturating_sub(1).max(done)..bytes.len() {
-            self.verify(bytes, place, &mut found);
-        }
-    }
-
-    /// Verifies a place and those beside it, except the ones before `done`.
-    fn verify_near(
-        &self,
-        bytes: &[u8],
-        at: usize,
-        done: &mut usize,
-        found: &mut impl FnMut(usize, Range<usize>),
-    ) {
-        for place in at.saturating_sub(1).max(*done)..at + 2 {
-            self.verify(bytes, place, found);
-        }
-        *done = at + 2;
-    }
-
-    #[inline(always)]
-    fn verify(&self, bytes: &[u8], at: usize, found: &mut impl FnMut(usize, Range<usize>)) {
-        let gram = match bytes.get(at..).unwrap_or_default() {
-            [first, second, third, ..] => [*first, *second, *third, 0],
-            [first, second] => [*first, *second, 0, 0],
-            _ => return,
-        };
-        let hash = hash(u32::from_le_bytes(gram));
-        if self.bits[(hash >> 6) as usize & (self.bits.len() - 1)] >> (hash & 63) & 1 == 1 {
-            self.compare(bytes, at, hash, found);
-        }
-    }
-
+    /// Calls a function for each keyword whose hashed bytes stand at a place and have this hash.
     #[inline(never)]
-    fn compare(&self, bytes: &[u8], at: usize, hash: u32, found: &mut impl FnMut(usize, Range<usize>)) {
-        let bucket = (hash >> (BITS - BUCKET_BITS)) as usize;
+    fn find(&self, bytes: &[u8], at: usize, hash: usize, found: &mut impl FnMut(usize, Range<usize>)) {
+        let bucket = hash >> (BITS - BUCKET_BITS);
         let (first, end) = (self.starts[bucket] as usize, self.starts[bucket + 1] as usize);
-        for entry in self.entries[first..end].iter().filter(|entry| u32::from(entry.hash) == hash) {
+        let text = eight(bytes, at);
+        let is = |entry: &&Entry| entry.hash == hash && text & entry.mask == entry.rest;
+        for entry in self.entries[first..end].iter().filter(is) {
             let Some(start) = at.checked_sub(entry.offset) else { continue };
             let range = start..start + entry.keyword.len();
             if bytes.get(range.clone()).is_some_and(|text| text.eq_ignore_ascii_case(&entry.keyword)) {
@@ -150,15 +121,77 @@ impl Keywords {
     }
 }
 
-/// Returns the place of the three bytes of a keyword that are rarest in texts.
-fn rarest(keyword: &[u8]) -> usize {
-    let weight = |byte: &u8| {
-        let rank = FREQUENT.iter().position(|frequent| *frequent == byte.to_ascii_lowercase());
-        rank.map_or(0, |rank| (FREQUENT.len() - rank) * (FREQUENT.len() - rank))
+impl Keywords {
+    /// Prepares a search. A keyword has at least two bytes; its number is its place in the list.
+    pub(crate) fn new<'a>(keywords: impl Iterator<Item = &'a str>) -> Keywords {
+        let (mut even, mut odd) = (Vec::new(), Vec::new());
+        let mut bits: Bits = Box::new([0; 1 << (BITS - 6)]);
+        let mut odd_bits: Bits = Box::new([0; 1 << (BITS - 6)]);
+        let set = |bits: &mut Bits, hash: usize| bits[hash >> 6] |= 1 << (hash & 63);
+        for (number, keyword) in keywords.enumerate() {
+            let keyword = keyword.as_bytes();
+            let entry = |offset, hash| Entry::new(number, keyword, offset, hash);
+            // One of these places is even.
+            for offset in [rarest(keyword, 0), rarest(keyword, 1)].into_iter().flatten() {
+                for hash in hashes(&keyword[offset..]) {
+                    set(&mut bits, hash);
+                    even.push(entry(offset, hash));
+                }
+            }
+            if keyword.len() <= GRAM {
+                for hash in hashes(keyword) {
+                    set(&mut odd_bits, hash);
+                    odd.push(entry(0, hash));
+                }
+                // Any byte can stand before it.
+                for before in any_byte() {
+                    set(&mut bits, hash(eight(&[before, keyword[0], keyword[1]], 0), 0));
+                }
+            }
+        }
+        Keywords { even: Table::new(even), odd: Table::new(odd), bits, odd_bits }
+    }
+
+    /// Calls a function with the number and the range of each keyword in a text, in the order of their hashed bytes.
+    pub(crate) fn find(&self, bytes: &[u8], mut found: impl FnMut(usize, Range<usize>)) {
+        for at in (0..bytes.len()).step_by(STEP) {
+            let eight = eight(bytes, at);
+            let hashes = [0, 2, 4].map(|first| hash(eight, first));
+            let bit = |bits: &Bits, hash: usize| bits[hash >> 6] >> (hash & 63) & 1;
+            let bits = hashes.map(|hash| bit(&self.bits, hash));
+            if bits[0] | bits[1] | bits[2] == 0 {
+                continue;
+            }
+            for number in (0..3).filter(|number| bits[*number] == 1) {
+                let first = 2 * number;
+                self.even.find(bytes, at + first, hashes[number], &mut found);
+                let after = hash(eight, first + 1);
+                if bit(&self.odd_bits, after) == 1 {
+                    self.odd.find(bytes, at + first + 1, after, &mut found);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the place of the three bytes of a keyword that are rarest in texts, of places that are even or odd; `None` if it has
+/// no such place.
+fn rarest(keyword: &[u8], parity: usize) -> Option<usize> {
+    let frequency = |byte: &u8| match byte.to_ascii_lowercase() {
+        letter @ b'a'..=b'z' => LETTERS[usize::from(letter - b'a')],
+        b' ' => SPACE,
+        _ => OTHER,
     };
-    let places = 0..keyword.len().saturating_sub(GRAM - 1).max(1);
-    let sum = |place: usize| keyword[place..].iter().take(GRAM).map(weight).sum::<usize>();
-    places.min_by_key(|place| sum(*place)).unwrap_or(0)
+    let of = |gram: &[u8]| {
+        let is = |common: &str| common.replace('_', " ").as_bytes().eq_ignore_ascii_case(gram);
+        match COMMON.split(' ').rev().position(is) {
+            Some(rank) => COMMONER + rank as u64,
+            None => gram.iter().map(frequency).product(),
+        }
+    };
+    let last = keyword.len().saturating_sub(GRAM);
+    let places = (parity..=last).step_by(2);
+    places.min_by_key(|place| of(&keyword[*place..keyword.len().min(place + GRAM)]))
 }
 
 /// Returns all bytes that differ in more than their case.
@@ -166,27 +199,12 @@ fn any_byte() -> impl Iterator<Item = u8> {
     (0..=255).filter(|byte| byte & 0x20 == 0)
 }
 
-/// Returns the three bytes of a keyword that are hashed. Any third byte can follow a keyword of two.
-fn grams(keyword: &[u8]) -> Vec<u32> {
-    let gram = |third: u8| u32::from_le_bytes([keyword[0], keyword[1], third, 0]);
-    match keyword.get(2) {
-        Some(third) => vec![gram(*third)],
-        None => any_byte().map(gram).collect(),
-    }
-}
-
-/// Returns the three bytes at an even place that a keyword leads to: its hashed bytes, if they stand there, otherwise the three
-/// that begin one byte later or earlier. Any byte can precede a short keyword.
-fn even_grams(keyword: &[u8], offset: usize) -> Vec<u32> {
-    let mut all = grams(&keyword[offset..]);
-    match (keyword.get(offset + 1..offset + 1 + GRAM), offset.checked_sub(1)) {
-        (Some(_), _) => all.extend(grams(&keyword[offset + 1..])),
-        (None, Some(before)) => all.extend(grams(&keyword[before..])),
-        (None, None) => {
-            all.extend(any_byte().map(|first| u32::from_le_bytes([first, keyword[0], keyword[1], 0])));
-        }
-    }
-    all
+/// Returns the hashes of the first three bytes of a text. Any third byte can follow two.
+fn hashes(text: &[u8]) -> impl Iterator<Item = usize> {
+    let third = text.get(2).copied();
+    let thirds = any_byte().filter(move |byte| third.is_none() || *byte == 0);
+    let (first, second) = (text[0], text[1]);
+    thirds.map(move |byte| hash(eight(&[first, second, third.unwrap_or(byte)], 0), 0))
 }
 
 #[cfg(test)]

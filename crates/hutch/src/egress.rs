@@ -188,8 +188,9 @@ pub(crate) fn spawn(
     hutch_jail::close_inherited_on_exec()?;
     let (ours, theirs) = hutch_privsep::pair()?;
     let mut command = Command::new("/proc/self/exe");
-    // Of the environment only what the resolver reads: no search domains.
-    command.arg0(NAME).env_clear().env("LOCALDOMAIN", "").current_dir("/");
+    // Of the environment only what the resolver reads: no search domains. The process changes its folder by itself: with a folder
+    // to change to, the standard library copies the address space of this process to start another one.
+    command.arg0(NAME).env_clear().env("LOCALDOMAIN", "");
     let output = if audience == Audience::Log { Stdio::inherit() } else { Stdio::null() };
     command.stdin(theirs).stdout(output);
     let process = Process(command.spawn()?);
@@ -247,6 +248,7 @@ fn serve() -> anyhow::Result<()> {
     let message = message.context("started by hutch alone")?;
     let Start { uid, gid, audience, reads, outside } = message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
+    std::env::set_current_dir("/").context("folder")?;
     rustix::process::setsid().context("session")?;
     // Before they are counted.
     hutch_serve::raise_descriptor_limit();
@@ -268,7 +270,8 @@ fn serve() -> anyhow::Result<()> {
         // The first key of a process takes 25 ms; later ones take almost nothing.
         AuthorityKeys::create(NAME).context("a key")?;
     }
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let served = runtime.block_on(async {
         let channel = Arc::new(Channel::new(input)?);
         let reporter = match audience {
             Audience::User => Printed::default().into_reporter(),
@@ -277,7 +280,10 @@ fn serve() -> anyhow::Result<()> {
         };
         let recorder = (audience == Audience::Log).then(to_output);
         follow_recorded(&channel, way, reporter, recorder).await.context("an order")
-    })
+    });
+    // A command waits for the end of this process, and its threads end with it.
+    runtime.shutdown_background();
+    served
 }
 
 /// Returns a reporter that sends all news. Refusals are dropped when many wait to be sent, and so are decisions, which are

@@ -207,11 +207,15 @@ fn run_view(view: &View<'_>, step: Step, long: &[Range<usize>], decoded: &mut De
         };
         let shifts = if digits.len() <= SHIFTED { shifts(step) } else { 1 };
         for shift in 0..shifts {
+            let digits = &digits[shift.min(digits.len())..];
+            if shift > 0 && step == Step::Base64 && !may_be_text(digits) {
+                continue;
+            }
             result.clear();
-            decode(step, &digits[shift.min(digits.len())..], &mut result);
+            decode(step, digits, &mut result);
             let part = text(&result);
             let known = crate::compression::magic(&result).is_some();
-            let wanted = known || (decoded.binary.len() < BINARIES && is_varied(step, &digits));
+            let wanted = known || (decoded.binary.len() < BINARIES && is_varied(step, digits));
             if shift == 0 && !matches!(part, Text::Whole) && wanted && looks_compressed(&result) {
                 let mut steps = view.steps.clone();
                 steps.push(step);
@@ -302,6 +306,14 @@ fn append(builder: &mut Builder<'_, '_>, range: Range<usize>, result: &[u8], par
 fn looks_compressed(bytes: &[u8]) -> bool {
     let known = crate::compression::magic(bytes).is_some();
     (TEXT..=BINARY).contains(&bytes.len()) && (known || RANDOM.contains(&bytes.len()))
+}
+
+/// Returns false if digits of base64 hold no text of ASCII in a row: it has two groups of digits whose first byte is one.
+fn may_be_text(digits: &[u8]) -> bool {
+    let groups = digits.as_chunks::<4>().0;
+    groups
+        .array_windows()
+        .any(|two: &[[u8; 4]; 2]| two.iter().all(|group| VALUES[usize::from(group[0])] < 32))
 }
 
 /// Returns false for digits of base64 that are words rather than random bytes: one kind of digits is missing.
@@ -432,9 +444,8 @@ fn spaced(view: &View<'_>) -> Option<View<'static>> {
     while at < bytes.len() {
         // Sampled: such a text alternates at every place.
         let separates = |place: usize| {
-            bytes.get(place).is_some_and(|byte| b" .-_,|".contains(byte))
-                && bytes.get(place + 1).is_some_and(|byte| byte.is_ascii_graphic())
-                && bytes.get(place + 2) == bytes.get(place)
+            let Some([first, between, last]) = bytes.get(place..place + 3) else { return false };
+            first == last && b" .-_,|".contains(first) && between.is_ascii_graphic()
         };
         let Some(first) = [at, at - 1].into_iter().find(|place| separates(*place)) else {
             at += RUN;

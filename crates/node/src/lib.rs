@@ -19,6 +19,7 @@ mod environment;
 mod error;
 mod events;
 mod files;
+mod folders;
 mod gate;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
@@ -29,6 +30,7 @@ mod live;
 mod memory;
 mod node;
 pub mod oci;
+mod persistent;
 mod places;
 mod pod;
 mod policies;
@@ -39,7 +41,9 @@ mod shared;
 mod sleep;
 mod stdio;
 mod subpath;
+mod tokens;
 pub mod trust;
+mod usage;
 mod volumes;
 
 pub use config::{

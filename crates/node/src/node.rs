@@ -23,7 +23,7 @@ use crate::policies::NoProxy;
 use crate::runtime::Launcher;
 use crate::shared::Shared;
 use crate::stdio::register as watch_descriptor;
-use crate::{Error, claims, disk, inventory, memory, policies, register};
+use crate::{Error, claims, disk, inventory, memory, policies, register, volumes};
 
 /// How long a node that stops waits for its Pods' tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -94,6 +94,7 @@ impl Node {
         tokio::spawn(claims::provision(shared.clone()));
         tokio::spawn(claims::take_away(shared.clone()));
         tokio::spawn(disk::watch(shared.clone()));
+        tokio::spawn(volumes::refresh(shared.clone()));
         tokio::spawn(mind_warden(shared.clone()));
         let inventory = tokio::spawn(inventory::run(shared.clone()));
         Ok(Node { shared, inventory: Arc::new(tokio::sync::Mutex::new(Some(inventory))) })

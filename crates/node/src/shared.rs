@@ -1,6 +1,6 @@
 //! State that the parts of a node share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::events::Events;
 use crate::live::Live;
 use crate::memory;
+use crate::persistent::ClaimInUse;
 use crate::places::Places;
 use crate::runtime::Launcher;
 use crate::trust;
@@ -135,17 +136,38 @@ impl Shared {
         self.disk_pressure.swap(pressure, Ordering::Relaxed)
     }
 
+    /// Records claims that a Pod uses. The error is that another one has one of them for itself, or that this one wants to.
+    pub(crate) fn use_claims(&self, live: &Live, claims: Vec<ClaimInUse>) -> Result<(), String> {
+        // Held meanwhile, so that two Pods never have the same claim each for itself.
+        let pods = lock(&self.live);
+        let others = pods.values().filter(|other| other.id.uid != live.id.uid && !other.has_ended());
+        for other in others {
+            for used in other.claims() {
+                let same = claims.iter().find(|claim| claim.uid == used.uid);
+                if same.is_some_and(|claim| claim.exclusive || used.exclusive) {
+                    return Err(format!(
+                        "persistentvolumeclaim {:?}: pod {:?} uses it, and its access mode ReadWriteOncePod allows one pod at a time",
+                        used.name, other.id.name
+                    ));
+                }
+            }
+        }
+        live.set_volumes(claims, BTreeMap::new());
+        Ok(())
+    }
+
     /// Uids of the claims that Pods here use.
     pub(crate) fn volumes_in_use(&self) -> Vec<String> {
-        self.all().iter().flat_map(|live| live.claims()).collect()
+        let claims = self.all().into_iter().flat_map(|live| live.claims());
+        claims.map(|claim| claim.uid).collect()
     }
 
     /// Removes everything that a Pod has on this machine but its persistent volumes.
     pub(crate) async fn remove_folders(&self, uid: &PathSegment) {
         let pod = self.places.pod(uid);
         let removed = tokio::task::spawn_blocking(move || {
-            let mounts = [pod.written_memory(), pod.given_memory()];
-            if let Err(error) = memory::remove(&pod.memory, &[&mounts[0], &mounts[1]]) {
+            let (given, written) = (pod.given_memory(), pod.all_written_memory());
+            if let Err(error) = memory::remove(&pod.memory, &given, &written) {
                 tracing::warn!(folder = %pod.memory.display(), %error, "failed to remove volumes in memory");
             }
             if let Err(error) = remove_tree(&pod.disk) {

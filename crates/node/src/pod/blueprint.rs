@@ -138,11 +138,13 @@ fn volume_mount(
         (None, Some(expression)) => environment::expand(expression, value),
         (None, None) => String::new(),
     };
+    let changes = spec.volumes.iter().flatten().any(|volume| volume.name == mount.name && changes(volume));
     let source = if sub.is_empty() {
         path.clone()
     } else {
-        let part = subpath::open(path, &sub)
-            .map_err(|e| format!("failed to prepare subPath for volumeMount {:?}: {e}", mount.name))?;
+        let part = if changes { subpath::open(path, &sub) } else { subpath::open_given(path, &sub) };
+        let part =
+            part.map_err(|e| format!("failed to prepare subPath for volumeMount {:?}: {e}", mount.name))?;
         held.push(part.clone());
         part.path()
     };
@@ -151,7 +153,7 @@ fn volume_mount(
         target: target.clone(),
         volume: path.clone(),
         part: Path::new(&sub).components().filter(|part| matches!(part, Component::Normal(_))).collect(),
-        changes: spec.volumes.iter().flatten().any(|volume| volume.name == mount.name && changes(volume)),
+        changes,
     };
     Ok(Some((bind(&source, &target, read_only), part)))
 }

@@ -24,7 +24,7 @@ impl Usage {
     /// Usage of a folder that is too deep to be measured: more than that of any other.
     const TOO_DEEP: Usage = Usage { bytes: u64::MAX, inodes: u64::MAX };
 
-    pub(super) fn add(&mut self, stat: &Stat) {
+    pub(crate) fn add(&mut self, stat: &Stat) {
         // Each name of a file adds a part of it.
         let links = u64::from(stat.st_nlink.max(1) as u32);
         let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;

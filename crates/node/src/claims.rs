@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use hutch_api::{Read, Unreadable};
-use hutch_image::remove_tree;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::json;
 
+use crate::folders::remove_limited;
 use crate::persistent::{STORAGE_CLASS, folder, volume_name};
 use crate::shared::Shared;
 
@@ -172,7 +172,7 @@ fn sweep(folders: &[PathBuf], live: &HashSet<String>) {
         if uid.is_some_and(|uid| live.contains(&*uid)) {
             continue;
         }
-        if let Err(error) = remove_tree(folder) {
+        if let Err(error) = remove_limited(folder) {
             tracing::warn!(folder = %folder.display(), %error, "failed to remove the volume of a deleted claim");
         }
         // Fails when the namespace has other volumes, as it should.

@@ -21,6 +21,7 @@ mod events;
 mod files;
 mod folders;
 mod gate;
+mod host_paths;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod inventory;
@@ -48,9 +49,13 @@ mod volumes;
 
 pub use config::{
     Bundle, Config, ContainerChange, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews,
-    EmbeddedService, Handler, Holder, ImagePuller, Journal, Offer, PeerRequest, PullSecret, ServiceKind,
+    EmbeddedService, Handler, Holder, HostPath, ImagePuller, Journal, Offer, PeerRequest, PullSecret,
+    ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;
+pub use folders::make_volume;
 pub use hutch_attach::{PeerRefusal, ServiceFacts};
 pub use node::Node;
+pub use persistent::capacity;
+pub use usage::{Usage, measure};

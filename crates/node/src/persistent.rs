@@ -95,7 +95,7 @@ pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> String {
 }
 
 /// Returns the capacity of a claim in bytes.
-pub(crate) fn capacity(claim: &PersistentVolumeClaim) -> Option<u64> {
+pub fn capacity(claim: &PersistentVolumeClaim) -> Option<u64> {
     let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
     requests.get("storage").and_then(quantity::units).filter(|bytes| *bytes > 0)
 }

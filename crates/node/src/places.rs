@@ -117,6 +117,11 @@ impl PodPlaces {
         FILES.below(&self.disk)
     }
 
+    /// Folders in which a folder may have a limit.
+    pub(crate) fn limited(&self) -> [PathBuf; 2] {
+        [ROOTS.below(&self.disk), VOLUMES.below(&self.disk)]
+    }
+
     /// A volume on disk that containers write.
     pub(crate) fn written_volume(&self, volume: &PathSegment) -> PathBuf {
         volume.below(&VOLUMES.below(&self.disk))

@@ -15,6 +15,8 @@ use crate::addresses::Addresses;
 use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::events::Events;
+use crate::folders::lift_limits;
+use crate::host_paths::HostPaths;
 use crate::live::Live;
 use crate::memory;
 use crate::persistent::ClaimInUse;
@@ -46,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) shutdown: Shutdown,
     /// Folders on this machine.
     pub(crate) places: Places,
+    /// Folders of this machine that Pods may mount.
+    pub(crate) host_paths: Arc<HostPaths>,
     /// Woken when a Pod with claims is gone, whose folders may be free now.
     pub(crate) released: Notify,
     /// Launches jails.
@@ -169,6 +173,9 @@ impl Shared {
             let (given, written) = (pod.given_memory(), pod.all_written_memory());
             if let Err(error) = memory::remove(&pod.memory, &given, &written) {
                 tracing::warn!(folder = %pod.memory.display(), %error, "failed to remove volumes in memory");
+            }
+            for limited in pod.limited() {
+                lift_limits(&limited);
             }
             if let Err(error) = remove_tree(&pod.disk) {
                 tracing::warn!(folder = %pod.disk.display(), %error, "failed to remove the folder of a pod");

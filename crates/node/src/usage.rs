@@ -13,11 +13,11 @@ const BLOCK_BYTES: u64 = 512;
 
 /// Part of a file system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// Allocated bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Files, folders and links.
-    pub(crate) inodes: u64,
+    pub inodes: u64,
 }
 
 impl Usage {
@@ -45,7 +45,7 @@ impl Usage {
 
 /// Measures what lies below a folder, without following links or crossing mount points. What cannot be read counts as
 /// nothing. Blocks.
-pub(crate) fn measure(folder: &Path) -> Usage {
+pub fn measure(folder: &Path) -> Usage {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::openat(CWD, folder, flags, Mode::empty()).and_then(Dir::new);
     let Ok(top) = top else { return Usage::default() };

@@ -10,6 +10,7 @@ mod refresh;
 use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hutch_api::quantity;
 use hutch_image::PathSegment;
@@ -22,6 +23,7 @@ use serde::de::DeserializeOwned;
 use crate::config::{DEFAULT_MEMORY_BYTES, DefaultLimits};
 use crate::environment::Facts;
 use crate::folders::{make_folder, open_folder};
+use crate::host_paths::{HostPaths, OnHost};
 use crate::persistent::{self, ClaimInUse};
 use crate::places::PodPlaces;
 use crate::tokens::Tokens;
@@ -39,6 +41,8 @@ const MAX_IN_MEMORY: usize = 64;
 pub(crate) enum Prepared {
     /// This folder, writable or not.
     Folder { path: PathBuf, read_only: bool },
+    /// This path of the machine.
+    OnHost(OnHost),
     /// Only tokens for the API server, which a sandbox does not get: nothing is mounted.
     Nothing,
 }
@@ -64,6 +68,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) group: Option<u32>,
     /// Tokens of the Pod.
     pub(crate) tokens: &'a Tokens,
+    /// Folders of this machine that the Pod may mount.
+    pub(crate) host_paths: &'a Arc<HostPaths>,
 }
 
 /// Makes a volume. The error is for the author of the Pod.
@@ -96,6 +102,9 @@ pub(crate) async fn prepare(
             }
             writable(path, read_only, persistent::capacity(&claim), group)
         })
+    } else if let Some(source) = volume.host_path.clone() {
+        let paths = surroundings.host_paths.clone();
+        Box::new(move || paths.find(&source).map(Prepared::OnHost).map_err(io::Error::other))
     } else {
         let nothing = Made { prepared: Prepared::Nothing, claim: None, digest: None };
         let Some(given) = sources.given(volume).await? else { return Ok(nothing) };

@@ -240,6 +240,7 @@ async fn prepare_volumes(
         memory_bytes,
         group,
         tokens: &live.tokens,
+        host_paths: &node.host_paths,
     };
     let facts = volumes::facts(node, pod, pod_ip);
     let (mut prepared, mut claims, mut given) = (BTreeMap::new(), Vec::new(), BTreeMap::new());

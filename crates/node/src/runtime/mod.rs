@@ -36,13 +36,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use hutch_image::remove_tree;
 use hutch_jail::{IdRange, NetworkPlan, Process, ProcessExit, Stdio, Usage};
 use rustix::process::Signal;
 
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
-use crate::folders::make_root;
+use crate::folders::{make_root, remove_limited};
 use crate::stdio::Terminal;
 pub(crate) use jail::{NotStarted, Spawned};
 pub(crate) use launcher::Launcher;
@@ -191,7 +190,7 @@ pub(crate) fn of(handler: Handler, launcher: &Arc<Launcher>) -> Box<dyn Runtime>
 /// Makes the folder of a container's root, without what an earlier one wrote, or with it. Blocks.
 fn prepare_folder(folder: &Path, keep: bool, disk_bytes: Option<u64>) -> std::io::Result<()> {
     if !keep {
-        remove_tree(folder)?;
+        remove_limited(folder)?;
     }
     make_root(folder, disk_bytes)
 }

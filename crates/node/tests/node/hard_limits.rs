@@ -92,7 +92,9 @@ async fn writes_beyond_a_limit_fail_on_btrfs_with_quotas() {
     // Nothing of the Pod is left, subvolumes included.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while std::fs::read_dir(data.join("pods")).unwrap().next().is_some() {
-        assert!(std::time::Instant::now() < until, "the folder of the Pod is still there");
+        let left = || Command::new("find").arg(data.join("pods")).arg("-ls").output().unwrap().stdout;
+        let late = std::time::Instant::now() > until;
+        assert!(!late, "the folder of the Pod is still there: {}", String::from_utf8_lossy(&left()));
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     if hutch_testkit::Need::Runsc.missing().is_none() {

@@ -257,3 +257,59 @@ async fn access_modes_decide_which_pods_share_a_claim() {
 fn pod_of(name: &str, spec: Value) -> Pod {
     serde_json::from_value(pod(name, "sleep 1000", spec)).expect("a Pod")
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_of_the_machine_are_mounted_beneath_allowed_folders_only() {
+    hutch_testkit::require!(root);
+    let (dir, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = |name: &str| host.path().join(name);
+    for name in ["read/set", "write", "secret"] {
+        std::fs::create_dir_all(path(name)).unwrap();
+    }
+    std::fs::write(path("read/set/file"), "data\n").unwrap();
+    std::os::unix::fs::symlink(path("secret"), path("write/out")).unwrap();
+    let machine = Machine::start_with(dir.path(), |config| {
+        let allowed = |name: &str, writable| hutch_node::HostPath { folder: path(name), writable };
+        config.host_paths = vec![allowed("read", false), allowed("write", true)];
+    })
+    .await;
+    let volume =
+        |name: &str, kind: &str| json!({"name": "v", "hostPath": {"path": path(name), "type": kind}});
+    let spec = |class: &str, volumes: Value, mounts: Value| json!({"runtimeClassName": class, "volumes": volumes, "main": {"volumeMounts": mounts}});
+    let mut classes = vec!["hutch"];
+    classes.extend(hutch_testkit::Need::Runsc.missing().is_none().then_some("gvisor"));
+    for class in classes {
+        let mut written = volume("write", "Directory");
+        written["name"] = "w".into();
+        let mounts = json!([{"name": "v", "mountPath": "/read"}, {"name": "w", "mountPath": "/write"},
+            {"name": "v", "mountPath": "/sub", "subPath": "set"}]);
+        let name = format!("allowed-{class}");
+        machine.run(&name, "sleep 1000", spec(class, json!([volume("read", ""), written]), mounts)).await;
+        let pod = machine.ready(&name).await;
+        let script = "cat /read/set/file /sub/file; echo x 2>/dev/null > /read/set/file || echo read-only; \
+            ls /write/out/ 2>/dev/null || echo no link; echo written > /write/file; cat /write/file";
+        prints(&machine, &pod, script, "data\ndata\nread-only\nno link\nwritten\n").await;
+        assert_eq!(std::fs::read_to_string(path("write/file")).unwrap(), "written\n");
+        std::fs::remove_file(path("write/file")).unwrap();
+        // A sandbox puts a link in place of a folder that a further Pod mounts.
+        machine.exec(&pod, &["ln", "-s", path("secret").to_str().unwrap(), "/write/planted"]).await;
+        for (number, (path, kind, part)) in [
+            ("secret", "", "is not beneath a folder"),
+            ("write/planted", "Directory", "leads over a link"),
+            ("write/out", "", "leads over a link"),
+            ("read/new", "DirectoryOrCreate", "type check failed"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = format!("refused-{class}-{number}");
+            let spec = spec(class, json!([volume(path, kind)]), json!([{"name": "v", "mountPath": "/v"}]));
+            machine.pods().create(&Default::default(), &pod_of(&name, spec)).await.unwrap();
+            let refused = machine.event(&name, part).await;
+            assert!(refused.starts_with("FailedMount"), "{refused}");
+            machine.delete(&name).await;
+        }
+        std::fs::remove_file(path("write/planted")).unwrap();
+    }
+    machine.stop().await;
+}

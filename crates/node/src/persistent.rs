@@ -112,7 +112,15 @@ pub(crate) fn message(used: u64, capacity: u64) -> String {
 }
 
 /// Returns why a Pod that writes the volume of a claim is not started. Only a claim with the condition is measured. Blocks.
-pub(crate) fn refuse_writer(claim: &PersistentVolumeClaim, folder: &Path) -> Result<(), String> {
+pub(crate) fn refuse_writer(
+    claim: &PersistentVolumeClaim,
+    folder: &Path,
+    ran_before: bool,
+) -> Result<(), String> {
+    // It has the volume since before, and continues with it after a restart of the node.
+    if ran_before {
+        return Ok(());
+    }
     let Some(capacity) = capacity(claim).filter(|_| is_over(claim)) else { return Ok(()) };
     let used = measure(folder).bytes;
     if used <= capacity {
@@ -190,9 +198,14 @@ mod tests {
             claim.status = serde_json::from_value(status).unwrap();
             claim
         };
-        assert_eq!(refuse_writer(&claim("512Ki", false), dir.path()), Ok(()), "it was not measured yet");
-        let refused = refuse_writer(&claim("512Ki", true), dir.path()).unwrap_err();
+        assert_eq!(
+            refuse_writer(&claim("512Ki", false), dir.path(), false),
+            Ok(()),
+            "it was not measured yet"
+        );
+        let refused = refuse_writer(&claim("512Ki", true), dir.path(), false).unwrap_err();
         assert!(refused.contains("VolumeOverCapacity") && refused.contains("524288"), "{refused}");
-        assert_eq!(refuse_writer(&claim("2Mi", true), dir.path()), Ok(()));
+        assert_eq!(refuse_writer(&claim("512Ki", true), dir.path(), true), Ok(()), "it ran before");
+        assert_eq!(refuse_writer(&claim("2Mi", true), dir.path(), false), Ok(()));
     }
 }

@@ -95,10 +95,11 @@ pub(crate) async fn prepare(
         let claim: PersistentVolumeClaim = look_up(client, namespace, &source.claim_name, false).await?;
         let path = persistent::folder(surroundings.persistent, &claim)?;
         let read_only = persistent::is_read_only(&claim, source.read_only == Some(true));
+        let ran_before = facts.pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
         used = ClaimInUse::of(&claim, !read_only);
         Box::new(move || {
             if !read_only {
-                persistent::refuse_writer(&claim, &path).map_err(io::Error::other)?;
+                persistent::refuse_writer(&claim, &path, ran_before).map_err(io::Error::other)?;
             }
             writable(path, read_only, persistent::capacity(&claim), group)
         })

@@ -159,20 +159,28 @@ async fn files_of_volumes_follow_their_objects_at_once_and_sub_paths_do_not() {
     let labels = json!({"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]});
     let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
     let sub = json!({"name": "map", "mountPath": "/sub", "subPath": "a"});
-    let spec = json!({
-        "main": {"volumeMounts": [mount("map", "/map"), mount("secret", "/secret"), mount("facts", "/facts"), mount("all", "/all"), sub]},
-        "volumes": [
-            {"name": "map", "configMap": {"name": "settings"}},
-            {"name": "secret", "secret": {"secretName": "keys"}},
-            {"name": "facts", "downwardAPI": labels},
-            {"name": "all", "projected": {"sources": [
-                {"configMap": {"name": "settings"}}, {"secret": {"name": "keys"}}, {"downwardAPI": labels}]}},
-        ],
-    });
+    let spec = |class: &str| {
+        json!({
+            "runtimeClassName": class,
+            "main": {"volumeMounts": [mount("map", "/map"), mount("secret", "/secret"), mount("facts", "/facts"), mount("all", "/all"), sub]},
+            "volumes": [
+                {"name": "map", "configMap": {"name": "settings"}},
+                {"name": "secret", "secret": {"secretName": "keys"}},
+                {"name": "facts", "downwardAPI": labels},
+                {"name": "all", "projected": {"sources": [
+                    {"configMap": {"name": "settings"}}, {"secret": {"name": "keys"}}, {"downwardAPI": labels}]}},
+            ],
+        })
+    };
     // Both files are always of one version: the open folder behind `..data` has them.
     let script = "while true; do cd -P /map/..data && x=$(cat a) && y=$(cat b) && [ \"$x\" != \"$y\" ] && echo torn; done 2>/dev/null";
-    machine.run("refreshed", script, spec).await;
+    machine.run("refreshed", script, spec("hutch")).await;
     let pod = machine.ready("refreshed").await;
+    let mut others = Vec::new();
+    if hutch_testkit::Need::Runsc.missing().is_none() {
+        machine.run("in-gvisor", "sleep 1000", spec("gvisor")).await;
+        others.push(machine.ready("in-gvisor").await);
+    }
     let all = "cd /; cat map/a map/b secret/key sub all/a all/key; cat facts/labels all/labels; ls map | tr '\n' ' '";
     prints(&machine, &pod, all, "111111a b old ").await;
     let patch = Patch::Merge(json!({"data": {"a": "2", "b": "2", "old": null, "new": "2"}}));
@@ -187,6 +195,15 @@ async fn files_of_volumes_follow_their_objects_at_once_and_sub_paths_do_not() {
     machine.pods().patch("refreshed", &PatchParams::default(), &label).await.unwrap();
     prints(&machine, &pod, all, "222122color=\"blue\"color=\"blue\"a b new ").await;
     assert_eq!(machine.log(&pod, hutch_kubelet::LogRequest::default()).await, "");
+    for other in &others {
+        prints(
+            &machine,
+            other,
+            "cd /; cat map/a sub all/a secret/key; ls map | tr '\\n' ' '",
+            "2122a b new ",
+        )
+        .await;
+    }
     // An object that is gone leaves the files as they are.
     maps.delete("settings", &Default::default()).await.unwrap();
     machine.event("refreshed", "configmap \"settings\" not found").await;

@@ -18,6 +18,8 @@ pub struct Packing {
     pub depth: usize,
     /// Mode bits that are packed.
     pub modes: u32,
+    /// `true` if owners are packed, as numbers.
+    pub owners: bool,
 }
 
 /// Entry that is not packed as it is.
@@ -29,7 +31,7 @@ pub enum Notice {
     Shorter,
 }
 
-/// Packs the entries of a folder under `prefix`: files, folders, and links as links. Owners are not packed. Each entry of
+/// Packs the entries of a folder under `prefix`: files, folders, and links as links. Each entry of
 /// which [`Notice`] speaks is passed to `notice`, with its path in the archive; an error of it ends the archive.
 ///
 /// # Errors
@@ -154,6 +156,10 @@ fn header(stat: &Stat, packing: Packing, kind: EntryType) -> Header {
     header.set_mode(stat.st_mode & packing.modes);
     header.set_mtime(u64::try_from(stat.st_mtime as i64).unwrap_or(0));
     header.set_size(0);
+    if packing.owners {
+        header.set_uid(stat.st_uid.into());
+        header.set_gid(stat.st_gid.into());
+    }
     header
 }
 
@@ -218,7 +224,7 @@ mod tests {
         }
         symlink("../any", base.join("deep/link")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, base.join("pipe"), Mode::from_raw_mode(0o600)).unwrap();
-        let (entries, notices) = packed(base, Packing { depth: 3, modes: 0o777 }).unwrap();
+        let (entries, notices) = packed(base, Packing { depth: 3, modes: 0o777, owners: false }).unwrap();
         let expected = [
             "top/ 755 ",
             "top/deep/ 755 ",
@@ -228,9 +234,9 @@ mod tests {
         ];
         assert_eq!(entries, expected);
         assert_eq!(notices, [(PathBuf::from("top/pipe"), Notice::Special)]);
-        let (entries, _) = packed(base, Packing { depth: 3, modes: 0o7777 }).unwrap();
+        let (entries, _) = packed(base, Packing { depth: 3, modes: 0o7777, owners: false }).unwrap();
         assert!(entries.iter().any(|entry| entry == "top/deep/run 4750 text"), "{entries:?}");
-        let error = packed(base, Packing { depth: 2, modes: 0o777 }).unwrap_err().to_string();
+        let error = packed(base, Packing { depth: 2, modes: 0o777, owners: false }).unwrap_err().to_string();
         assert_eq!(error, "top/deep/empty is more than 2 folders deep");
     }
 
@@ -251,7 +257,7 @@ mod tests {
     fn devices_are_left_out() {
         let mut to = Builder::new(Vec::new());
         let mut notices = Vec::new();
-        let packing = Packing { depth: 1, modes: 0o777 };
+        let packing = Packing { depth: 1, modes: 0o777, owners: false };
         append_file(File::open("/dev/null").unwrap(), Path::new("null"), packing, &mut to, |path, notice| {
             notices.push((path.to_owned(), notice));
             Ok(())

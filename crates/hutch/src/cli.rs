@@ -7,6 +7,7 @@ mod image;
 mod policy;
 mod sandboxd;
 mod up;
+mod volume;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -37,6 +38,9 @@ pub(crate) use doors::{EgressArguments, McpGuardArguments, ProbeArguments};
 pub(crate) use image::{ImageArguments, ImageCommand, ImagePullArguments};
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
 pub(crate) use up::{AuditMode, UpArguments};
+pub(crate) use volume::{
+    DataDir, VolumeArguments, VolumeCommand, VolumeCopyArguments, VolumeDuArguments, VolumeListArguments,
+};
 
 /// Run untrusted code in isolated, stateful, named sandboxes.
 #[derive(Parser)]
@@ -77,6 +81,8 @@ pub(crate) enum Command {
     User(UserArguments),
     /// Pull images from registries.
     Image(ImageArguments),
+    /// List, measure, export and import persistent volumes of this machine.
+    Volume(VolumeArguments),
     /// Install sandboxd into a folder for a container.
     Sandboxd(SandboxdArguments),
     /// Run a command in a Sandbox.

@@ -49,6 +49,7 @@ mod up;
 mod upstream_proxy;
 mod user;
 mod vault;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
         Ok(cli::Command::User(arguments)) => user::main(&arguments),
         Ok(cli::Command::Image(arguments)) => image::main(&arguments),
+        Ok(cli::Command::Volume(arguments)) => volume::main(&arguments),
         Ok(cli::Command::Sandboxd(arguments)) => sandboxd::main(&arguments),
         Ok(cli::Command::Exec(arguments)) => client::exec(arguments),
         Ok(cli::Command::Shell(arguments)) => client::shell(arguments),

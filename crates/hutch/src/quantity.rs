@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hutch_api::quantity::Quantity;
 use hutch_api::{go_duration, syntax};
+use hutch_node::HostPath;
 
 /// Bytes: a number with `k`, `M`, `G`, `T` (powers of 1000) or `Ki`, `Mi`, `Gi`, `Ti` (powers of 1024) behind it, an
 /// optional `B` after that, or none.
@@ -155,6 +156,18 @@ pub(crate) fn runtime_class(text: &str) -> Result<(String, String), String> {
     pair(text, "NAME=HANDLER, such as gvisor=gvisor")
 }
 
+/// Parses `DIR[:rw]`.
+pub(crate) fn host_path(text: &str) -> Result<HostPath, String> {
+    let (folder, writable) = match text.strip_suffix(":rw") {
+        Some(folder) => (folder, true),
+        None => (text.strip_suffix(":ro").unwrap_or(text), false),
+    };
+    match folder.starts_with('/') {
+        true => Ok(HostPath { folder: folder.into(), writable }),
+        false => Err(format!("`{text}` is not DIR[:rw], such as /srv/data:rw; DIR is an absolute path")),
+    }
+}
+
 fn pair(text: &str, form: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         None => Err(format!("`{text}` has no `=`; write it like {form}")),
@@ -184,6 +197,20 @@ pub(crate) fn cidr(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_the_machine_are_read_only_unless_they_say_so() {
+        let allowed =
+            |text: &str| host_path(text).map(|path| (path.folder.display().to_string(), path.writable));
+        for (text, folder, writable) in
+            [("/a", "/a", false), ("/a:ro", "/a", false), ("/a:rw", "/a", true), ("/a:b", "/a:b", false)]
+        {
+            assert_eq!(allowed(text), Ok((folder.to_owned(), writable)), "{text}");
+        }
+        for wrong in ["", "a", ":rw", "a:rw"] {
+            assert!(allowed(wrong).unwrap_err().contains("absolute path"), "{wrong}");
+        }
+    }
 
     #[test]
     fn sizes() {

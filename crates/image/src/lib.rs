@@ -41,4 +41,4 @@ pub use removal::remove_tree;
 pub use resolved::{HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 pub use segment::PathSegment;
 pub use store::Store;
-pub use unpack::MAX_LAYER_BYTES;
+pub use unpack::{MAX_LAYER_BYTES, import};

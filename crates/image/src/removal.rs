@@ -14,12 +14,15 @@ use rustix::io::Errno;
 
 /// Maximum entries removed by one call. It bounds a removal that races a process which keeps adding entries.
 const MAX_ENTRIES: u64 = 1 << 30;
+/// Maximum subvolumes of btrfs within each other. A folder cannot be moved from one to another, so each is emptied by itself.
+const MAX_SUBVOLUMES: u8 = 8;
 /// Stem of the names that moved folders get at the top.
 const MOVED: &str = "hutch-moved-";
 
 /// Removes the file or folder at `path` with everything below it; nothing there is no error.
 ///
-/// The parent of `path` is trusted, what lies at and below `path` is not. Uses a constant stack and three descriptors.
+/// The parent of `path` is trusted, what lies at and below `path` is not. Uses a bounded stack and three descriptors, and two
+/// more for each of the subvolumes within each other.
 ///
 /// # Errors
 /// When something stays behind: a mount point, an immutable file, an I/O error. Everything else is removed even so; the
@@ -52,7 +55,7 @@ fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
         Err(errno) => return Err(errno),
     }
     match open(parent, name).and_then(Dir::new) {
-        Ok(top) => Removal { moved: 0, left: MAX_ENTRIES, error: None }.empty(top)?,
+        Ok(top) => Removal { moved: 0, left: MAX_ENTRIES, subvolumes: 0, error: None }.empty(top)?,
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(errno),
     }
@@ -92,13 +95,15 @@ struct Removal {
     moved: u64,
     /// Entries that may still be removed or moved.
     left: u64,
+    /// Subvolumes around the folder that is emptied.
+    subvolumes: u8,
     /// The first failure of the current pass.
     error: Option<Errno>,
 }
 
 impl Removal {
     /// Empties a folder, in passes: each removes what is there, and what an earlier pass moved there.
-    fn empty(mut self, mut top: Dir) -> Result<(), Errno> {
+    fn empty(&mut self, mut top: Dir) -> Result<(), Errno> {
         loop {
             let before = self.left;
             self.error = None;
@@ -133,7 +138,12 @@ impl Removal {
     }
 
     fn flatten(&mut self, top: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-        let mut entries = Dir::new(open(top, name)?)?;
+        let folder = open(top, name)?;
+        let is_subvolume = rustix::fs::fstat(&folder)?.st_dev != rustix::fs::fstat(top)?.st_dev;
+        let mut entries = Dir::new(folder)?;
+        if is_subvolume {
+            return self.empty_subvolume(entries);
+        }
         while let Some(inner) = next(&mut entries)? {
             let folder = entries.fd()?;
             if self.left > 0 && matches!(self.remove(folder, &inner), Outcome::Filled) {
@@ -141,6 +151,17 @@ impl Removal {
             }
         }
         Ok(())
+    }
+
+    fn empty_subvolume(&mut self, top: Dir) -> Result<(), Errno> {
+        if self.subvolumes == MAX_SUBVOLUMES {
+            return Err(Errno::XDEV);
+        }
+        let subvolumes = self.subvolumes + 1;
+        let mut inner = Removal { moved: 0, left: self.left, subvolumes, error: None };
+        let emptied = inner.empty(top);
+        self.left = inner.left;
+        emptied
     }
 
     /// Removes a file, a link or an empty folder.

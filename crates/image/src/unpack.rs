@@ -107,13 +107,7 @@ pub(crate) fn unpack(
         }
     };
     let archive = Hashing { inner: plain, hash: archive_hash.clone(), left: MAX_LAYER_BYTES };
-    let mut layer = Layer {
-        root,
-        owners,
-        folders: BTreeMap::new(),
-        path_bytes: MAX_PATH_BYTES,
-        reserve: Reserve::default(),
-    };
+    let mut layer = Layer::new(root, owners, true);
     let mut rest =
         hutch_archive::read(archive, LIMITS, |entry| layer.add(entry)).map_err(|fault| fault.at(target))?;
     layer.finish()?;
@@ -121,6 +115,19 @@ pub(crate) fn unpack(
     io::copy(&mut rest, &mut io::sink()).map_err(Error::file("read", target))?;
     let hex = |hash: Rc<RefCell<Sha256>>| hex(&hash.borrow().clone().finalize());
     Ok(Digests { blob: hex(blob_hash), archive: hex(archive_hash) })
+}
+
+/// Writes the entries of an archive below a folder that code in sandboxes may change meanwhile: names lead to no place outside.
+/// Files of the same names are replaced. Owners are set, which only root can; set-user-ID bits are left out.
+///
+/// # Errors
+/// When the archive is malformed, has more than `content_bytes` of files, or cannot be written. What was written stays.
+pub fn import(archive: impl Read, target: &Path, content_bytes: u64) -> Result<(), Error> {
+    let root = Folder::open(target).map_err(Error::file("open", target))?;
+    let mut layer = Layer::new(root, Owners::of_this_process(), false);
+    let limits = Limits { content_bytes, ..LIMITS };
+    hutch_archive::read(archive, limits, |entry| layer.add(entry)).map_err(|fault| fault.at(target))?;
+    layer.finish()
 }
 
 /// Copies a blob, and returns the digest of what was copied.
@@ -173,6 +180,8 @@ struct Layer<'a> {
     /// Bytes of paths that may still follow.
     path_bytes: u64,
     reserve: Reserve,
+    /// `true` if some names are whiteouts.
+    whiteouts: bool,
 }
 
 /// Reason why a layer was not unpacked.
@@ -215,7 +224,18 @@ impl Fault {
     }
 }
 
-impl Layer<'_> {
+impl<'a> Layer<'a> {
+    fn new(root: Folder, owners: Owners<'a>, whiteouts: bool) -> Layer<'a> {
+        Layer {
+            root,
+            owners,
+            folders: BTreeMap::new(),
+            path_bytes: MAX_PATH_BYTES,
+            reserve: Reserve::default(),
+            whiteouts,
+        }
+    }
+
     fn add<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<(), Fault> {
         let shown = entry.shown().to_owned();
         let path = entry.path().to_owned();
@@ -241,7 +261,7 @@ impl Layer<'_> {
             errno => file_error(errno.into()),
         };
         let parent = self.root.make_folders(path.parent().unwrap_or(Path::new(""))).map_err(made)?;
-        if let Some(hidden) = name.as_os_str().as_bytes().strip_prefix(b".wh.") {
+        if let Some(hidden) = name.as_os_str().as_bytes().strip_prefix(b".wh.").filter(|_| self.whiteouts) {
             white_out(&parent, hidden).map_err(made)?.map_err(hostile)?;
             return Ok(());
         }

@@ -9,6 +9,7 @@ mod error;
 pub mod facts;
 pub mod landlock;
 pub mod network;
+pub mod quota;
 pub mod run;
 mod seccomp;
 pub mod service;

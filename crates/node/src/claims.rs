@@ -7,66 +7,20 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use hutch_api::{Read, Unreadable};
-use hutch_image::{PathSegment, remove_tree};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::json;
 
+use crate::folders::remove_limited;
+use crate::persistent::{STORAGE_CLASS, folder, volume_name};
 use crate::shared::Shared;
 
-/// Storage class of what is provisioned here.
-pub(crate) const STORAGE_CLASS: &str = "hutch-local";
 /// Name of the provisioner, as the annotation on volumes has it.
 const PROVISIONER: &str = "hutch.dev/local";
-/// Other names that manifests commonly use for local storage.
-const SYNONYMS: [&str; 3] = ["", "standard", "local-path"];
 /// How often folders without a claim are looked for: only those are left that were in use when their claim went.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-
-/// The folder of a claim. The error says why it is not ours.
-pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<PathBuf, String> {
-    let metadata = &claim.metadata;
-    let name = metadata.name.as_deref().unwrap_or("");
-    let (Some(namespace), Some(uid)) = (&metadata.namespace, &metadata.uid) else {
-        return Err(format!("persistentvolumeclaim {name:?} has no uid"));
-    };
-    if metadata.deletion_timestamp.is_some() {
-        return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
-    }
-    check(claim)?;
-    let plain = uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    match (PathSegment::label(namespace), PathSegment::new(&**uid).filter(|_| plain)) {
-        (Some(namespace), Some(uid)) => Ok(uid.below(&namespace.below(volumes))),
-        _ => Err(format!("persistentvolumeclaim {name:?} has an unusable namespace or uid")),
-    }
-}
-
-/// Checks that a claim is for a volume of this node.
-fn check(claim: &PersistentVolumeClaim) -> Result<(), String> {
-    let name = claim.metadata.name.as_deref().unwrap_or("");
-    let Some(spec) = &claim.spec else { return Err(format!("persistentvolumeclaim {name:?} has no spec")) };
-    let class = spec.storage_class_name.as_deref().unwrap_or(STORAGE_CLASS);
-    if class != STORAGE_CLASS && !SYNONYMS.contains(&class) {
-        return Err(format!(
-            "persistentvolumeclaim {name:?}: storage class {class:?} is not provided here; leave it out or use {STORAGE_CLASS}"
-        ));
-    }
-    if spec.volume_mode.as_deref() == Some("Block") {
-        return Err(format!("persistentvolumeclaim {name:?}: volumeMode Block is not supported"));
-    }
-    match &spec.volume_name {
-        Some(volume) if *volume != volume_name(claim) && !volume.is_empty() => Err(format!(
-            "persistentvolumeclaim {name:?}: bound to {volume:?}, which is no volume of this node"
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn volume_name(claim: &PersistentVolumeClaim) -> String {
-    format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or(""))
-}
 
 /// Binds claims as they appear, until the node stops.
 pub(crate) async fn provision(node: Arc<Shared>) {
@@ -218,7 +172,7 @@ fn sweep(folders: &[PathBuf], live: &HashSet<String>) {
         if uid.is_some_and(|uid| live.contains(&*uid)) {
             continue;
         }
-        if let Err(error) = remove_tree(folder) {
+        if let Err(error) = remove_limited(folder) {
             tracing::warn!(folder = %folder.display(), %error, "failed to remove the volume of a deleted claim");
         }
         // Fails when the namespace has other volumes, as it should.
@@ -245,34 +199,6 @@ pub(crate) async fn announce(client: &Client) {
 #[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use super::*;
-
-    fn claim(change: serde_json::Value) -> PersistentVolumeClaim {
-        let mut value = json!({"metadata": {"name": "c", "namespace": "default", "uid": "1-2"},
-                               "spec": {"accessModes": ["ReadWriteOnce"]}});
-        for (key, new) in change.as_object().unwrap() {
-            value["spec"][key] = new.clone();
-        }
-        serde_json::from_value(value).unwrap()
-    }
-
-    #[test]
-    fn a_claim_has_one_folder_or_a_reason() {
-        let root = Path::new("/v");
-        assert_eq!(folder(root, &claim(json!({}))).unwrap(), Path::new("/v/default/1-2"));
-        assert!(folder(root, &claim(json!({"storageClassName": "standard"}))).is_ok());
-        assert!(folder(root, &claim(json!({"volumeName": "pvc-1-2"}))).is_ok());
-        for (change, word) in [
-            (json!({"storageClassName": "ebs"}), "ebs"),
-            (json!({"volumeMode": "Block"}), "Block"),
-            (json!({"volumeName": "pv-of-others"}), "pv-of-others"),
-        ] {
-            let error = folder(root, &claim(change)).unwrap_err();
-            assert!(error.contains(word), "{error}");
-        }
-        let mut hostile = claim(json!({}));
-        hostile.metadata.uid = Some("../..".into());
-        assert!(folder(root, &hostile).is_err());
-    }
 
     #[test]
     fn only_folders_without_a_claim_go() {

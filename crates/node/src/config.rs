@@ -46,6 +46,10 @@ pub struct Config {
     pub substitute_images: bool,
     /// Folder of the OCI layouts that Pods may name; without it they may name none.
     pub image_dir: Option<PathBuf>,
+    /// Folders of this machine that Pods may mount.
+    pub host_paths: Vec<HostPath>,
+    /// Files and folders besides the data folder that none of them may hold.
+    pub private_paths: Vec<PathBuf>,
     /// Unpacks layers of images in processes of their own.
     pub unpacker: Option<Arc<dyn Unpacker>>,
     /// Folder of the images that the administrator has pulled, an OCI layout. It need not be there.
@@ -56,6 +60,15 @@ pub struct Config {
     pub egress: Option<Arc<dyn Egress>>,
     /// Receives what happens to Pods, for an audit log.
     pub journal: Option<Arc<dyn Journal>>,
+}
+
+/// Folder of this machine that Pods may mount, with everything below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPath {
+    /// The folder.
+    pub folder: PathBuf,
+    /// `true` if Pods may write in it.
+    pub writable: bool,
 }
 
 /// Pulls images for Pods.

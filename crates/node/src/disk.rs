@@ -1,11 +1,13 @@
 //! Room on the disk of the data folder, and the eviction of Pods that take too much of it, as a kubelet does.
 //!
 //! When the disk has too little room, the node has the condition `DiskPressure`: new Pods wait, and the Pod that uses most
-//! is evicted. A Pod that uses more than its own limits (`sizeLimit`, `ephemeral-storage`) is evicted at any time.
+//! is evicted. A Pod that uses more than its own limits (`sizeLimit`, `ephemeral-storage`) is evicted at any time. A claim whose
+//! volume holds more than its capacity gets a condition, and no further Pod that writes.
 
 mod limits;
+mod measuring;
+mod over_capacity;
 mod unlinked;
-mod usage;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,18 +15,17 @@ use std::time::Duration;
 
 use hutch_image::PathSegment;
 use rustix::fs::StatVfs;
-use tokio::time::Instant;
 
 use crate::live::Live;
 use crate::places::PodPlaces;
 use crate::register;
 use crate::shared::Shared;
-use usage::{Usage, measure};
+use crate::usage::{Usage, measure};
+pub(crate) use limits::{memory_exceeded, of_container};
+use measuring::Measuring;
 
 /// How often the room on the disk is read.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
-/// How often Pods that have limits are measured, as a kubelet does.
-const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// The disk is under pressure when less than one in so many bytes or inodes is free, and less than these bounds.
 const PART: u64 = 20;
 const MAX_BYTES: u64 = 256 << 20;
@@ -102,7 +103,7 @@ impl Shortage {
 
 /// Watches the disk until the node stops.
 pub(crate) async fn watch(node: Arc<Shared>) {
-    let mut measured = Instant::now();
+    let mut measuring = Measuring::default();
     loop {
         tokio::select! {
             () = node.shutdown.wait() => return,
@@ -122,10 +123,7 @@ pub(crate) async fn watch(node: Arc<Shared>) {
         if let Some(shortage) = shortage {
             relieve(&node, shortage).await;
         }
-        if measured.elapsed() >= MEASURE_EVERY {
-            limits::enforce(&node).await;
-            measured = Instant::now();
-        }
+        measuring.begin_due(&node);
     }
 }
 
@@ -156,12 +154,11 @@ async fn relieve(node: &Arc<Shared>, shortage: Shortage) {
 
 /// Folders of the claims that a Pod may still write to.
 fn volumes(node: &Shared, live: &Live) -> Vec<std::path::PathBuf> {
-    let pod = live.pod();
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
+    if live.has_ended() {
         return Vec::new();
     }
-    let names = live.claims().into_iter().filter_map(PathSegment::new);
+    let written = live.claims().into_iter().filter(|claim| claim.writes);
+    let names = written.filter_map(|claim| PathSegment::new(claim.uid));
     names.map(|name| name.below(&node.places.volumes)).collect()
 }
 

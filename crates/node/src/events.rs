@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -60,6 +60,26 @@ impl Events {
         self.put(pod, Some(format!("spec.containers{{{container}}}")), warning, reason, message.into());
     }
 
+    /// About a claim.
+    pub(crate) fn of_claim(
+        &self,
+        claim: &PersistentVolumeClaim,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        let metadata = &claim.metadata;
+        let subject = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("PersistentVolumeClaim".into()),
+            name: metadata.name.clone(),
+            namespace: metadata.namespace.clone(),
+            uid: metadata.uid.clone(),
+            resource_version: metadata.resource_version.clone(),
+            field_path: None,
+        };
+        self.send(subject, true, reason, message.into());
+    }
+
     fn put(
         &self,
         pod: &Pod,
@@ -77,7 +97,10 @@ impl Events {
             resource_version: pod.metadata.resource_version.clone(),
             field_path,
         };
-        let mut message = message;
+        self.send(subject, warning, reason, message);
+    }
+
+    fn send(&self, subject: ObjectReference, warning: bool, reason: &'static str, mut message: String) {
         if message.len() > MAX_MESSAGE_BYTES {
             message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
         }

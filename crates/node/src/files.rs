@@ -139,7 +139,7 @@ impl Files {
 
 /// Joins paths; joining nothing would add a slash.
 #[expect(clippy::disallowed_methods, reason = "paths in a container, which its jail looks up")]
-fn below(folder: &Path, rest: &Path) -> PathBuf {
+pub(crate) fn below(folder: &Path, rest: &Path) -> PathBuf {
     if rest == Path::new("") { folder.to_owned() } else { folder.join(rest) }
 }
 

@@ -19,7 +19,9 @@ mod environment;
 mod error;
 mod events;
 mod files;
+mod folders;
 mod gate;
+mod host_paths;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod inventory;
@@ -29,6 +31,7 @@ mod live;
 mod memory;
 mod node;
 pub mod oci;
+mod persistent;
 mod places;
 mod pod;
 mod policies;
@@ -39,14 +42,20 @@ mod shared;
 mod sleep;
 mod stdio;
 mod subpath;
+mod tokens;
 pub mod trust;
+mod usage;
 mod volumes;
 
 pub use config::{
     Bundle, Config, ContainerChange, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews,
-    EmbeddedService, Handler, Holder, ImagePuller, Journal, Offer, PeerRequest, PullSecret, ServiceKind,
+    EmbeddedService, Handler, Holder, HostPath, ImagePuller, Journal, Offer, PeerRequest, PullSecret,
+    ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;
+pub use folders::make_volume;
 pub use hutch_attach::{PeerRefusal, ServiceFacts};
 pub use node::Node;
+pub use persistent::capacity;
+pub use usage::{Usage, measure};

@@ -14,6 +14,8 @@ use crate::config::{Journal, Offer, ServiceKind};
 use crate::container::{LogScreen, Running};
 use crate::files::Files;
 use crate::gate::Gate;
+use crate::persistent::ClaimInUse;
+use crate::tokens::Tokens;
 
 /// News of the API server about a Pod.
 #[derive(Debug, Clone)]
@@ -51,6 +53,8 @@ pub(crate) struct Live {
     pub(crate) log_screen: Arc<LogScreen>,
     /// Receives what happens to it.
     pub(crate) journal: OnceLock<Arc<dyn Journal>>,
+    /// Tokens in its volumes.
+    pub(crate) tokens: Tokens,
     inner: Mutex<Inner>,
 }
 
@@ -73,8 +77,10 @@ struct Inner {
     containers: BTreeMap<String, Arc<Running>>,
     /// Number of the latest life of each container, which names its log.
     lives: BTreeMap<String, u32>,
-    /// Uids of the claims that it uses.
-    claims: Vec<String>,
+    /// Claims that it uses.
+    claims: Vec<ClaimInUse>,
+    /// Digests of the files that the node wrote into its volumes, by the name of the volume.
+    given: BTreeMap<String, u64>,
     /// The first of its ids on the machine.
     ids: Option<u32>,
     /// Effect of its policies; `None` without a proxy.
@@ -98,6 +104,7 @@ impl Live {
             files_known: watch::channel(false).0,
             log_screen: Arc::default(),
             journal: OnceLock::new(),
+            tokens: Tokens::default(),
             inner: Mutex::new(inner),
         }
     }
@@ -145,6 +152,10 @@ impl Live {
 
     pub(crate) fn set_address(&self, address: Ipv4Addr) {
         self.inner().address = Some(address);
+    }
+
+    pub(crate) fn address(&self) -> Option<Ipv4Addr> {
+        self.inner().address
     }
 
     pub(crate) fn set_network(&self, network: Arc<OwnedFd>) {
@@ -236,11 +247,29 @@ impl Live {
         };
     }
 
-    pub(crate) fn set_claims(&self, claims: Vec<String>) {
-        self.inner().claims = claims;
+    /// Records what its volumes are made of.
+    pub(crate) fn set_volumes(&self, claims: Vec<ClaimInUse>, given: BTreeMap<String, u64>) {
+        let mut inner = self.inner();
+        (inner.claims, inner.given) = (claims, given);
     }
 
-    pub(crate) fn claims(&self) -> Vec<String> {
+    /// Returns true if its containers have ended for good.
+    pub(crate) fn has_ended(&self) -> bool {
+        let pod = self.pod();
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
+    /// Digests of the files that the node wrote into its volumes.
+    pub(crate) fn given(&self) -> BTreeMap<String, u64> {
+        self.inner().given.clone()
+    }
+
+    pub(crate) fn set_given(&self, volume: &str, digest: u64) {
+        self.inner().given.insert(volume.to_owned(), digest);
+    }
+
+    pub(crate) fn claims(&self) -> Vec<ClaimInUse> {
         self.inner().claims.clone()
     }
 

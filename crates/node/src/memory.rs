@@ -18,8 +18,8 @@ use crate::places::make_private;
 pub(crate) const GIVEN_BYTES: u64 = 32 << 20;
 /// Size of the file system that holds the mount points, in bytes: it has no files.
 const TOP_BYTES: u64 = 1 << 20;
-/// Maximum folders for mount points: three for each of 20,000 Pods.
-const TOP_INODES: u64 = 60_000;
+/// Maximum folders for mount points: ten for each of 20,000 Pods.
+const TOP_INODES: u64 = 200_000;
 /// Maximum files of one file system. Each costs the kernel about 1 KiB, which the size does not count.
 const VOLUME_INODES: u64 = 65_536;
 /// Maximum leftovers at one mount point: one for each process that was killed.
@@ -60,12 +60,25 @@ fn is_mounted(folder: &Path) -> io::Result<bool> {
     Ok(rustix::fs::stat(folder)?.st_dev != rustix::fs::stat(parent)?.st_dev)
 }
 
-/// Unmounts the file systems and removes the folder of a Pod.
-pub(crate) fn remove(folder: &Path, volumes: &[&Path]) -> io::Result<()> {
-    for volume in volumes {
-        unmount_lazily(volume)?;
+/// Unmounts the file systems and removes the folder of a Pod: `given`, and those in the folder `written`.
+pub(crate) fn remove(folder: &Path, given: &Path, written: &Path) -> io::Result<()> {
+    unmount_lazily(given)?;
+    // Only the node writes here.
+    for volume in std::fs::read_dir(written).into_iter().flatten() {
+        unmount_lazily(&volume?.path())?;
     }
     remove_tree(folder)
+}
+
+/// Bytes that the file systems in a folder hold.
+pub(crate) fn used(written: &Path) -> u64 {
+    let volumes = std::fs::read_dir(written).into_iter().flatten().flatten();
+    let used = volumes.filter_map(|volume| {
+        let path = volume.path();
+        let system = is_mounted(&path).ok()?.then(|| rustix::fs::statvfs(&path).ok())??;
+        Some(system.f_blocks.saturating_sub(system.f_bfree).saturating_mul(system.f_frsize))
+    });
+    used.fold(0, u64::saturating_add)
 }
 
 fn mount_at(folder: &Path, bytes: u64, inodes: u64) -> io::Result<()> {
@@ -96,14 +109,17 @@ mod tests {
         let top = dir.path().join("memory");
         std::fs::create_dir(&top).unwrap();
         let pod = top.join("uid");
-        let (one, two) = (pod.join("volumes"), pod.join("given"));
+        let (written, two) = (pod.join("volumes"), pod.join("given"));
+        let one = written.join("one");
         volume(&top, &one, 1 << 20).unwrap();
         volume(&top, &one, 1 << 20).expect("a second time changes nothing");
         volume(&top, &two, 1 << 20).unwrap();
         std::fs::write(one.join("fits"), vec![1; 512 << 10]).unwrap();
         assert!(std::fs::write(one.join("large"), vec![1; 1 << 20]).is_err());
         std::fs::write(two.join("other"), vec![1; 512 << 10]).expect("it has a size of its own");
-        remove(&pod, &[&one, &two]).unwrap();
+        assert!((512 << 10..=1 << 20).contains(&used(&written)));
+        remove(&pod, &two, &written).unwrap();
+        assert_eq!(used(&written), 0);
         assert!(!pod.exists());
         volume(&top, &one, 1 << 20).unwrap();
         std::fs::write(one.join("left"), "left").unwrap();

@@ -1,7 +1,7 @@
 //! Starting a node, and what its parts share.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,12 +18,13 @@ use crate::addresses::Addresses;
 use crate::capacity::{Amount, Capacity};
 use crate::config::{Config, Egress};
 use crate::events::Events;
+use crate::host_paths::HostPaths;
 use crate::places::{Places, older_memory};
 use crate::policies::NoProxy;
 use crate::runtime::Launcher;
 use crate::shared::Shared;
 use crate::stdio::register as watch_descriptor;
-use crate::{Error, claims, disk, inventory, memory, policies, register};
+use crate::{Error, claims, disk, inventory, memory, policies, register, volumes};
 
 /// How long a node that stops waits for its Pods' tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,9 +47,9 @@ impl Node {
     pub async fn start(client: Client, config: Config, shutdown: Shutdown) -> Result<Node, Error> {
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
         let addresses = Addresses::new(&config.pod_cidr, seed)?;
-        let (data, image_dir) = (config.data_dir.clone(), config.image_dir.clone());
-        let opened = tokio::task::spawn_blocking(move || open(&data, image_dir)).await;
-        let (places, mut images) =
+        let opening = config.clone();
+        let opened = tokio::task::spawn_blocking(move || open(&opening)).await;
+        let (places, host_paths, mut images) =
             opened.map_err(|e| Error::folder("open", &*config.data_dir)(std::io::Error::other(e)))??;
         if let Some(unpacker) = &config.unpacker {
             images = images.with_unpacker(unpacker.clone());
@@ -70,6 +71,7 @@ impl Node {
             events,
             shutdown,
             places,
+            host_paths: Arc::new(host_paths),
             config,
             released: Notify::new(),
             launcher,
@@ -94,6 +96,7 @@ impl Node {
         tokio::spawn(claims::provision(shared.clone()));
         tokio::spawn(claims::take_away(shared.clone()));
         tokio::spawn(disk::watch(shared.clone()));
+        tokio::spawn(volumes::refresh(shared.clone()));
         tokio::spawn(mind_warden(shared.clone()));
         let inventory = tokio::spawn(inventory::run(shared.clone()));
         Ok(Node { shared, inventory: Arc::new(tokio::sync::Mutex::new(Some(inventory))) })
@@ -118,8 +121,9 @@ impl Node {
     }
 }
 
-/// Makes the folders, unmounts what a killed process left, and opens the images. Blocks.
-fn open(data: &Path, image_dir: Option<std::path::PathBuf>) -> Result<(Places, Store), Error> {
+/// Makes the folders, unmounts what a killed process left, and opens the images and what Pods may mount. Blocks.
+fn open(config: &Config) -> Result<(Places, HostPaths, Store), Error> {
+    let data: &Path = &config.data_dir;
     let places = Places::make(data)?;
     memory::end(&places.memory).map_err(Error::folder("unmount", &*places.memory))?;
     if let Some(older) = older_memory(data)
@@ -127,8 +131,11 @@ fn open(data: &Path, image_dir: Option<std::path::PathBuf>) -> Result<(Places, S
     {
         tracing::warn!(folder = %older.display(), %error, "failed to remove volumes of an earlier version");
     }
-    let images = Store::open(&places.images)?.with_layouts_below(image_dir);
-    Ok((places, images))
+    let private = config.private_paths.iter().map(PathBuf::as_path);
+    let own: Vec<&Path> = private.chain([data]).collect();
+    let host_paths = HostPaths::open(&config.host_paths, &own)?;
+    let images = Store::open(&places.images)?.with_layouts_below(config.image_dir.clone());
+    Ok((places, host_paths, images))
 }
 
 async fn start_warden(config: &Config, places: &Places) -> Result<Warden, Error> {

@@ -117,6 +117,11 @@ impl PodPlaces {
         FILES.below(&self.disk)
     }
 
+    /// Folders in which a folder may have a limit.
+    pub(crate) fn limited(&self) -> [PathBuf; 2] {
+        [ROOTS.below(&self.disk), VOLUMES.below(&self.disk)]
+    }
+
     /// A volume on disk that containers write.
     pub(crate) fn written_volume(&self, volume: &PathSegment) -> PathBuf {
         volume.below(&VOLUMES.below(&self.disk))
@@ -127,9 +132,14 @@ impl PodPlaces {
         volume.below(&GIVEN.below(&self.disk))
     }
 
-    /// Where the file system of the volumes in memory that containers write is mounted.
-    pub(crate) fn written_memory(&self) -> PathBuf {
+    /// Folder of the file systems of volumes in memory that containers write.
+    pub(crate) fn all_written_memory(&self) -> PathBuf {
         VOLUMES.below(&self.memory)
+    }
+
+    /// Where the file system of such a volume is mounted.
+    pub(crate) fn written_memory(&self, volume: &PathSegment) -> PathBuf {
+        volume.below(&self.all_written_memory())
     }
 
     /// Where the file system of the volumes in memory that only the node writes is mounted.
@@ -217,7 +227,7 @@ mod tests {
                 pod.resolv_conf(),
                 pod.written_volume(&name),
                 pod.given_volume(&name),
-                name.below(&pod.written_memory()),
+                pod.written_memory(&name),
                 name.below(&pod.given_memory()),
             ];
             all.sort();

@@ -1,6 +1,6 @@
 //! State that the parts of a node share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,11 @@ use crate::addresses::Addresses;
 use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::events::Events;
+use crate::folders::lift_limits;
+use crate::host_paths::HostPaths;
 use crate::live::Live;
 use crate::memory;
+use crate::persistent::ClaimInUse;
 use crate::places::Places;
 use crate::runtime::Launcher;
 use crate::trust;
@@ -45,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) shutdown: Shutdown,
     /// Folders on this machine.
     pub(crate) places: Places,
+    /// Folders of this machine that Pods may mount.
+    pub(crate) host_paths: Arc<HostPaths>,
     /// Woken when a Pod with claims is gone, whose folders may be free now.
     pub(crate) released: Notify,
     /// Launches jails.
@@ -135,18 +140,42 @@ impl Shared {
         self.disk_pressure.swap(pressure, Ordering::Relaxed)
     }
 
+    /// Records claims that a Pod uses. The error is that another one has one of them for itself, or that this one wants to.
+    pub(crate) fn use_claims(&self, live: &Live, claims: Vec<ClaimInUse>) -> Result<(), String> {
+        // Held meanwhile, so that two Pods never have the same claim each for itself.
+        let pods = lock(&self.live);
+        let others = pods.values().filter(|other| other.id.uid != live.id.uid && !other.has_ended());
+        for other in others {
+            for used in other.claims() {
+                let same = claims.iter().find(|claim| claim.uid == used.uid);
+                if same.is_some_and(|claim| claim.exclusive || used.exclusive) {
+                    return Err(format!(
+                        "persistentvolumeclaim {:?}: pod {:?} uses it, and its access mode ReadWriteOncePod allows one pod at a time",
+                        used.name, other.id.name
+                    ));
+                }
+            }
+        }
+        live.set_volumes(claims, BTreeMap::new());
+        Ok(())
+    }
+
     /// Uids of the claims that Pods here use.
     pub(crate) fn volumes_in_use(&self) -> Vec<String> {
-        self.all().iter().flat_map(|live| live.claims()).collect()
+        let claims = self.all().into_iter().flat_map(|live| live.claims());
+        claims.map(|claim| claim.uid).collect()
     }
 
     /// Removes everything that a Pod has on this machine but its persistent volumes.
     pub(crate) async fn remove_folders(&self, uid: &PathSegment) {
         let pod = self.places.pod(uid);
         let removed = tokio::task::spawn_blocking(move || {
-            let mounts = [pod.written_memory(), pod.given_memory()];
-            if let Err(error) = memory::remove(&pod.memory, &[&mounts[0], &mounts[1]]) {
+            let (given, written) = (pod.given_memory(), pod.all_written_memory());
+            if let Err(error) = memory::remove(&pod.memory, &given, &written) {
                 tracing::warn!(folder = %pod.memory.display(), %error, "failed to remove volumes in memory");
+            }
+            for limited in pod.limited() {
+                lift_limits(&limited);
             }
             if let Err(error) = remove_tree(&pod.disk) {
                 tracing::warn!(folder = %pod.disk.display(), %error, "failed to remove the folder of a pod");

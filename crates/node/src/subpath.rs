@@ -21,15 +21,31 @@ impl Held {
     }
 }
 
+/// Opens `sub` below a volume that only the node writes. Its files are behind links, which lead to no place outside.
+pub(crate) fn open_given(volume: &Path, sub: &str) -> io::Result<Held> {
+    if sub.starts_with("..") {
+        return Err(outside(sub));
+    }
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let path_only = OFlags::PATH | OFlags::CLOEXEC;
+    let top = rustix::fs::open(volume, path_only | OFlags::DIRECTORY, Mode::empty())?;
+    match rustix::fs::openat2(&top, sub, path_only, Mode::empty(), within) {
+        Ok(fd) => Ok(Held { fd: Arc::new(fd) }),
+        Err(Errno::NOENT) => open(volume, sub),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn outside(sub: impl std::fmt::Debug) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("subPath {sub:?} must lie within the volume"))
+}
+
 /// Opens `sub` below `volume`, and creates missing folders. Links are not followed: a program that writes to the volume
 /// could point them anywhere.
 pub(crate) fn open(volume: &Path, sub: &str) -> io::Result<Held> {
     let sub = Path::new(sub);
     if !sub.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("subPath {sub:?} must lie within the volume"),
-        ));
+        return Err(outside(sub));
     }
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let path_only = OFlags::PATH | OFlags::CLOEXEC;
@@ -60,6 +76,23 @@ pub(crate) fn open(volume: &Path, sub: &str) -> io::Result<Held> {
 #[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_of_the_node_are_followed_within_the_volume() {
+        let (volume, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(volume.path().join("..1")).unwrap();
+        std::fs::write(volume.path().join("..1/key"), "s").unwrap();
+        for (target, link) in [("..1", "..data"), ("..data/key", "key")] {
+            std::os::unix::fs::symlink(target, volume.path().join(link)).unwrap();
+        }
+        std::os::unix::fs::symlink(outside.path(), volume.path().join("out")).unwrap();
+        let held = open_given(volume.path(), "key").unwrap();
+        assert_eq!(std::fs::read(held.path()).unwrap(), b"s");
+        for sub in ["..data/key", "../x", "out", "/etc"] {
+            assert!(open_given(volume.path(), sub).is_err(), "{sub}");
+        }
+        assert!(open_given(volume.path(), "missing").is_ok(), "it is made, as by a kubelet");
+    }
 
     #[test]
     fn nothing_outside_of_the_volume_is_reached() {

@@ -46,6 +46,8 @@ pub enum Need {
     Iptables,
     /// `psql` on the path, and the server that [`postgres`] finds.
     Postgres,
+    /// `mkfs.btrfs` and `btrfs` on the path, and a kernel that mounts btrfs.
+    Btrfs,
     /// A compiler for C, `cc` on the path.
     Compiler,
     /// [`TUNNELS`], on the path or as `scripts/install-test-tools` brings them, and `/dev/net/tun`.
@@ -97,6 +99,11 @@ impl Need {
             Need::Node => on_path("node").is_none().then_some("needs node"),
             Need::Iptables => on_path("iptables-restore").is_none().then_some("needs iptables"),
             Need::Openssl => on_path("openssl").is_none().then_some("needs openssl"),
+            Need::Btrfs => {
+                let kernel = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+                let missing = on_path("mkfs.btrfs").is_none() || on_path("btrfs").is_none();
+                (missing || !kernel.contains("btrfs")).then_some("needs btrfs")
+            }
             Need::Compiler => on_path("cc").is_none().then_some("needs cc"),
             Need::Postgres => {
                 let missing = on_path("psql").is_none() || postgres().is_none();
@@ -238,6 +245,9 @@ macro_rules! need {
     };
     (postgres) => {
         $crate::Need::Postgres
+    };
+    (btrfs) => {
+        $crate::Need::Btrfs
     };
     (compiler) => {
         $crate::Need::Compiler

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use hutch_node::HostPath;
 
 use crate::quantity;
 use crate::upstream_proxy::ProxyUrl;
@@ -51,6 +52,10 @@ pub(crate) struct UpArguments {
     /// Folder of the OCI layouts that Pods may name as `oci:PATH`; without it they may name none.
     #[arg(long, value_name = "DIR")]
     pub(crate) image_dir: Option<PathBuf>,
+    /// Folder of this machine that Pods may mount as hostPath, with everything below it: read-only, or also to write with
+    /// `:rw`. Repeatable. Without it, none.
+    #[arg(long, value_name = "DIR[:rw]", value_parser = quantity::host_path)]
+    pub(crate) host_path: Vec<HostPath>,
     /// Registries, and paths of them, from which images of Pods may be pulled, separated by commas: docker.io,ghcr.io/org, or
     /// `*` for all. Without it, none is pulled.
     #[arg(long, value_name = "PREFIXES")]
@@ -100,6 +105,7 @@ impl UpArguments {
             pod_cidr: "10.89.0.0/16".to_owned(),
             no_builtin_runtime_images: false,
             image_dir: None,
+            host_path: Vec::new(),
             pull_from: None,
             image_config: None,
             upstream_proxy: None,

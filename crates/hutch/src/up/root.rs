@@ -251,6 +251,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
 
 /// Returns the part of the node's configuration that is known before anything runs.
 fn node_config(arguments: &UpArguments, folder: &DataFolder, programs: Programs) -> hutch_node::Config {
+    let private = [&arguments.credentials_dir, &arguments.vault_token_file, &arguments.kubeconfig];
     hutch_node::Config {
         node_name: NODE.to_owned(),
         data_dir: folder.path().to_owned(),
@@ -262,6 +263,8 @@ fn node_config(arguments: &UpArguments, folder: &DataFolder, programs: Programs)
         services: BTreeMap::new(),
         substitute_images: !arguments.no_builtin_runtime_images,
         image_dir: None,
+        host_paths: arguments.host_path.clone(),
+        private_paths: private.into_iter().flatten().cloned().collect(),
         unpacker: Some(crate::unpack::unpacker()),
         pulled: folder.join(crate::image::PULLED),
         puller: None,

@@ -53,5 +53,6 @@ mod toolchains;
 mod trusted;
 mod tunnels;
 mod upgrade;
+mod volumes;
 mod walkthrough;
 mod websocket;

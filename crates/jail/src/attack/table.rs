@@ -256,6 +256,7 @@ fn arguments_of_calls() -> Vec<Attack> {
     rows.extend([
         natively("unshare time", format!("unshare {}", libc::CLONE_NEWTIME), PERM),
         natively("typing into a terminal", format!("terminal {}", libc::TIOCSTI), PERM),
+        natively("subvolumes of btrfs", number(libc::SYS_ioctl, &format!("0 {} 0", 0x5000_940e)), PERM),
         natively("console selection", format!("terminal {}", 0x541c), PERM),
         natively("layout of memory", number(libc::SYS_prctl, &format!("{} 99 1 1 1", libc::PR_SET_MM)), PERM),
         natively("32-bit personality", number(libc::SYS_personality, "8"), PERM),

@@ -5,6 +5,7 @@ use std::io;
 use libc::sock_filter;
 
 use super::table::{self, Answer, TABLE};
+use crate::quota::SUBVOLUMES;
 
 /// Bound of the program. Jumps reach 255 instructions, and nearly all go to its end.
 const MOST_INSTRUCTIONS: usize = 256;
@@ -193,6 +194,11 @@ impl Program {
             Answer::Unshare => self.refuse_bits(0, table::NAMESPACES | libc::CLONE_NEWTIME as u32),
             Answer::Ioctl => {
                 self.push(LOAD, argument(1));
+                let mut next = 0;
+                while next < SUBVOLUMES.len() {
+                    self.branch(IF_EQUAL, SUBVOLUMES[next], To::Answer(Answer::Refuse), To::Next);
+                    next += 1;
+                }
                 self.branch(IF_EQUAL, libc::TIOCSTI as u32, To::Answer(Answer::Refuse), To::Next);
                 self.branch(
                     IF_EQUAL,

@@ -32,7 +32,7 @@ pub(super) enum Answer {
     Thread,
     /// No new namespace, that of time included.
     Unshare,
-    /// Nothing that types into a terminal.
+    /// Nothing that types into a terminal, and no subvolumes of btrfs, which would have no limit.
     Ioctl,
     /// No leases on files, and no signals for changes of folders.
     Fcntl,

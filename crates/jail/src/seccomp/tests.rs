@@ -202,6 +202,7 @@ fn upper_halves_of_arguments_hide_nothing() {
     let high = 0xffff_ffff_0000_0000;
     assert_eq!(answer(&PLAIN, libc::SYS_ioctl, &[0, high | libc::TIOCSTI]), EPERM);
     assert_eq!(answer(&PLAIN, libc::SYS_ioctl, &[0, high | 0x541c]), EPERM);
+    assert_eq!(answer(&PLAIN, libc::SYS_ioctl, &[0, high | 0x5000_940e]), EPERM);
     assert_eq!(answer(&PLAIN, libc::SYS_socket, &[high | libc::AF_VSOCK as u64, 1, 0]), EAFNOSUPPORT);
     assert_eq!(answer(&PLAIN, libc::SYS_clone, &[high | libc::CLONE_NEWUSER as u64]), EPERM);
     assert_eq!(answer(&PLAIN, libc::SYS_prctl, &[high | libc::PR_SET_MM as u64]), EPERM);
@@ -234,6 +235,10 @@ fn the_core_size_cannot_be_set_and_leases_cannot_be_taken() {
 #[test]
 fn some_arguments_are_refused() {
     assert_eq!(answer(&PLAIN, libc::SYS_ioctl, &[0, libc::TCGETS]), ALLOW);
+    for subvolume in [0x5000_9401, 0x5000_940e, 0x5000_9417, 0x5000_9418] {
+        assert_eq!(answer(&PLAIN, libc::SYS_ioctl, &[0, subvolume]), EPERM);
+    }
+    assert_eq!(answer(&PLAIN, libc::SYS_ioctl, &[0, 0x4004_9409]), ALLOW, "FICLONE");
     assert_eq!(answer(&PLAIN, libc::SYS_prctl, &[libc::PR_SET_NAME as u64]), ALLOW);
     for persona in [0, 0x0004_0000, 0xffff_ffff] {
         assert_eq!(answer(&PLAIN, libc::SYS_personality, &[persona]), ALLOW);

@@ -1,33 +1,24 @@
 //! Limits that a Pod names for what it keeps on disk: `sizeLimit` of volumes, `ephemeral-storage` of containers.
 
-use std::sync::Arc;
-
 use hutch_api::quantity;
 use hutch_image::PathSegment;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::usage::measure;
+use crate::memory;
 use crate::places::PodPlaces;
-use crate::shared::Shared;
+use crate::usage::measure;
+use crate::volumes::in_memory;
 
 const RESOURCE: &str = "ephemeral-storage";
 
-/// Evicts each Pod that uses more than it may.
-pub(super) async fn enforce(node: &Arc<Shared>) {
-    for live in node.all() {
-        let pod = live.pod();
-        let Some(spec) = pod.spec.clone().filter(has_limits) else { continue };
-        let places = node.places.pod(&live.uid);
-        let exceeded = tokio::task::spawn_blocking(move || exceeded(&spec, &places)).await;
-        if let Ok(Some(message)) = exceeded {
-            live.evict(message);
-        }
-    }
-}
-
 fn limit(container: &Container) -> Option<&Quantity> {
     container.resources.as_ref()?.limits.as_ref()?.get(RESOURCE)
+}
+
+/// Returns the limit of a container in bytes.
+pub(crate) fn of_container(container: &Container) -> Option<u64> {
+    limit(container).and_then(quantity::units).filter(|bytes| *bytes > 0)
 }
 
 fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
@@ -37,22 +28,41 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
 /// Volumes on disk that have a limit, with the limit.
 fn volumes(spec: &PodSpec) -> impl Iterator<Item = (&str, &Quantity)> {
     spec.volumes.iter().flatten().filter_map(|volume| {
-        let empty = volume.empty_dir.as_ref().filter(|empty| empty.medium.as_deref() != Some("Memory"))?;
+        let empty = volume.empty_dir.as_ref().filter(|empty| !in_memory(empty))?;
         Some((&*volume.name, empty.size_limit.as_ref()?))
     })
 }
 
-fn has_limits(spec: &PodSpec) -> bool {
-    containers(spec).any(|container| limit(container).is_some()) || volumes(spec).next().is_some()
+fn has_memory(spec: &PodSpec) -> bool {
+    spec.volumes.iter().flatten().any(|volume| volume.empty_dir.as_ref().is_some_and(in_memory))
+}
+
+pub(super) fn has_limits(spec: &PodSpec) -> bool {
+    let container = containers(spec).any(|container| limit(container).is_some());
+    container || volumes(spec).next().is_some() || has_memory(spec)
+}
+
+/// Returns that the volumes in memory hold more than `most` bytes together. Each alone cannot, but what a container has written
+/// stays when it ends and is charged to none that follows. Blocks.
+pub(crate) fn memory_exceeded(spec: &PodSpec, places: &PodPlaces, most: u64) -> Option<String> {
+    if !has_memory(spec) {
+        return None;
+    }
+    let used = memory::used(&places.all_written_memory());
+    (used > most).then(|| {
+        format!(
+            "Usage of EmptyDir volumes in memory exceeds the memory limits of the containers, {most} bytes. "
+        )
+    })
 }
 
 /// The first limit that is exceeded, as a kubelet words it. Blocks.
-fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
+pub(super) fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
     for (name, size) in volumes(spec) {
         let bytes = quantity::units(size).filter(|bytes| *bytes > 0);
         let used = PathSegment::label(name).map(|name| measure(&places.written_volume(&name)).bytes);
         if used > bytes && bytes.is_some() {
-            return Some(format!("Usage of EmptyDir volume {name:?} exceeds the limit \"{}\".", size.0));
+            return Some(format!("Usage of EmptyDir volume {name:?} exceeds the limit \"{}\". ", size.0));
         }
     }
     let (mut used_by_all, mut limit_of_all) = (0u64, None);
@@ -67,7 +77,7 @@ fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
         if used > bytes {
             let name = &container.name;
             return Some(format!(
-                "Container {name} exceeded its local ephemeral storage limit \"{}\".",
+                "Container {name} exceeded its local ephemeral storage limit \"{}\". ",
                 size.0
             ));
         }
@@ -80,7 +90,7 @@ fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
         used_by_all = used_by_all.saturating_add(on_disk.unwrap_or(0));
     }
     (used_by_all > limit_of_all).then(|| {
-        format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit_of_all}.")
+        format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit_of_all}. ")
     })
 }
 
@@ -115,10 +125,10 @@ mod tests {
         };
         assert_eq!(exceeded(Some("2Mi"), Some("2Mi"), Some("2Mi")), "");
         let volume = exceeded(Some("1M"), None, None);
-        assert_eq!(volume, "Usage of EmptyDir volume \"v\" exceeds the limit \"1M\".");
+        assert_eq!(volume, "Usage of EmptyDir volume \"v\" exceeds the limit \"1M\". ");
         let container = exceeded(None, None, Some("1M"));
-        assert_eq!(container, "Container d exceeded its local ephemeral storage limit \"1M\".");
+        assert_eq!(container, "Container d exceeded its local ephemeral storage limit \"1M\". ");
         let all = exceeded(None, Some("2Mi"), None);
-        assert_eq!(all, "Pod ephemeral local storage usage exceeds the total limit of containers 2097152.");
+        assert_eq!(all, "Pod ephemeral local storage usage exceeds the total limit of containers 2097152. ");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use rustix::fs::FileType;
 
-use super::usage::Usage;
+use crate::usage::Usage;
 
 /// Ids of a Pod on the machine.
 const IDS: u32 = 65_536;

@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, Volume, VolumeMount};
 use crate::blueprint::Blueprint;
 use crate::container::late_env;
 use crate::environment;
-use crate::files::{Files, VolumePart};
+use crate::files::{Files, VolumePart, below};
+use crate::host_paths::OnHost;
 use crate::subpath::{self, Held};
 use crate::volumes::Prepared;
 
@@ -127,33 +128,51 @@ fn volume_mount(
     env: &[(String, String)],
     held: &mut Vec<Held>,
 ) -> Result<Option<(Mount, VolumePart)>, String> {
-    let (path, read_only) = match volumes.get(&mount.name) {
-        Some(Prepared::Folder { path, read_only }) => (path, *read_only || mount.read_only == Some(true)),
-        Some(Prepared::Nothing) => return Ok(None),
-        None => return Err(format!("volume {:?} is not there", mount.name)),
-    };
+    let prepared = volumes.get(&mount.name).ok_or_else(|| format!("volume {:?} is not there", mount.name))?;
     let value = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let sub = match (&mount.sub_path, &mount.sub_path_expr) {
         (Some(sub), _) => sub.clone(),
         (None, Some(expression)) => environment::expand(expression, value),
         (None, None) => String::new(),
     };
+    let target: PathBuf = Path::new(&mount.mount_path).components().collect();
+    let inner =
+        |sub: &str| Path::new(sub).components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    let (path, read_only) = match prepared {
+        Prepared::Folder { path, read_only } => (path, *read_only || mount.read_only == Some(true)),
+        Prepared::Nothing => return Ok(None),
+        Prepared::OnHost(on_host) => {
+            let plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+            if !Path::new(&sub).components().all(plain) {
+                return Err(format!("subPath {sub:?} must lie within the volume"));
+            }
+            let sub: PathBuf = inner(&sub);
+            return Ok(Some(host_mount(on_host, &sub, target, mount.read_only == Some(true))));
+        }
+    };
+    let changes = spec.volumes.iter().flatten().any(|volume| volume.name == mount.name && changes(volume));
     let source = if sub.is_empty() {
         path.clone()
     } else {
-        let part = subpath::open(path, &sub)
-            .map_err(|e| format!("failed to prepare subPath for volumeMount {:?}: {e}", mount.name))?;
+        let part = if changes { subpath::open(path, &sub) } else { subpath::open_given(path, &sub) };
+        let part =
+            part.map_err(|e| format!("failed to prepare subPath for volumeMount {:?}: {e}", mount.name))?;
         held.push(part.clone());
         part.path()
     };
-    let target: PathBuf = Path::new(&mount.mount_path).components().collect();
-    let part = VolumePart {
-        target: target.clone(),
-        volume: path.clone(),
-        part: Path::new(&sub).components().filter(|part| matches!(part, Component::Normal(_))).collect(),
-        changes: spec.volumes.iter().flatten().any(|volume| volume.name == mount.name && changes(volume)),
-    };
+    let part = VolumePart { target: target.clone(), volume: path.clone(), part: inner(&sub), changes };
     Ok(Some((bind(&source, &target, read_only), part)))
+}
+
+/// Returns the mount of a path of the machine. It is looked up when it is mounted, without links.
+fn host_mount(on_host: &OnHost, sub: &Path, target: PathBuf, read_only: bool) -> (Mount, VolumePart) {
+    let path = below(&on_host.path, sub);
+    // Two volumes may show the same folder of the machine.
+    let absolute = below(on_host.folder.path(), &path);
+    let part = absolute.strip_prefix("/").unwrap_or(&absolute).to_owned();
+    let shown = VolumePart { target: target.clone(), volume: "/".into(), part, changes: true };
+    let source = MountSource::Beneath { folder: on_host.folder.clone(), path };
+    (Mount { source, target, read_only: read_only || on_host.read_only }, shown)
 }
 
 /// Returns true if code inside writes the volume.

@@ -185,6 +185,9 @@ impl Worker {
             let plan = plan(&self.states, self.policy, Timestamp::now());
             if !plan.start.is_empty() {
                 for start in plan.start {
+                    if let Some(message) = self.memory_exceeded(start.index).await {
+                        return Outcome::Evicted(message);
+                    }
                     self.start(start).await;
                 }
                 continue;

@@ -20,7 +20,7 @@ use crate::admission::{self, Choice, Refusal};
 use crate::capacity;
 use crate::config::Bundle;
 use crate::disk;
-use crate::environment::{self, Facts};
+use crate::environment;
 use crate::live::{Live, Update};
 use crate::oci::Runsc;
 use crate::places::{PodPlaces, make_private};
@@ -232,33 +232,28 @@ async fn prepare_volumes(
 ) -> Result<BTreeMap<String, Prepared>, Refusal> {
     let failed = |message: String| Refusal { reason: "FailedMount", message };
     let group = spec.security_context.as_ref().and_then(|s| s.fs_group).and_then(|id| u32::try_from(id).ok());
+    let allocatable = node.capacity.total().memory_bytes;
+    let memory_bytes = volumes::memory_bytes(spec, &node.config.defaults, allocatable).map_err(failed)?;
     let surroundings = Surroundings {
         pod: node.places.pod(&live.uid),
         persistent: &node.places.volumes,
-        memory_bytes: volumes::memory_bytes(spec, &node.config.defaults).map_err(failed)?,
+        memory_bytes,
         group,
+        tokens: &live.tokens,
+        host_paths: &node.host_paths,
     };
-    let facts = Facts {
-        pod,
-        pod_ip,
-        host_ip: HOST_IP,
-        node_name: &node.config.node_name,
-        defaults: node.config.defaults,
-        allocatable: node.capacity.total(),
-    };
-    let mut prepared = BTreeMap::new();
-    let mut claims = Vec::new();
+    let facts = volumes::facts(node, pod, pod_ip);
+    let (mut prepared, mut claims, mut given) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
     for volume in spec.volumes.iter().flatten() {
         let made = volumes::prepare(&node.client, &live.id.namespace, volume, &surroundings, &facts).await;
         let made = made.map_err(failed)?;
-        if let (Prepared::Folder { path, read_only: false }, Some(_)) =
-            (&made, &volume.persistent_volume_claim)
-        {
-            claims.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
-            live.set_claims(claims.clone());
-        }
-        prepared.insert(volume.name.clone(), made);
+        given.extend(made.digest.map(|digest| (volume.name.clone(), digest)));
+        claims.extend(made.claim);
+        // From now on the folder of the claim stays.
+        node.use_claims(live, claims.clone()).map_err(failed)?;
+        prepared.insert(volume.name.clone(), made.prepared);
     }
+    live.set_volumes(claims, given);
     Ok(prepared)
 }
 

@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use super::blueprint::{Parts, blueprint};
 use super::plan::Start;
 use super::probe::{self, Kind, Target};
-use super::state::Ended;
+use super::state::{Ended, Life};
 use super::{Happening, What, Worker, late_env};
 use crate::blueprint::Blueprint;
 use crate::config::{ContainerChange, Journal};
@@ -24,7 +24,7 @@ use crate::limits;
 use crate::runtime::{ContainerPlan, StartError};
 use crate::shared::PolicyNews;
 use crate::subpath::Held;
-use crate::{trust, volumes};
+use crate::{disk, trust, volumes};
 
 /// Wait before a container whose configuration is incomplete is tried again.
 const CONFIG_RETRY: SignedDuration = SignedDuration::from_secs(2);
@@ -86,6 +86,19 @@ impl Worker {
                 self.states[index].end(ended);
             }
         }
+    }
+
+    /// Returns that the volumes in memory are full before a further life of a container: what an earlier life wrote there is
+    /// charged to no container.
+    pub(super) async fn memory_exceeded(&self, index: usize) -> Option<String> {
+        if !matches!(self.states[index].life, Life::Ended(_)) {
+            return None;
+        }
+        let allocatable = self.node.capacity.total().memory_bytes;
+        let most = volumes::memory_bytes(&self.spec, &self.node.config.defaults, allocatable).ok()?;
+        let (spec, places) = (self.spec.clone(), self.node.places.pod(&self.live.uid));
+        let exceeded = tokio::task::spawn_blocking(move || disk::memory_exceeded(&spec, &places, most));
+        exceeded.await.ok().flatten()
     }
 
     /// Reports why a container cannot be started with the rules for files of its Pod, or that it runs with them.
@@ -165,6 +178,7 @@ impl Worker {
             id: format!("pod-{}-{index}-{restarts}", self.live.id.uid),
             folder: places.root(&name),
             keep_root,
+            disk_bytes: disk::of_container(&self.containers[index]),
             // Also what is suspended when idle: its CPU time is counted in the same group.
             freezable: [annotation::IDLE_AFTER, annotation::SUSPEND_AFTER]
                 .iter()

@@ -86,11 +86,11 @@ impl PodSandbox for GvisorSandbox {
 
     fn create_container(&self, plan: ContainerPlan) -> BoxFuture<'_, Result<Arc<dyn Container>, StartError>> {
         async move {
-            let ContainerPlan { id, folder, keep_root, freezable, blueprint } = plan;
+            let ContainerPlan { id, folder, keep_root, disk_bytes, freezable, blueprint } = plan;
             let blueprint = Arc::new(without_hidden_mounts(&blueprint));
             let (bundle, config) = (folder.clone(), config(&folder, &blueprint, &self.plan.hostname));
             let prepared = spawn_blocking(move || {
-                prepare_folder(&bundle, keep_root)?;
+                prepare_folder(&bundle, keep_root, disk_bytes)?;
                 write_bundle(&bundle, &config)
             });
             prepared.await?.map_err(|error| format!("cannot write the bundle for runsc: {error}"))?;
@@ -410,7 +410,7 @@ mod tests {
         for file in [&written, &folder.join("state/old.state"), &folder.join("exec/0.json")] {
             std::fs::write(file, "x").unwrap();
         }
-        prepare_folder(folder, true).unwrap();
+        prepare_folder(folder, true, None).unwrap();
         write_bundle(folder, &Value::Null).unwrap();
         let left = |name: &str| std::fs::read_dir(folder.join(name)).unwrap().count();
         assert_eq!((left("state"), left("exec"), written.exists()), (0, 0, true));

@@ -36,12 +36,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use hutch_image::remove_tree;
 use hutch_jail::{IdRange, NetworkPlan, Process, ProcessExit, Stdio, Usage};
 use rustix::process::Signal;
 
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
+use crate::folders::{make_root, remove_limited};
 use crate::stdio::Terminal;
 pub(crate) use jail::{NotStarted, Spawned};
 pub(crate) use launcher::Launcher;
@@ -136,6 +136,8 @@ pub(crate) struct ContainerPlan {
     pub(crate) folder: PathBuf,
     /// `true` if it begins with the content that an earlier container wrote in that folder. If not, that is removed.
     pub(crate) keep_root: bool,
+    /// Maximum bytes of that folder, where its file system has quotas.
+    pub(crate) disk_bytes: Option<u64>,
     /// `true` if it may be frozen.
     pub(crate) freezable: bool,
     pub(crate) blueprint: Arc<Blueprint>,
@@ -186,11 +188,11 @@ pub(crate) fn of(handler: Handler, launcher: &Arc<Launcher>) -> Box<dyn Runtime>
 }
 
 /// Makes the folder of a container's root, without what an earlier one wrote, or with it. Blocks.
-fn prepare_folder(folder: &Path, keep: bool) -> std::io::Result<()> {
+fn prepare_folder(folder: &Path, keep: bool, disk_bytes: Option<u64>) -> std::io::Result<()> {
     if !keep {
-        remove_tree(folder)?;
+        remove_limited(folder)?;
     }
-    std::fs::create_dir_all(folder)
+    make_root(folder, disk_bytes)
 }
 
 #[cfg(test)]
@@ -205,7 +207,7 @@ mod tests {
         for (keep, left) in [(true, true), (false, false)] {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(&file, "written").unwrap();
-            prepare_folder(&root, keep).unwrap();
+            prepare_folder(&root, keep, None).unwrap();
             assert_eq!(file.exists(), left, "keep_root: {keep}");
             assert!(root.is_dir());
         }

@@ -52,8 +52,8 @@ impl PodSandbox for NativeSandbox {
 
     fn create_container(&self, plan: ContainerPlan) -> BoxFuture<'_, Result<Arc<dyn Container>, StartError>> {
         async move {
-            let ContainerPlan { id, folder, keep_root, freezable, blueprint } = plan;
-            tokio::task::spawn_blocking(move || prepare_folder(&folder, keep_root)).await??;
+            let ContainerPlan { id, folder, keep_root, disk_bytes, freezable, blueprint } = plan;
+            tokio::task::spawn_blocking(move || prepare_folder(&folder, keep_root, disk_bytes)).await??;
             let spec = Spec {
                 id,
                 hostname: self.plan.hostname.clone(),

@@ -107,6 +107,8 @@ impl Machine {
             services: BTreeMap::new(),
             substitute_images: true,
             image_dir: None,
+            host_paths: Vec::new(),
+            private_paths: Vec::new(),
             unpacker: None,
             pulled: dir.join("pulled"),
             puller: None,

@@ -3,9 +3,11 @@
 #![allow(clippy::disallowed_methods, reason = "constant names in temporary folders")]
 
 mod gvisor;
+mod hard_limits;
 mod hostile_front;
 mod machine;
 mod pods;
 mod sleep;
 mod streams;
+mod volumes;
 mod without_proxy;

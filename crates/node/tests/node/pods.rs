@@ -245,7 +245,7 @@ async fn unsupported_fields_are_reported() {
     machine.run("tiny", "", json!({"main": {"resources": {"limits": {"memory": "1"}}}})).await;
     for (name, part) in [
         ("image", "hutch up --pull-from docker.io allows it"),
-        ("host", "hostPath is not supported"),
+        ("host", "is not beneath a folder that `hutch up --host-path` allows"),
         ("mighty", "privileged is not supported"),
         ("noclaim", "persistentvolumeclaim \"x\" not found"),
         ("nomap", "configmap \"later\" not found"),

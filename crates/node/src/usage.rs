@@ -8,23 +8,25 @@ use rustix::io::Errno;
 
 /// Maximum depth that is measured, which is also the number of descriptors that it takes.
 const MAX_DEPTH: usize = 256;
+/// Maximum entries that are counted: code inside may add more meanwhile.
+const MAX_ENTRIES: u64 = 50_000_000;
 /// Size of a block of `st_blocks`, in bytes.
 const BLOCK_BYTES: u64 = 512;
 
 /// Part of a file system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// Allocated bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Files, folders and links.
-    pub(crate) inodes: u64,
+    pub inodes: u64,
 }
 
 impl Usage {
-    /// Usage of a folder that is too deep to be measured: more than that of any other.
-    const TOO_DEEP: Usage = Usage { bytes: u64::MAX, inodes: u64::MAX };
+    /// Usage of a folder that is too deep or too large to be measured: more than that of any other.
+    const UNMEASURED: Usage = Usage { bytes: u64::MAX, inodes: u64::MAX };
 
-    pub(super) fn add(&mut self, stat: &Stat) {
+    pub(crate) fn add(&mut self, stat: &Stat) {
         // Each name of a file adds a part of it.
         let links = u64::from(stat.st_nlink.max(1) as u32);
         let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -45,15 +47,20 @@ impl Usage {
 
 /// Measures what lies below a folder, without following links or crossing mount points. What cannot be read counts as
 /// nothing. Blocks.
-pub(crate) fn measure(folder: &Path) -> Usage {
+pub fn measure(folder: &Path) -> Usage {
+    measure_within(folder, MAX_ENTRIES)
+}
+
+fn measure_within(folder: &Path, most: u64) -> Usage {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::openat(CWD, folder, flags, Mode::empty()).and_then(Dir::new);
     let Ok(top) = top else { return Usage::default() };
     let (mut usage, mut open) = (Usage::default(), vec![top]);
     while let Some(entries) = open.last_mut() {
-        match enter(entries, &mut usage) {
-            Some(_) if open.len() == MAX_DEPTH => return Usage::TOO_DEEP,
+        match enter(entries, &mut usage, most) {
+            Some(_) if open.len() == MAX_DEPTH => return Usage::UNMEASURED,
             Some(folder) => open.push(folder),
+            None if usage.inodes >= most => return Usage::UNMEASURED,
             None => drop(open.pop()),
         }
     }
@@ -61,8 +68,10 @@ pub(crate) fn measure(folder: &Path) -> Usage {
 }
 
 /// Counts entries up to the next folder, and opens that. `None` at the end.
-fn enter(entries: &mut Dir, usage: &mut Usage) -> Option<Dir> {
-    while let Some(Ok(entry)) = entries.read() {
+fn enter(entries: &mut Dir, usage: &mut Usage, most: u64) -> Option<Dir> {
+    while usage.inodes < most
+        && let Some(Ok(entry)) = entries.read()
+    {
         let name = entry.file_name();
         if name == c"." || name == c".." {
             continue;
@@ -114,6 +123,16 @@ mod tests {
         std::fs::create_dir_all(dir.path().join(deep(MAX_DEPTH - 1))).unwrap();
         assert_eq!(measure(dir.path()).inodes, MAX_DEPTH as u64 - 1);
         std::fs::create_dir_all(dir.path().join(deep(MAX_DEPTH))).unwrap();
-        assert_eq!(measure(dir.path()), Usage::TOO_DEEP);
+        assert_eq!(measure(dir.path()), Usage::UNMEASURED);
+    }
+
+    #[test]
+    fn folder_with_too_many_entries_uses_more_than_any_other() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        assert_eq!(measure_within(dir.path(), 4).inodes, 3);
+        assert_eq!(measure_within(dir.path(), 3), Usage::UNMEASURED);
     }
 }

@@ -1,0 +1,211 @@
+//! Claims of persistent volumes: their folders, sizes and access modes.
+
+use std::path::{Path, PathBuf};
+
+use hutch_api::quantity;
+use hutch_image::PathSegment;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+use crate::usage::measure;
+
+/// Storage class of what is provisioned here.
+pub(crate) const STORAGE_CLASS: &str = "hutch-local";
+/// Other names that manifests commonly use for local storage.
+const SYNONYMS: [&str; 3] = ["", "standard", "local-path"];
+/// Condition of a claim whose volume holds more than its capacity.
+pub(crate) const OVER_CAPACITY: &str = "VolumeOverCapacity";
+
+/// Claim that a Pod uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClaimInUse {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// `true` if the Pod may write the volume.
+    pub(crate) writes: bool,
+    /// `true` if no other Pod may use it.
+    pub(crate) exclusive: bool,
+}
+
+impl ClaimInUse {
+    /// Returns `None` for a claim that no server has stored.
+    pub(crate) fn of(claim: &PersistentVolumeClaim, writes: bool) -> Option<ClaimInUse> {
+        let metadata = claim.metadata.clone();
+        let (namespace, name, uid) = (metadata.namespace?, metadata.name?, metadata.uid?);
+        Some(ClaimInUse { namespace, name, uid, writes, exclusive: is_exclusive(claim) })
+    }
+}
+
+/// The folder of a claim. The error says why it is not ours.
+pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<PathBuf, String> {
+    let metadata = &claim.metadata;
+    let name = metadata.name.as_deref().unwrap_or("");
+    let (Some(namespace), Some(uid)) = (&metadata.namespace, &metadata.uid) else {
+        return Err(format!("persistentvolumeclaim {name:?} has no uid"));
+    };
+    if metadata.deletion_timestamp.is_some() {
+        return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+    }
+    check(claim)?;
+    let plain = uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    match (PathSegment::label(namespace), PathSegment::new(&**uid).filter(|_| plain)) {
+        (Some(namespace), Some(uid)) => Ok(uid.below(&namespace.below(volumes))),
+        _ => Err(format!("persistentvolumeclaim {name:?} has an unusable namespace or uid")),
+    }
+}
+
+/// Checks that a claim is for a volume of this node.
+fn check(claim: &PersistentVolumeClaim) -> Result<(), String> {
+    let name = claim.metadata.name.as_deref().unwrap_or("");
+    let Some(spec) = &claim.spec else { return Err(format!("persistentvolumeclaim {name:?} has no spec")) };
+    let class = spec.storage_class_name.as_deref().unwrap_or(STORAGE_CLASS);
+    if class != STORAGE_CLASS && !SYNONYMS.contains(&class) {
+        return Err(format!(
+            "persistentvolumeclaim {name:?}: storage class {class:?} is not provided here; leave it out or use {STORAGE_CLASS}"
+        ));
+    }
+    if spec.volume_mode.as_deref() == Some("Block") {
+        return Err(format!("persistentvolumeclaim {name:?}: volumeMode Block is not supported"));
+    }
+    match &spec.volume_name {
+        Some(volume) if *volume != volume_name(claim) && !volume.is_empty() => Err(format!(
+            "persistentvolumeclaim {name:?}: bound to {volume:?}, which is no volume of this node"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns true if the volume of a claim is mounted read-only: as the Pod has it, or because no mode of the claim allows to
+/// write.
+pub(crate) fn is_read_only(claim: &PersistentVolumeClaim, read_only: bool) -> bool {
+    let modes = claim.spec.iter().flat_map(|spec| spec.access_modes.iter().flatten());
+    let mut modes = modes.peekable();
+    read_only || (modes.peek().is_some() && modes.all(|mode| mode == "ReadOnlyMany"))
+}
+
+/// Returns true if only one Pod at a time may use the claim.
+pub(crate) fn is_exclusive(claim: &PersistentVolumeClaim) -> bool {
+    let modes = claim.spec.iter().flat_map(|spec| spec.access_modes.iter().flatten());
+    modes.into_iter().any(|mode| mode == "ReadWriteOncePod")
+}
+
+/// Returns the name of the volume of a claim.
+pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> String {
+    format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or(""))
+}
+
+/// Returns the capacity of a claim in bytes.
+pub fn capacity(claim: &PersistentVolumeClaim) -> Option<u64> {
+    let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
+    requests.get("storage").and_then(quantity::units).filter(|bytes| *bytes > 0)
+}
+
+/// Returns true if the volume of a claim held more than its capacity when it was measured.
+pub(crate) fn is_over(claim: &PersistentVolumeClaim) -> bool {
+    let conditions = claim.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.filter(|one| one.type_ == OVER_CAPACITY).any(|one| one.status == "True")
+}
+
+/// Returns by how much a volume exceeds its capacity.
+pub(crate) fn message(used: u64, capacity: u64) -> String {
+    format!("the volume holds {used} bytes, more than its capacity of {capacity} bytes")
+}
+
+/// Returns why a Pod that writes the volume of a claim is not started. Only a claim with the condition is measured. Blocks.
+pub(crate) fn refuse_writer(
+    claim: &PersistentVolumeClaim,
+    folder: &Path,
+    ran_before: bool,
+) -> Result<(), String> {
+    // It has the volume since before, and continues with it after a restart of the node.
+    if ran_before {
+        return Ok(());
+    }
+    let Some(capacity) = capacity(claim).filter(|_| is_over(claim)) else { return Ok(()) };
+    let used = measure(folder).bytes;
+    if used <= capacity {
+        return Ok(());
+    }
+    let name = claim.metadata.name.as_deref().unwrap_or("");
+    let message = message(used, capacity);
+    Err(format!(
+        "persistentvolumeclaim {name:?}: {OVER_CAPACITY}: {message}. Remove files or request more storage; readers can be started"
+    ))
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn claim(change: serde_json::Value) -> PersistentVolumeClaim {
+        let mut value = json!({"metadata": {"name": "c", "namespace": "default", "uid": "1-2"},
+                               "spec": {"accessModes": ["ReadWriteOnce"]}});
+        for (key, new) in change.as_object().unwrap() {
+            value["spec"][key] = new.clone();
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_claim_has_one_folder_or_a_reason() {
+        let root = Path::new("/v");
+        assert_eq!(folder(root, &claim(json!({}))).unwrap(), Path::new("/v/default/1-2"));
+        assert!(folder(root, &claim(json!({"storageClassName": "standard"}))).is_ok());
+        assert!(folder(root, &claim(json!({"volumeName": "pvc-1-2"}))).is_ok());
+        for (change, word) in [
+            (json!({"storageClassName": "ebs"}), "ebs"),
+            (json!({"volumeMode": "Block"}), "Block"),
+            (json!({"volumeName": "pv-of-others"}), "pv-of-others"),
+        ] {
+            let error = folder(root, &claim(change)).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+        let mut hostile = claim(json!({}));
+        hostile.metadata.uid = Some("../..".into());
+        assert!(folder(root, &hostile).is_err());
+    }
+
+    #[test]
+    fn access_modes_decide_who_writes() {
+        for (modes, read_only, exclusive) in [
+            (json!([]), false, false),
+            (json!(["ReadWriteOnce"]), false, false),
+            (json!(["ReadWriteOncePod"]), false, true),
+            (json!(["ReadWriteMany", "ReadOnlyMany"]), false, false),
+            (json!(["ReadOnlyMany"]), true, false),
+        ] {
+            let claim = claim(json!({ "accessModes": modes }));
+            assert_eq!(
+                (is_read_only(&claim, false), is_exclusive(&claim)),
+                (read_only, exclusive),
+                "{modes}"
+            );
+            assert!(is_read_only(&claim, true));
+        }
+    }
+
+    #[test]
+    fn writer_is_refused_while_the_volume_is_over_its_capacity() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), vec![1; 1 << 20]).unwrap();
+        let claim = |storage: &str, over: bool| {
+            let mut claim = claim(json!({"resources": {"requests": {"storage": storage}}}));
+            let status =
+                json!({"conditions": over.then(|| [json!({"type": OVER_CAPACITY, "status": "True"})])});
+            claim.status = serde_json::from_value(status).unwrap();
+            claim
+        };
+        assert_eq!(
+            refuse_writer(&claim("512Ki", false), dir.path(), false),
+            Ok(()),
+            "it was not measured yet"
+        );
+        let refused = refuse_writer(&claim("512Ki", true), dir.path(), false).unwrap_err();
+        assert!(refused.contains("VolumeOverCapacity") && refused.contains("524288"), "{refused}");
+        assert_eq!(refuse_writer(&claim("512Ki", true), dir.path(), true), Ok(()), "it ran before");
+        assert_eq!(refuse_writer(&claim("2Mi", true), dir.path(), false), Ok(()));
+    }
+}

@@ -1,0 +1,89 @@
+//! Refreshes volumes of ConfigMaps, Secrets, the downward API and projections in running Pods.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hutch_image::PathSegment;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+
+use super::given::{Given, Sources};
+use super::{given_folder, publish};
+use crate::environment::Facts;
+use crate::live::Live;
+use crate::shared::{HOST_IP, Shared};
+
+/// How often the objects of each Pod's volumes are read.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Refreshes volumes until the node stops.
+pub(crate) async fn watch(node: Arc<Shared>) {
+    loop {
+        tokio::select! {
+            () = node.shutdown.wait() => return,
+            () = tokio::time::sleep(EVERY) => {}
+        }
+        for live in node.all() {
+            if is_refreshed(&live) {
+                refresh(&node, &live).await;
+            }
+        }
+    }
+}
+
+/// Returns true if the volumes of a Pod are refreshed. Rules for files close files of a volume one by one, so the volumes of a
+/// Pod with such rules stay as they are.
+fn is_refreshed(live: &Live) -> bool {
+    let over = live.has_ended() || live.is_evicted() || live.pod().metadata.deletion_timestamp.is_some();
+    !over && live.closed_files().is_none()
+}
+
+async fn refresh(node: &Shared, live: &Live) {
+    let written = live.given();
+    if written.is_empty() {
+        return;
+    }
+    let (pod, Some(address)) = (live.pod(), live.address()) else { return };
+    let address = address.to_string();
+    let facts = facts(node, &pod, &address);
+    let sources =
+        Sources { client: &node.client, namespace: &live.id.namespace, facts: &facts, tokens: &live.tokens };
+    for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+        let Some(before) = written.get(&volume.name) else { continue };
+        match sources.given(volume).await {
+            Ok(Some(given)) if publish::digest(&given.items) != *before => {
+                replace(node, live, volume, given).await;
+            }
+            Ok(_) => {}
+            Err(message) => {
+                let message = format!("MountVolume.SetUp failed for volume {:?} : {message}", volume.name);
+                node.events.warning(&pod, "FailedMount", message);
+            }
+        }
+    }
+}
+
+async fn replace(node: &Shared, live: &Live, volume: &Volume, given: Given) {
+    let Some(name) = PathSegment::label(&volume.name) else { return };
+    let path = given_folder(&node.places.pod(&live.uid), &name, given.secret);
+    let digest = publish::digest(&given.items);
+    let done = tokio::task::spawn_blocking(move || publish::publish(&path, &given.items)).await;
+    match done {
+        Ok(Ok(())) => live.set_given(&volume.name, digest),
+        Ok(Err(error)) => {
+            tracing::debug!(pod = live.id.name, volume = volume.name, %error, "failed to refresh a volume");
+        }
+        Err(_) => {}
+    }
+}
+
+/// Returns the facts about a Pod to which its volumes refer.
+pub(crate) fn facts<'a>(node: &'a Shared, pod: &'a Pod, pod_ip: &'a str) -> Facts<'a> {
+    Facts {
+        pod,
+        pod_ip,
+        host_ip: HOST_IP,
+        node_name: &node.config.node_name,
+        defaults: node.config.defaults,
+        allocatable: node.capacity.total(),
+    }
+}

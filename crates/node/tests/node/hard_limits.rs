@@ -1,0 +1,104 @@
+//! Volumes on a file system that has quotas.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::machine::Machine;
+
+/// Size of the disk, in bytes.
+const DISK_BYTES: u64 = 400 << 20;
+
+/// A disk of its own with btrfs, on a loop device.
+struct Disk {
+    folder: Option<tempfile::TempDir>,
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (image, mount) = (folder.path().join("image"), folder.path().join("disk"));
+        std::fs::File::create(&image).and_then(|file| file.set_len(DISK_BYTES)).expect("image");
+        std::fs::create_dir(&mount).expect("folder");
+        run(Command::new("mkfs.btrfs").arg("-q").arg(&image));
+        let disk = Disk { folder: Some(folder) };
+        run(Command::new("mount").args(["-o", "loop"]).args([&image, &mount]));
+        run(Command::new("btrfs").args(["quota", "enable"]).arg(&mount));
+        disk
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.as_ref().expect("mounted").path().join("disk")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let path = self.path();
+        let unmounted = Command::new("umount").arg("--recursive").arg(&path).status();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        if !unmounted.is_ok_and(|status| status.success()) || mounts.contains(&*path.to_string_lossy()) {
+            // What is still mounted must not be removed.
+            let _ = self.folder.take().map(tempfile::TempDir::keep);
+        }
+    }
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().expect("a program");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Writes 16 MiB into each folder, and prints what is there then. Limits are 4 MiB.
+const SCRIPT: &str = "for each in /scratch /data /var; do \
+    head -c 16M /dev/zero > $each/file; size=$(stat -c %s $each/file); \
+    [ $size -le 4194304 ] && echo within; [ $size -ge 3000000 ] && echo near; done 2>/tmp/errors; \
+    grep -c 'quota exceeded' /tmp/errors; rm -f /data/file; rm /var/file; sleep 1000";
+
+async fn printed(machine: &Machine, class: &str) -> String {
+    let spec = json!({
+        "runtimeClassName": class,
+        "main": {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}, {"name": "data", "mountPath": "/data"},
+                                  {"name": "errors", "mountPath": "/tmp"}],
+                 "resources": {"limits": {"ephemeral-storage": "4Mi"}}},
+        "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "4Mi"}}, {"name": "errors", "emptyDir": {}},
+                    {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    });
+    machine.run(class, SCRIPT, spec).await;
+    let pod = machine.ready(class).await;
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        let log = machine.log(&pod, hutch_kubelet::LogRequest::default()).await;
+        if log.lines().count() >= 7 || std::time::Instant::now() > until {
+            machine.delete(class).await;
+            return log;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_beyond_a_limit_fail_on_btrfs_with_quotas() {
+    hutch_testkit::require!(root, btrfs);
+    let disk = Disk::new();
+    let data = disk.path().join("data");
+    let machine = Machine::start(&data).await;
+    let _: k8s_openapi::api::core::v1::PersistentVolumeClaim = machine
+        .create(json!({"metadata": {"name": "data"}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "4Mi"}}}}))
+        .await;
+    assert_eq!(printed(&machine, "hutch").await, "within\nnear\nwithin\nnear\nwithin\nnear\n3\n");
+    // Nothing of the Pod is left, subvolumes included.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while std::fs::read_dir(data.join("pods")).unwrap().next().is_some() {
+        let left = || Command::new("find").arg(data.join("pods")).arg("-ls").output().unwrap().stdout;
+        let late = std::time::Instant::now() > until;
+        assert!(!late, "the folder of the Pod is still there: {}", String::from_utf8_lossy(&left()));
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    if hutch_testkit::Need::Runsc.missing().is_none() {
+        assert_eq!(printed(&machine, "gvisor").await, "within\nnear\nwithin\nnear\nwithin\nnear\n3\n");
+    }
+    machine.stop().await;
+}

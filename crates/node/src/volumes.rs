@@ -3,6 +3,8 @@
 //! What containers write and what the node writes never share a folder. Files of ConfigMaps, Secrets and the downward
 //! API are written into a fresh folder, and only below open folders, so no link is followed on the way.
 
+mod group;
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io::{self, Write};
@@ -90,7 +92,7 @@ pub(crate) async fn prepare(
         Box::new(move || writable(path, read_only, group))
     } else {
         let Some(given) = sources.given(volume).await? else { return Ok(Prepared::Nothing) };
-        Box::new(move || fill(&pod, &segment, &given))
+        Box::new(move || fill(&pod, &segment, &given, group))
     };
     let made = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?;
     made.map_err(|e| format!("MountVolume.SetUp failed for volume {name:?}: {e}"))
@@ -137,13 +139,13 @@ fn scratch(
 fn writable(path: PathBuf, read_only: bool, group: Option<u32>) -> io::Result<Prepared> {
     make_folder(&path, 0o777)?;
     if let Some(group) = group.filter(|_| !read_only) {
-        give_to_group(&path, group)?;
+        group::give(&path, group)?;
     }
     Ok(Prepared::Folder { path, read_only })
 }
 
 /// A folder that only the node writes, made anew.
-fn fill(pod: &PodPlaces, name: &PathSegment, given: &Given) -> io::Result<Prepared> {
+fn fill(pod: &PodPlaces, name: &PathSegment, given: &Given, group: Option<u32>) -> io::Result<Prepared> {
     let path = match given.secret {
         true => {
             memory::volume(&pod.all_memory, &pod.given_memory(), memory::GIVEN_BYTES)?;
@@ -152,6 +154,9 @@ fn fill(pod: &PodPlaces, name: &PathSegment, given: &Given) -> io::Result<Prepar
         false => pod.given_volume(name),
     };
     write(&path, &given.items)?;
+    if let Some(group) = group {
+        group::let_read(&path, group)?;
+    }
     Ok(Prepared::Folder { path, read_only: true })
 }
 
@@ -372,14 +377,6 @@ fn write(folder: &Path, items: &[Item]) -> io::Result<()> {
         file.set_permissions(std::fs::Permissions::from_mode(mode))?;
     }
     Ok(())
-}
-
-/// Gives a volume to a group, as `fsGroup` demands.
-fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
-    let folder = open_folder(path)?;
-    rustix::fs::fchown(&folder, None, Some(rustix::fs::Gid::from_raw(group)))?;
-    let mode = rustix::fs::fstat(&folder)?.st_mode & 0o7777 | 0o2070;
-    Ok(rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode))?)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use rustix::thread::CapabilitySet;
+
 /// `ok` or the name of the error of a call that gave `result`.
 pub(super) fn outcome(result: libc::c_long) -> String {
     if result >= 0 { "ok".to_owned() } else { error_name(last_errno()) }
@@ -273,6 +275,40 @@ pub(super) fn mknod(path: &str, mode: u32, major: u32, minor: u32) -> String {
     let path = CString::new(path).unwrap_or_default();
     // SAFETY: a C string and numbers.
     outcome(unsafe { libc::mknod(path.as_ptr(), mode, libc::makedev(major, minor)) }.into())
+}
+
+/// Makes a file belong to user 0.
+pub(super) fn give_to_root(path: &str) -> String {
+    let path = CString::new(path).unwrap_or_default();
+    // SAFETY: a C string and numbers.
+    outcome(unsafe { libc::chown(path.as_ptr(), 0, 0) }.into())
+}
+
+/// Lets every user read and write a device.
+pub(super) fn open_to_all(path: &str) -> String {
+    let path = CString::new(path).unwrap_or_default();
+    // SAFETY: a C string and a number.
+    outcome(unsafe { libc::chmod(path.as_ptr(), 0o666) }.into())
+}
+
+/// Takes `CAP_SYS_ADMIN` beside the capabilities that this process has.
+pub(super) fn more_capabilities() -> String {
+    let taken = rustix::thread::capabilities(None).and_then(|mut sets| {
+        sets.permitted |= CapabilitySet::SYS_ADMIN;
+        sets.effective |= CapabilitySet::SYS_ADMIN;
+        rustix::thread::set_capabilities(None, sets)
+    });
+    taken.map_or_else(|errno| error_name(errno.raw_os_error()), |()| "ok".to_owned())
+}
+
+/// Makes `CAP_CHOWN` one that programs of every user inherit.
+pub(super) fn ambient_capability() -> String {
+    let raised = rustix::thread::capabilities(None).and_then(|mut sets| {
+        sets.inheritable |= CapabilitySet::CHOWN;
+        rustix::thread::set_capabilities(None, sets)?;
+        rustix::thread::configure_capability_in_ambient_set(CapabilitySet::CHOWN, true)
+    });
+    raised.map_or_else(|errno| error_name(errno.raw_os_error()), |()| "ok".to_owned())
 }
 
 /// All ways to set a set-user-id or set-group-id bit, in a folder that can be written; what each gave.

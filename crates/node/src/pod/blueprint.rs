@@ -5,18 +5,16 @@ use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use hutch_image::{Resolved, SANDBOXD_PATH};
-use hutch_jail::{Limits, Mount, MountSource, Root, Upper, User};
+use hutch_jail::{Limits, Mount, MountSource, Root, Upper};
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume, VolumeMount};
 
 use crate::blueprint::Blueprint;
 use crate::container::late_env;
 use crate::environment;
 use crate::files::{Files, VolumePart};
+use crate::security;
 use crate::subpath::{self, Held};
 use crate::volumes::Prepared;
-
-/// Ids that a container has.
-const IDS: u32 = 65536;
 
 /// Parts from which a blueprint is made.
 pub(crate) struct Parts<'a> {
@@ -47,7 +45,7 @@ pub(crate) struct Parts<'a> {
 /// author of the Pod.
 pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), String> {
     let Parts { spec, container, image, mut env, limits, .. } = parts;
-    let (user, home) = user(spec, container, image)?;
+    let (user, home) = security::user(spec, container, image)?;
     if !env.iter().any(|(name, _)| name == "HOME") {
         env.push(("HOME".into(), home));
     }
@@ -86,8 +84,8 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
     // Outer ones first, so that none hides another.
     of_volumes.sort_by_key(|mount| mount.target.components().count());
     mounts.extend(of_volumes);
-    let security = container.security_context.as_ref();
-    let read_only = security.and_then(|s| s.read_only_root_filesystem) == Some(true);
+    let own = container.security_context.as_ref();
+    let read_only = own.and_then(|s| s.read_only_root_filesystem) == Some(true);
     let upper = if read_only { Upper::ReadOnly } else { Upper::Dir(parts.upper) };
     let blueprint = Blueprint {
         name: container.name.clone(),
@@ -102,6 +100,7 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         root: Root { layers: image.layers.clone(), upper },
         files: parts.files.rules(&shown)?,
         limits,
+        capabilities: security::capabilities(container, image),
         late_env,
     };
     Ok((blueprint, held))
@@ -159,40 +158,6 @@ fn volume_mount(
 /// Returns true if code inside writes the volume.
 fn changes(volume: &Volume) -> bool {
     volume.empty_dir.is_some() || volume.persistent_volume_claim.is_some()
-}
-
-/// Returns the user that the container runs as, and the home folder of that user.
-fn user(spec: &PodSpec, container: &Container, image: &Resolved) -> Result<(User, String), String> {
-    let of_pod = spec.security_context.as_ref();
-    let own = container.security_context.as_ref();
-    let uid = own.and_then(|s| s.run_as_user).or_else(|| of_pod.and_then(|s| s.run_as_user));
-    let gid = own.and_then(|s| s.run_as_group).or_else(|| of_pod.and_then(|s| s.run_as_group));
-    let named = uid.map_or_else(|| image.config.user.clone(), |uid| uid.to_string());
-    let account = image.account(&named).map_err(|e| e.to_string())?;
-    let id = |value: i64, what: &str| {
-        u32::try_from(value)
-            .ok()
-            .filter(|id| *id < IDS)
-            .ok_or_else(|| format!("{what} {value} is out of range: a sandbox has the ids 0 to {}", IDS - 1))
-    };
-    let uid = id(i64::from(account.uid), "user")?;
-    let gid = match gid {
-        Some(gid) => id(gid, "runAsGroup")?,
-        None => id(i64::from(account.gid), "group")?,
-    };
-    let non_root = own.and_then(|s| s.run_as_non_root).or_else(|| of_pod.and_then(|s| s.run_as_non_root));
-    if non_root == Some(true) && uid == 0 {
-        return Err("container has runAsNonRoot and image will run as root".into());
-    }
-    let mut groups = Vec::new();
-    for group in of_pod.and_then(|s| s.supplemental_groups.as_deref()).unwrap_or(&[]) {
-        groups.push(id(*group, "supplementalGroups")?);
-    }
-    if let Some(group) = of_pod.and_then(|s| s.fs_group) {
-        groups.push(id(group, "fsGroup")?);
-    }
-    let home = account.home.unwrap_or_else(|| if uid == 0 { "/root" } else { "/" }.into());
-    Ok((User { uid, gid, groups }, home))
 }
 
 #[cfg(test)]
@@ -264,19 +229,5 @@ mod tests {
         assert!(matches!(made.root.upper, Upper::Dir(_)));
         let locked = make(json!({}), json!({"securityContext": {"readOnlyRootFilesystem": true}})).unwrap();
         assert!(matches!(locked.root.upper, Upper::ReadOnly));
-    }
-
-    #[test]
-    fn users_are_within_the_sandbox() {
-        let as_user = |pod: serde_json::Value, own: serde_json::Value| {
-            make(json!({"securityContext": pod}), json!({"securityContext": own}))
-                .map(|b| (b.user.uid, b.user.gid, b.user.groups))
-        };
-        assert_eq!(as_user(json!({}), json!({})).unwrap(), (0, 0, vec![]));
-        let both = as_user(json!({"runAsUser": 5, "fsGroup": 9}), json!({"runAsUser": 7, "runAsGroup": 8}));
-        assert_eq!(both.unwrap(), (7, 8, vec![9]));
-        assert!(as_user(json!({"runAsNonRoot": true}), json!({})).unwrap_err().contains("runAsNonRoot"));
-        assert!(as_user(json!({"runAsUser": 70000}), json!({})).unwrap_err().contains("out of range"));
-        assert!(as_user(json!({"runAsUser": -1}), json!({})).is_err());
     }
 }

@@ -16,6 +16,9 @@ use crate::security;
 use crate::subpath::{self, Held};
 use crate::volumes::Prepared;
 
+/// Search path of a container whose image names none.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// Parts from which a blueprint is made.
 pub(crate) struct Parts<'a> {
     pub(crate) spec: &'a PodSpec,
@@ -46,8 +49,11 @@ pub(crate) struct Parts<'a> {
 pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), String> {
     let Parts { spec, container, image, mut env, limits, .. } = parts;
     let (user, home) = security::user(spec, container, image)?;
-    if !env.iter().any(|(name, _)| name == "HOME") {
-        env.push(("HOME".into(), home));
+    // As container runtimes do.
+    for (name, value) in [("HOME", home.as_str()), ("PATH", DEFAULT_PATH)] {
+        if !env.iter().any(|(set, _)| set == name) {
+            env.push((name.into(), value.into()));
+        }
     }
     let argv = environment::command_line(&image.config, container, &env)?;
     let cwd = container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from);
@@ -227,6 +233,8 @@ mod tests {
         ];
         assert_eq!(targets, expected.map(|(path, read_only)| (path.to_owned(), read_only)));
         assert!(matches!(made.root.upper, Upper::Dir(_)));
+        let path = made.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+        assert_eq!(path, Some(DEFAULT_PATH), "the image names none");
         let locked = make(json!({}), json!({"securityContext": {"readOnlyRootFilesystem": true}})).unwrap();
         assert!(matches!(locked.root.upper, Upper::ReadOnly));
     }

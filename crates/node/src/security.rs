@@ -11,11 +11,7 @@ const IDS: u32 = 65536;
 
 /// Refuses what would weaken the jail, or what it cannot provide.
 pub(crate) fn check_pod(security: &PodSecurityContext) -> Result<(), String> {
-    check_seccomp(security.seccomp_profile.as_ref())?;
-    match security.sysctls.as_deref().unwrap_or(&[]).first() {
-        Some(first) => Err(format!("sysctls are not supported ({})", first.name)),
-        None => Ok(()),
-    }
+    check_seccomp(security.seccomp_profile.as_ref())
 }
 
 /// As [`check_pod`], for a container.
@@ -211,8 +207,6 @@ mod tests {
         assert_eq!(check_container(&serde_json::from_value(restricted).unwrap()), Ok(()));
         let pod = |security: Value| check_pod(&serde_json::from_value(security).unwrap());
         assert!(pod(json!({"seccompProfile": {"type": "Unconfined"}})).is_err());
-        let sysctl = json!({"sysctls": [{"name": "net.ipv4.ip_forward", "value": "1"}]});
-        assert!(pod(sysctl).unwrap_err().contains("net.ipv4.ip_forward"));
         assert_eq!(pod(json!({"seccompProfile": {"type": "RuntimeDefault"}, "fsGroup": 7})), Ok(()));
     }
 

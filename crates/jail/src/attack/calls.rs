@@ -277,18 +277,19 @@ pub(super) fn mknod(path: &str, mode: u32, major: u32, minor: u32) -> String {
     outcome(unsafe { libc::mknod(path.as_ptr(), mode, libc::makedev(major, minor)) }.into())
 }
 
-/// Makes a file belong to user 0.
-pub(super) fn give_to_root(path: &str) -> String {
-    let path = CString::new(path).unwrap_or_default();
-    // SAFETY: a C string and numbers.
-    outcome(unsafe { libc::chown(path.as_ptr(), 0, 0) }.into())
+/// Sets the owner of a file, to the same one: where it is permitted, nothing changes.
+pub(super) fn set_owner(path: &str) -> String {
+    use rustix::fs::{Gid, Uid, chown, stat};
+    let set = stat(path)
+        .and_then(|found| chown(path, Some(Uid::from_raw(found.st_uid)), Some(Gid::from_raw(found.st_gid))));
+    set.map_or_else(|errno| error_name(errno.raw_os_error()), |()| "ok".to_owned())
 }
 
-/// Lets every user read and write a device.
-pub(super) fn open_to_all(path: &str) -> String {
-    let path = CString::new(path).unwrap_or_default();
-    // SAFETY: a C string and a number.
-    outcome(unsafe { libc::chmod(path.as_ptr(), 0o666) }.into())
+/// Sets the mode of a file, to the same one.
+pub(super) fn set_mode(path: &str) -> String {
+    use rustix::fs::{Mode, chmod, stat};
+    let set = stat(path).and_then(|found| chmod(path, Mode::from_raw_mode(found.st_mode & 0o7777)));
+    set.map_or_else(|errno| error_name(errno.raw_os_error()), |()| "ok".to_owned())
 }
 
 /// Takes `CAP_SYS_ADMIN` beside the capabilities that this process has.

@@ -22,8 +22,8 @@ use anyhow::{Context, anyhow, ensure};
 use hutch_image::{HostMount, Resolved};
 use hutch_jail::run::{Outcome, RunOptions, run_with_listeners};
 use hutch_jail::{
-    CheckedFolder, Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network, NetworkPlan, Process,
-    Profile, Root, Spec, Upper, User,
+    Capabilities, CheckedFolder, Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network,
+    NetworkPlan, Process, Profile, Root, Spec, Upper, User,
 };
 use hutch_policy::Level;
 use rustix::io::Errno;
@@ -336,6 +336,7 @@ fn spec(
         runtime_root: None,
         ids: ids.map_or(Ids::Caller, |ids| Ids::Range { base: ids.base() }),
         network: Network::New(network),
+        capabilities: Capabilities::NONE,
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
         deny_set_id_bits,
         freezable: false,

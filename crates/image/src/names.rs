@@ -8,6 +8,8 @@ use crate::beneath::Folder;
 
 /// Largest `passwd` or `group` file that is read, in bytes.
 const MAX_ACCOUNTS_BYTES: u64 = 1 << 20;
+/// Maximum further groups of a user.
+const MAX_GROUPS: usize = 1024;
 
 /// Numbers of a user, in ids inside.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub struct Account {
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
+    /// Further groups that the image's `group` names the user in.
+    pub groups: Vec<u32>,
     /// Home folder as the image's `passwd` names it.
     pub home: Option<String>,
 }
@@ -31,9 +35,10 @@ pub(crate) fn look_up(layers: &[PathBuf], spec: &str) -> Result<Account, Error> 
     let mut account = match (&line, user.parse::<u32>()) {
         (Some(f), _) => {
             let home = f.get(5).filter(|home| home.starts_with('/')).map(|home| (*home).to_owned());
-            Account { uid: number(f[2]), gid: number(f[3]), home }
+            let groups = groups_of(layers, f[0]);
+            Account { uid: number(f[2]), gid: number(f[3]), groups, home }
         }
-        (None, Ok(uid)) => Account { uid, gid: 0, home: None },
+        (None, Ok(uid)) => Account { uid, ..Account::default() },
         (None, Err(_)) if user.is_empty() => Account::default(),
         (None, Err(_)) => return Err(Error::UnknownAccount { kind: "user", name: user.into() }),
     };
@@ -46,6 +51,13 @@ pub(crate) fn look_up(layers: &[PathBuf], spec: &str) -> Result<Account, Error> 
         };
     }
     Ok(account)
+}
+
+/// Returns the groups whose members name the user.
+fn groups_of(layers: &[PathBuf], user: &str) -> Vec<u32> {
+    let file = read_accounts(layers, "etc/group");
+    let lines = fields(&file).filter(|f| f.len() >= 4 && f[3].split(',').any(|member| member == user));
+    lines.map(|f| number(f[2])).take(MAX_GROUPS).collect()
 }
 
 fn fields(text: &str) -> impl Iterator<Item = Vec<&str>> {
@@ -82,7 +94,8 @@ mod tests {
             "root:x:0:0:root:/root:/bin/sh\napp:x:10:20::/app:/bin/sh\nbad:x:zero:0::/:\n",
         )
         .unwrap();
-        std::fs::write(dir.path().join("etc/group"), "staff:x:50:\n").unwrap();
+        let groups = "staff:x:50:\nssl:x:60:other,app\napplication:x:70:apple\nmail:x:8:app\n";
+        std::fs::write(dir.path().join("etc/group"), groups).unwrap();
         let layers = [dir.path().to_owned()];
         let ids = |spec: &str| look_up(&layers, spec).map(|a| (a.uid, a.gid));
         assert_eq!(ids("").unwrap(), (0, 0));
@@ -94,7 +107,8 @@ mod tests {
         assert_eq!(ids("bad").unwrap().0, 65534);
         assert!(ids("nobody-here").is_err());
         assert!(ids("app:no-group").is_err());
-        assert_eq!(look_up(&layers, "app").unwrap().home.as_deref(), Some("/app"));
+        let app = look_up(&layers, "10").unwrap();
+        assert_eq!((app.home.as_deref(), app.groups), (Some("/app"), vec![60, 8]));
     }
 
     #[test]

@@ -29,6 +29,7 @@ fn spec() -> Spec {
         mounts,
         ids: if root { Ids::Range { base: BASE } } else { Ids::Caller },
         network: Network::New(NetworkPlan::closed(Vec::new())),
+        capabilities: hutch_jail::Capabilities::NONE,
         limits: Limits::default(),
         deny_set_id_bits: false,
         links: vec![],

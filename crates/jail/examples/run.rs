@@ -43,6 +43,7 @@ fn main() {
         mounts,
         ids: if root { Ids::Range { base: 2_000_000 } } else { Ids::Caller },
         network: Network::New(NetworkPlan::closed(Vec::new())),
+        capabilities: hutch_jail::Capabilities::NONE,
         limits: Limits { memory_bytes, ..Limits::default() },
         deny_set_id_bits,
         links: vec![],

@@ -17,4 +17,4 @@ pub use batch::try_all;
 pub use calls::{new_session_keyring, open_inheritable};
 pub use known::{Known, Shown};
 pub use planted::Planted;
-pub use table::{Attack, Control, Kept, all};
+pub use table::{ALL_CAPABILITIES, Attack, Control, Kept, all};

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::capabilities::Capabilities;
 use crate::channel::{Channel, Received};
 use crate::error::Error;
 use crate::event::{Event, ProcessExit, Reached, Report, Request};
@@ -50,7 +51,8 @@ pub(crate) struct Init {
     /// Placeholder processes that init itself stands for.
     held: Vec<u64>,
     pending: VecDeque<Event>,
-    confined: bool,
+    /// Capabilities of user 0; `None` if processes keep all of init.
+    confined: Option<Capabilities>,
 }
 
 impl Init {
@@ -63,7 +65,7 @@ impl Init {
     }
 
     /// Creates an init that serves the process at the other end of `control`.
-    pub(crate) fn new(control: Channel, signals: OwnedFd, confined: bool) -> Self {
+    pub(crate) fn new(control: Channel, signals: OwnedFd, confined: Option<Capabilities>) -> Self {
         Self {
             control,
             audience: Audience::Caller,

@@ -8,13 +8,13 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::capabilities::Capabilities;
 use crate::error::Error;
+use crate::privileges::OfInit;
 use crate::{dev, proc};
 
 /// Longest file of `/proc` that is read, in bytes: a line for each of at most 240 mounts and what comes with them.
 const MAX_FILE: usize = 1 << 20;
-/// Capabilities that init keeps: to become another user of the jail, and to signal one.
-const KEPT_CAPABILITIES: u64 = 0b111 << 5;
 
 /// A mount that the description of the jail names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub(crate) struct Expected<'a> {
     pub(crate) descriptors: &'a [RawFd],
     /// Where Landlock has scopes.
     pub(crate) outside: Option<Outside>,
+    /// Capabilities of user 0 inside.
+    pub(crate) capabilities: Capabilities,
 }
 
 /// Checks all of it. The calling process is init, and nothing else has run in the jail.
@@ -54,7 +56,7 @@ pub(crate) fn check(expected: Expected<'_>) -> Result<(), Error> {
     check_root()?;
     check_mounts(expected.root, &expected.mounts)?;
     check_descriptors(expected.descriptors)?;
-    check_privileges()
+    check_privileges(expected.capabilities)
 }
 
 /// Nothing lies above the root: `/..` is `/`.
@@ -137,15 +139,16 @@ fn check_descriptors(named: &[RawFd]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Init is root of the jail with three capabilities that hold there alone, cannot gain more, and is filtered.
-fn check_privileges() -> Result<(), Error> {
+/// Init is root of the jail with exactly the capabilities that a jail of its kind has, which hold there alone. It cannot
+/// gain more, and is filtered.
+fn check_privileges(granted: Capabilities) -> Result<(), Error> {
     let text = read("/proc/self/status").map_err(|e| broken("the privileges can be read", e))?;
-    privileges_as_planned(&text).map_err(|found| broken("privileges are as planned", found))
+    privileges_as_planned(&text, granted).map_err(|found| broken("privileges are as planned", found))
 }
 
 /// The pure part of [`check_privileges`]: the error is the line that is not as planned.
-fn privileges_as_planned(status: &str) -> Result<(), String> {
-    ids_and_privileges_as_planned(status, (0, 0), KEPT_CAPABILITIES, "")
+fn privileges_as_planned(status: &str, granted: Capabilities) -> Result<(), String> {
+    ids_and_privileges_as_planned(status, (0, 0), OfInit::planned(granted), "")
 }
 
 /// A service has these ids, no capability, cannot gain one, and is filtered.
@@ -153,17 +156,19 @@ pub(crate) fn check_service(ids: (u32, u32), of_root: bool) -> Result<(), Error>
     let text = read("/proc/self/status").map_err(|e| broken("the privileges can be read", e))?;
     // Only root can clear the bounding set.
     let unchecked = if of_root { "" } else { "CapBnd" };
-    ids_and_privileges_as_planned(&text, ids, 0, unchecked)
+    let none = OfInit { effective: 0, permitted: 0, bounding: 0 };
+    ids_and_privileges_as_planned(&text, ids, none, unchecked)
         .map_err(|found| broken("privileges are as planned", found))
 }
 
 fn ids_and_privileges_as_planned(
     status: &str,
     (uid, gid): (u32, u32),
-    kept: u64,
+    kept: OfInit,
     unchecked: &str,
 ) -> Result<(), String> {
-    let kept = format!("{kept:016x}");
+    let OfInit { effective, permitted, bounding } = kept;
+    let [effective, permitted, bounding] = [effective, permitted, bounding].map(|set| format!("{set:016x}"));
     let four = |id: u32| [id; 4].map(|id| id.to_string()).join("\t");
     let (uid, gid) = (four(uid), four(gid));
     let none = "0000000000000000";
@@ -171,9 +176,9 @@ fn ids_and_privileges_as_planned(
         ("Uid", uid.as_str()),
         ("Gid", &gid),
         ("CapInh", none),
-        ("CapPrm", &kept),
-        ("CapEff", &kept),
-        ("CapBnd", none),
+        ("CapPrm", &permitted),
+        ("CapEff", &effective),
+        ("CapBnd", &bounding),
         ("CapAmb", none),
         ("NoNewPrivs", "1"),
         ("Seccomp", "2"),
@@ -286,17 +291,49 @@ mod tests {
 
     #[test]
     fn privilege_that_was_not_planned_is_found() {
-        let status = "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nCapInh:\t0000000000000000\nCapPrm:\t00000000000000e0\n\
-            CapEff:\t00000000000000e0\nCapBnd:\t0000000000000000\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\n\
-            Seccomp:\t2\nSeccomp_filters:\t1\n";
-        assert_eq!(privileges_as_planned(status), Ok(()));
-        for line in status.lines().filter(|line| !line.starts_with("Seccomp_filters")) {
-            let (name, value) = line.split_once(":\t").unwrap();
-            let other =
-                format!("{name}:\t{}", value.replace('0', "1").replacen('2', "0", 1).replacen('1', "7", 1));
-            let changed = status.replacen(line, &other, 1);
-            assert_eq!(privileges_as_planned(&changed), Err(other));
-            assert!(privileges_as_planned(&status.replacen(&format!("{line}\n"), "", 1)).is_err(), "{name}");
+        let one = Capabilities::named("CHOWN").unwrap();
+        for (granted, permitted, bounding) in [
+            (Capabilities::NONE, "00000000000000e0", "0000000000000000"),
+            (one, "00000000000001e1", "0000000000000001"),
+            (Capabilities::ALL, "00000000000005fb", "00000000000004fb"),
+        ] {
+            let status = format!(
+                "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nCapInh:\t0000000000000000\nCapPrm:\t{permitted}\n\
+                CapEff:\t00000000000000e0\nCapBnd:\t{bounding}\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\n\
+                Seccomp:\t2\nSeccomp_filters:\t1\n"
+            );
+            assert_eq!(privileges_as_planned(&status, granted), Ok(()));
+            for line in status.lines().filter(|line| !line.starts_with("Seccomp_filters")) {
+                let (name, value) = line.split_once(":\t").unwrap();
+                let other = format!(
+                    "{name}:\t{}",
+                    value.replace('0', "1").replacen('2', "0", 1).replacen('1', "7", 1)
+                );
+                let changed = status.replacen(line, &other, 1);
+                assert_eq!(privileges_as_planned(&changed, granted), Err(other));
+                let missing = status.replacen(&format!("{line}\n"), "", 1);
+                assert!(privileges_as_planned(&missing, granted).is_err(), "{name}");
+            }
+        }
+    }
+
+    /// One set of capabilities more or less than the kind of the jail has is found too.
+    #[test]
+    fn privileges_of_another_kind_of_jail_are_found() {
+        let status = |granted: Capabilities| {
+            let OfInit { effective, permitted, bounding } = OfInit::planned(granted);
+            format!(
+                "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nCapInh:\t{0:016x}\nCapPrm:\t{permitted:016x}\n\
+                CapEff:\t{effective:016x}\nCapBnd:\t{bounding:016x}\nCapAmb:\t{0:016x}\nNoNewPrivs:\t1\nSeccomp:\t2\n",
+                0
+            )
+        };
+        let kinds = [Capabilities::NONE, Capabilities::named("KILL").unwrap(), Capabilities::ALL];
+        for planned in kinds {
+            for made in kinds {
+                let found = privileges_as_planned(&status(made), planned);
+                assert_eq!(found.is_ok(), made == planned, "{made:?} where {planned:?} was planned");
+            }
         }
     }
 
@@ -306,7 +343,7 @@ mod tests {
         let open = std::fs::File::open("/dev/null").unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&open);
         assert!(matches!(check_descriptors(&[]), Err(Error::Invariant { .. })), "{fd} is open");
-        assert!(matches!(check_privileges(), Err(Error::Invariant { .. })));
+        assert!(matches!(check_privileges(Capabilities::NONE), Err(Error::Invariant { .. })));
         let root = Planned { id: mount_id(CWD, "/").unwrap(), read_only: false, with_submounts: false };
         assert!(matches!(check_mounts(root, &[]), Err(Error::Invariant { .. })));
         let reachable = Outside::new().unwrap().check_is_out_of_reach();

@@ -287,7 +287,7 @@ fn build(
     #[cfg(test)]
     wrong::make();
     if !left_out(Step::Privileges) {
-        privileges::give_up()?;
+        privileges::give_up(spec.capabilities)?;
     }
     let outside = if landlock::has_scopes() { Some(Outside::new()?) } else { None };
     let mut writable = writable(spec);
@@ -301,7 +301,8 @@ fn build(
     }
     let mut descriptors = plan.keep.to_vec();
     descriptors.push(channel.as_fd().as_raw_fd());
-    invariants::check(Expected { root, mounts, descriptors: &descriptors, outside })?;
+    let capabilities = spec.capabilities;
+    invariants::check(Expected { root, mounts, descriptors: &descriptors, outside, capabilities })?;
     Ok(Reached { landlock })
 }
 

@@ -4,6 +4,7 @@
 //! Everything that forks is single-threaded: `hutch run` before its first thread, or the warden program.
 
 pub mod attack;
+mod capabilities;
 mod cgroup;
 mod error;
 pub mod facts;
@@ -39,6 +40,7 @@ mod terminal;
 mod threads;
 mod watcher;
 
+pub use capabilities::Capabilities;
 pub use cgroup::Freezer;
 pub use error::{Errno, Error};
 pub use event::{Event, ProcessExit, Usage};

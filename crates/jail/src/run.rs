@@ -1,6 +1,5 @@
 //! `hutch run` below its argument parsing: one command in one jail, launched by this program itself.
 
-use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -8,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 
+use crate::capabilities::Capabilities;
 use crate::cgroup::Group;
 use crate::channel::Channel;
 use crate::error::Error;
@@ -186,10 +186,8 @@ fn launch_and_follow(
     what.terminal = streams.is_terminal();
     let keep = streams.handed_over();
     let plan = Plan { spec, join: None, group: limited.group(), keep: &keep };
-    let mut launched = launch(&plan, |channel, reached| match single(&what, streams, channel, reached) {
-        Ok(never) => match never {},
-        Err(error) => error,
-    })?;
+    let inside = |channel, reached| single(&what, spec.capabilities, streams, channel, reached);
+    let mut launched = launch(&plan, inside)?;
     let served = serve(std::mem::take(&mut launched.listeners));
     if let Err(error) = served.and_then(|()| streams.launched(&launched.channel)) {
         sys::signal_pidfd(launched.pidfd.as_fd(), libc::SIGKILL);
@@ -243,18 +241,19 @@ fn launch_and_follow(
     })
 }
 
-/// Init of a jail of one command.
+/// Init of a jail of one command. Returns only when something failed.
 fn single(
     what: &Process,
+    capabilities: Capabilities,
     streams: &Streams,
     channel: Channel,
     reached: Reached,
-) -> Result<Infallible, Error> {
+) -> Error {
     // The launcher hears of a failure on this channel, so it is not moved before all has succeeded.
     let made = streams.make_inside(&channel).and_then(|made| Ok((made, Init::signals()?)));
     match made {
         Ok(((stdio, terminal), signals)) => {
-            let mut init = Init::new(channel, signals, true);
+            let mut init = Init::new(channel, signals, Some(capabilities));
             init.start_single(what, stdio, reached);
             // Open until the end, so that the caller sees the terminal close when all inside is gone.
             let _terminal = terminal;
@@ -262,7 +261,7 @@ fn single(
         }
         Err(error) => {
             let _ = channel.send(&Report::Failed(error.clone()), &[], true);
-            Err(error)
+            error
         }
     }
 }

@@ -12,8 +12,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
-use rustix::thread::CapabilitySet;
 
+use crate::capabilities::Capabilities;
 use crate::error::Error;
 use crate::spec::Process;
 use crate::{privileges, sys};
@@ -61,7 +61,7 @@ struct Prepared<'a> {
     /// Where a failure is reported; closed when the program runs.
     report: Option<RawFd>,
     mask: &'a libc::sigset_t,
-    confined: bool,
+    confined: Option<Capabilities>,
     failure: Cell<Option<(Step, Errno)>>,
 }
 
@@ -98,12 +98,13 @@ impl Starting {
 }
 
 /// Starts `process` with `stdio` as its descriptors 0 to 2 and `mask` as its blocked signals; gives its pid when it runs.
-/// `confined` says that it must lose all capabilities. Only for the first process of a jail.
+/// `confined` has the capabilities of user 0, where the process must not keep those of init. Only for the first process of
+/// a jail.
 pub(crate) fn start(
     process: &Process,
     stdio: [RawFd; 3],
     mask: &libc::sigset_t,
-    confined: bool,
+    confined: Option<Capabilities>,
 ) -> Result<u32, NotStarted> {
     with_prepared(process, stdio, mask, confined, None, |prepared| {
         // Not zeroed: only the pages that it uses are touched.
@@ -135,7 +136,7 @@ pub(crate) fn begin(
     process: &Process,
     stdio: [RawFd; 3],
     mask: &libc::sigset_t,
-    confined: bool,
+    confined: Option<Capabilities>,
 ) -> Result<Starting, NotStarted> {
     let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
     let (outcome, report) = pipe_with(flags).map_err(no_process)?;
@@ -168,7 +169,7 @@ fn with_prepared<T>(
     process: &Process,
     stdio: [RawFd; 3],
     mask: &libc::sigset_t,
-    confined: bool,
+    confined: Option<Capabilities>,
     report: Option<RawFd>,
     start: impl FnOnce(&Prepared<'_>) -> Result<T, NotStarted>,
 ) -> Result<T, NotStarted> {
@@ -246,11 +247,17 @@ impl Prepared<'_> {
                 return (Step::Terminal, last_errno());
             }
         }
+        let uid = self.process.user.uid;
+        if let Some(granted) = self.confined
+            && let Err(errno) = privileges::leave_to_become(uid, granted)
+        {
+            return (Step::Privileges, errno);
+        }
         if let Err(errno) = self.become_user() {
             return (Step::User, errno);
         }
-        if self.confined
-            && let Err(errno) = privileges::set_exactly(CapabilitySet::empty())
+        if let Some(granted) = self.confined
+            && let Err(errno) = privileges::leave_to_user(uid, granted)
         {
             return (Step::Privileges, errno);
         }
@@ -350,8 +357,8 @@ mod tests {
     #[test]
     fn failed_start_reports_its_errno() {
         let mask = sys::signal_set(&[]);
-        let start = |process: &Process| start(process, [0, 1, 2], &mask, false).unwrap_err();
-        let begun = begin(&process(&["no-such-program"], &[], "/"), [0, 1, 2], &mask, false).unwrap();
+        let start = |process: &Process| start(process, [0, 1, 2], &mask, None).unwrap_err();
+        let begun = begin(&process(&["no-such-program"], &[], "/"), [0, 1, 2], &mask, None).unwrap();
         sys::wait(begun.pid as i32, true).unwrap();
         let later = begun.settled().unwrap().unwrap_err();
         assert_eq!((later.errno, later.reason.as_str()), (libc::ENOENT, "command not found"));
@@ -371,7 +378,7 @@ mod tests {
         let mask = sys::signal_set(&[]);
         let process = process(&["sh", "-c", "echo $K $0 x; exit 7"], &[("K", "v")], "/");
         let stdio = [0, writer.as_raw_fd(), 2];
-        let pid = start(&process, stdio, &mask, false).unwrap();
+        let pid = start(&process, stdio, &mask, None).unwrap();
         drop(writer);
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();

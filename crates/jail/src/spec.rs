@@ -5,6 +5,7 @@ use std::path::{Component, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::capabilities::Capabilities;
 use crate::error::Error;
 use crate::files::FileRules;
 use crate::folder::CheckedFolder;
@@ -37,6 +38,9 @@ pub struct Spec {
     pub ids: Ids,
     /// The network namespace.
     pub network: Network,
+    /// Capabilities of user 0 inside. Only for [`Profile::Native`] with [`Ids::Range`].
+    #[serde(default)]
+    pub capabilities: Capabilities,
     /// Cgroup limits; without limits, no cgroup is created.
     pub limits: Limits,
     /// Refuses set-user-id and set-group-id bits on files. Required whenever a writable mount is a folder of
@@ -270,6 +274,13 @@ impl Spec {
         {
             return refuse("root's own ids are never mapped into a jail: use a range".into());
         }
+        if !self.capabilities.are_grantable() {
+            return refuse("a jail cannot give these capabilities".into());
+        }
+        let has_range = self.profile == Profile::Native && matches!(self.ids, Ids::Range { .. });
+        if !self.capabilities.is_empty() && !has_range {
+            return refuse("capabilities need a range of ids of the jail's own".into());
+        }
         if self.root.layers.is_empty() && matches!(self.root.upper, Upper::Dir(_)) {
             return refuse("a root without layers cannot be kept in a folder".into());
         }
@@ -385,6 +396,7 @@ mod tests {
             files: FileRules::default(),
             ids: Ids::Range { base: 100_000 },
             network: Network::Join,
+            capabilities: Capabilities::NONE,
             limits: Limits::default(),
             deny_set_id_bits: false,
             freezable: false,

@@ -7,7 +7,7 @@ use hutch_image::PathSegment;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
 
 use crate::config::{Handler, ServiceKind};
-use crate::embedded;
+use crate::{embedded, security};
 
 /// Handler that runs a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +109,9 @@ pub(crate) fn check(spec: &PodSpec) -> Result<(), Refusal> {
     if spec.ephemeral_containers.as_ref().is_some_and(|list| !list.is_empty()) {
         return refuse("ephemeral containers are not supported".into());
     }
+    if let Some(of_pod) = &spec.security_context {
+        security::check_pod(of_pod).or_else(refuse)?;
+    }
     check_names(spec)?;
     for volume in spec.volumes.iter().flatten() {
         check_volume(volume)?;
@@ -170,19 +173,8 @@ fn check_container(container: &Container) -> Result<(), Refusal> {
     let refuse = |message: String| {
         Err(Refusal { reason: "FailedValidation", message: format!("container {name:?}: {message}") })
     };
-    if let Some(security) = &container.security_context {
-        if security.privileged == Some(true) {
-            return refuse(
-                "privileged is not supported: no sandbox holds a capability of the machine".into(),
-            );
-        }
-        let added = security.capabilities.as_ref().and_then(|c| c.add.as_ref());
-        if let Some(added) = added.filter(|list| !list.is_empty()) {
-            return refuse(format!("capabilities cannot be added ({})", added.join(", ")));
-        }
-        if security.proc_mount.as_deref().is_some_and(|kind| kind != "Default") {
-            return refuse("procMount other than Default is not supported".into());
-        }
+    if let Some(own) = &container.security_context {
+        security::check_container(own).or_else(&refuse)?;
     }
     if container.volume_devices.as_ref().is_some_and(|list| !list.is_empty()) {
         return refuse("block devices are not supported".into());
@@ -284,6 +276,7 @@ mod tests {
             (json!({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}), "nfs"),
             (container(json!({"securityContext": {"privileged": true}})), "privileged"),
             (container(json!({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}})), "SYS_ADMIN"),
+            (json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}), "seccompProfile"),
             (container(json!({"volumeMounts": [{"name": "v", "mountPath": "/x"}]})), "\"v\""),
             (container(json!({"readinessProbe": {"grpc": {"port": 1}}})), "grpc"),
             (container(json!({"readinessProbe": {}})), "exactly one"),

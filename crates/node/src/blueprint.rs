@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hutch_jail::{FileRules, Limits, Mount, Process, Root, User};
+use hutch_jail::{Capabilities, FileRules, Limits, Mount, Process, Root, User};
 
 /// A container's parts, with nothing left to look up.
 #[derive(Debug, Clone)]
@@ -23,6 +23,8 @@ pub(crate) struct Blueprint {
     /// Files that its processes cannot read or write.
     pub(crate) files: FileRules,
     pub(crate) limits: Limits,
+    /// Capabilities of user 0 inside, in the user namespace of its jail.
+    pub(crate) capabilities: Capabilities,
     /// Folder on the machine where the runtime inside finds variables that come while it runs.
     pub(crate) late_env: Option<PathBuf>,
 }

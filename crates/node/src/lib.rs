@@ -1,7 +1,7 @@
 //! The node: runs the Pods that are bound to it, each container in a jail of its own (the kubelet's role).
 //!
 //! It speaks to the API server as any other client and to the machine through the jail and image crates. It refuses
-//! what would weaken the isolation (host namespaces, privileged containers, added capabilities, host paths), says no
+//! what would weaken the isolation (host namespaces, privileged containers, capabilities of the machine, host paths), says no
 //! to what it does not support in an event that names it, and never runs a Pod in less isolation than its spec says.
 //! It decides nothing about which Pods there should be.
 
@@ -37,6 +37,7 @@ mod pod;
 mod policies;
 mod register;
 mod runtime;
+mod security;
 mod session;
 mod shared;
 mod sleep;

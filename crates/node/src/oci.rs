@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hutch_jail::{Limits, Mount, MountSource, User};
+use hutch_jail::{Capabilities, Limits, Mount, MountSource, User};
 use serde_json::{Value, json};
 
 /// Memory of runsc itself beside the container, for its sentry and gofer, in bytes.
@@ -70,6 +70,8 @@ pub struct Bundle<'a> {
     pub cwd: &'a Path,
     /// User that it runs as.
     pub user: &'a User,
+    /// Capabilities of user 0, in gVisor's kernel.
+    pub capabilities: Capabilities,
     /// `true` if it has a terminal.
     pub terminal: bool,
     /// Further mounts.
@@ -149,6 +151,9 @@ impl Bundle<'_> {
     /// The process alone, as `runsc exec --process` reads it.
     pub fn process(&self) -> Value {
         let env: Vec<String> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        // As in a native jail, other users have none.
+        let granted = if self.user.uid == 0 { self.capabilities } else { Capabilities::NONE };
+        let granted: Vec<String> = granted.names().map(|name| format!("CAP_{name}")).collect();
         let none: [&str; 0] = [];
         json!({
             "terminal": self.terminal,
@@ -160,7 +165,7 @@ impl Bundle<'_> {
             "cwd": self.cwd,
             "noNewPrivileges": true,
             "capabilities": {
-                "bounding": none, "effective": none, "inheritable": none, "permitted": none, "ambient": none,
+                "bounding": granted, "effective": granted, "permitted": granted, "inheritable": none, "ambient": none,
             },
         })
     }

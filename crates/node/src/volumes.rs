@@ -4,6 +4,7 @@
 //! API are written into a fresh folder, and only below open folders, so no link is followed on the way.
 
 mod given;
+mod group;
 mod publish;
 mod refresh;
 
@@ -17,7 +18,6 @@ use hutch_image::PathSegment;
 use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, PersistentVolumeClaim, PodSpec, Volume};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
-use rustix::fs::Mode;
 use serde::de::DeserializeOwned;
 
 use crate::config::{DEFAULT_MEMORY_BYTES, DefaultLimits};
@@ -110,7 +110,7 @@ pub(crate) async fn prepare(
         let nothing = Made { prepared: Prepared::Nothing, claim: None, digest: None };
         let Some(given) = sources.given(volume).await? else { return Ok(nothing) };
         digest = Some(publish::digest(&given.items));
-        Box::new(move || fill(&pod, &segment, &given))
+        Box::new(move || fill(&pod, &segment, &given, group))
     };
     let made = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?;
     let prepared = made.map_err(|e| format!("MountVolume.SetUp failed for volume {name:?}: {e}"))?;
@@ -176,19 +176,19 @@ fn scratch(
 fn writable(path: PathBuf, read_only: bool, bytes: Option<u64>, group: Option<u32>) -> io::Result<Prepared> {
     make_folder(&path, 0o777, bytes)?;
     if let Some(group) = group.filter(|_| !read_only) {
-        give_to_group(&path, group)?;
+        group::give(&path, group)?;
     }
     Ok(Prepared::Folder { path, read_only })
 }
 
 /// A folder that only the node writes, made anew.
-fn fill(pod: &PodPlaces, name: &PathSegment, given: &Given) -> io::Result<Prepared> {
+fn fill(pod: &PodPlaces, name: &PathSegment, given: &Given, group: Option<u32>) -> io::Result<Prepared> {
     if given.secret {
         // Room for the earlier files and those that replace them.
         memory::volume(&pod.all_memory, &pod.given_memory(), 2 * memory::GIVEN_BYTES)?;
     }
     let path = given_folder(pod, name, given.secret);
-    publish::write_new(&path, &given.items)?;
+    publish::write_new(&path, &given.items, group)?;
     Ok(Prepared::Folder { path, read_only: true })
 }
 
@@ -223,14 +223,6 @@ where
         None if optional => Ok(K::default()),
         None => Err(format!("{} {name:?} not found", K::kind(&()).to_lowercase())),
     }
-}
-
-/// Gives a volume to a group, as `fsGroup` demands.
-fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
-    let folder = open_folder(path)?;
-    rustix::fs::fchown(&folder, None, Some(rustix::fs::Gid::from_raw(group)))?;
-    let mode = rustix::fs::fstat(&folder)?.st_mode & 0o7777 | 0o2070;
-    Ok(rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode))?)
 }
 
 #[cfg(test)]

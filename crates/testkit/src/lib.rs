@@ -34,6 +34,8 @@ pub enum Need {
     Buildah,
     /// `docker-registry`, on the path or as `scripts/install-test-tools` brings it.
     DockerRegistry,
+    /// A root file system of Debian with services, as `scripts/install-test-tools` brings it, and `dpkg-deb` on the path.
+    Stock,
     /// HashiCorp's `vault` on the path. CI does not have it: its build takes too long.
     Vault,
     /// `git` on the path.
@@ -94,6 +96,10 @@ impl Need {
             Need::DockerRegistry => tool("docker-registry")
                 .is_none()
                 .then_some("needs docker-registry (scripts/install-test-tools)"),
+            Need::Stock => {
+                let there = stock().is_file() && on_path("dpkg-deb").is_some();
+                (!there).then_some("needs a root file system of Debian (scripts/install-test-tools)")
+            }
             Need::Curl => on_path("curl").is_none().then_some("needs curl"),
             Need::Git => on_path("git").is_none().then_some("needs git"),
             Need::Node => on_path("node").is_none().then_some("needs node"),
@@ -152,6 +158,11 @@ pub fn python_package(name: &str) -> PathBuf {
     PathBuf::from(format!("{}/../../.tools/python/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
+/// Archive of the root file system of [`Need::Stock`].
+pub fn stock() -> PathBuf {
+    PathBuf::from(format!("{}/../../.tools/stock/rootfs.tar", env!("CARGO_MANIFEST_DIR")))
+}
+
 /// The first program of that name on `PATH`.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -178,7 +189,7 @@ pub fn strict() -> bool {
 /// Returns from the test, counted as skipped, unless the machine has what is named:
 /// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
 /// `buildah`, `docker_registry`, `git`, `node`, `openssl`, `postgres`, `compiler`, `tunnels`, `grpcio`, `sandbox_client`,
-/// `async_sandbox_client`, `iptables`.
+/// `async_sandbox_client`, `iptables`, `stock`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {
@@ -230,6 +241,9 @@ macro_rules! need {
     };
     (docker_registry) => {
         $crate::Need::DockerRegistry
+    };
+    (stock) => {
+        $crate::Need::Stock
     };
     (git) => {
         $crate::Need::Git

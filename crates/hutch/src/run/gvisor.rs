@@ -38,7 +38,7 @@ pub(super) fn run(
         );
     };
     let folder = Scratch::new().with_context(|| format!("a folder below {FOLDER}"))?;
-    let (rootfs, assembly) = (folder.path.join("rootfs"), folder.path.join("mounts"));
+    let [rootfs, assembly, log] = ["rootfs", "mounts", "log"].map(|name| folder.path.join(name));
     let mut around = mounts_around(&spec.mounts, &assembly);
     let mut layers = spec.root.layers.clone();
     if let [only] = &layers[..] {
@@ -68,10 +68,10 @@ pub(super) fn run(
         user: &process.user,
         terminal,
         mounts: &spec.mounts,
+        capabilities: spec.capabilities,
         assembly: &assembly,
     };
     folder.write("bundle/config.json", &bundle.config().to_string()).context("the bundle for runsc")?;
-    let log = folder.path.join("log");
     let [bundle, log_file] = [folder.path.join("bundle"), log.clone()].map(|path| path.display().to_string());
     let words = ["--log", &log_file, "run", "--bundle", &bundle, &spec.id];
     let argv = runsc.argv(&folder.path.join("state"), &words);

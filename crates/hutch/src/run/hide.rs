@@ -104,6 +104,7 @@ mod tests {
             runtime_root: None,
             ids: Ids::Caller,
             network: Network::New(NetworkPlan::closed(Vec::new())),
+            capabilities: hutch_jail::Capabilities::NONE,
             limits: Limits::default(),
             deny_set_id_bits: false,
             freezable: false,

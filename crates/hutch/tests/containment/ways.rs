@@ -9,7 +9,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
-use hutch_jail::attack::{Attack, Kept, Planted, all};
+use hutch_jail::Capabilities;
+use hutch_jail::attack::{ALL_CAPABILITIES, Attack, Kept, Planted, all};
 use serde_json::{Value, json};
 
 use crate::harness::{HUTCH, Up, succeeded};
@@ -58,13 +59,33 @@ enum In {
     Overlay,
     /// The main process, on a root that is read-only.
     ReadOnlyRoot,
-    /// The main process of an image in the OCI layout.
+    /// The main process of an image in the OCI layout, with its capabilities.
     Image,
+    /// The same without.
+    ImageWithoutCapabilities,
+    /// The main process, on folders of the host, with all capabilities that can be added.
+    HostWithCapabilities,
     /// The main process, with a volume.
     Volume(Volume),
     InitContainer,
     /// A process that `kubectl exec` starts.
     Exec,
+    /// The same in a container with capabilities.
+    ExecWithCapabilities,
+}
+
+impl In {
+    fn has_capabilities(self) -> bool {
+        matches!(self, In::Image | In::HostWithCapabilities | In::ExecWithCapabilities)
+    }
+
+    fn is_image(self) -> bool {
+        matches!(self, In::Image | In::ImageWithoutCapabilities)
+    }
+
+    fn is_exec(self) -> bool {
+        matches!(self, In::Exec | In::ExecWithCapabilities)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +119,16 @@ fn ways() -> Vec<Way> {
 }
 
 fn places() -> Vec<In> {
-    let mut places = vec![In::Overlay, In::ReadOnlyRoot, In::Image, In::InitContainer, In::Exec];
+    let mut places = vec![
+        In::Overlay,
+        In::ReadOnlyRoot,
+        In::Image,
+        In::ImageWithoutCapabilities,
+        In::HostWithCapabilities,
+        In::InitContainer,
+        In::Exec,
+        In::ExecWithCapabilities,
+    ];
     let volumes = [
         Volume::EmptyDir,
         Volume::Memory,
@@ -138,13 +168,19 @@ fn cell(way: Way, attack: &Attack) -> Cell {
         ) => Cell::Skipped("no folder of the host can be written"),
         (
             "programs of the host",
-            Way::Run(_, Root::Rootfs | Root::Image, _)
-            | Way::RunWithNetwork(_, Root::Rootfs | Root::Image)
-            | Way::Pod(In::Image)
-            | Way::PodInGvisor(In::Image),
+            Way::Run(_, Root::Rootfs | Root::Image, _) | Way::RunWithNetwork(_, Root::Rootfs | Root::Image),
         ) => Cell::Other(&["ENOENT"]),
+        ("programs of the host", Way::Pod(place) | Way::PodInGvisor(place)) if place.is_image() => {
+            Cell::Other(&["ENOENT"])
+        }
+        // Those that a kubelet gives, less what reaches beyond the ids of the Pod.
+        ("no capabilities", Way::Pod(place) | Way::PodInGvisor(place)) if place.has_capabilities() => {
+            Cell::Other(ALL_CAPABILITIES)
+        }
         // The main process runs a program of the sandbox's own view.
-        ("programs of other processes", Way::PodInGvisor(In::Exec)) => Cell::Other(&["1: ETXTBSY", "none"]),
+        ("programs of other processes", Way::PodInGvisor(In::Exec | In::ExecWithCapabilities)) => {
+            Cell::Other(&["1: ETXTBSY", "none"])
+        }
         _ => Cell::AsListed,
     }
 }
@@ -240,7 +276,7 @@ impl Bench {
             spec["runtimeClassName"] = class.into();
         }
         create(up, &pod(&name, spec));
-        if place == In::Exec {
+        if place.is_exec() {
             up.ok(&format!("wait --for=condition=Ready pod/{name} --timeout=90s"));
             let mut words = vec!["exec", &name, "--", "/tmp/hutch-attack"];
             let attempts = self.attempts();
@@ -272,11 +308,12 @@ impl Bench {
         match place {
             In::Overlay => {}
             In::ReadOnlyRoot => container["securityContext"] = json!({"readOnlyRootFilesystem": true}),
-            In::Image => {
+            In::Image | In::ImageWithoutCapabilities => {
                 container["image"] = format!("oci:{}/attack", self.path("images").display()).into();
                 command.splice(..4, ["/hutch-attack".to_owned()]);
                 container["command"] = json!(command);
             }
+            In::HostWithCapabilities => {}
             In::Volume(volume) => {
                 volumes.push(source(volume));
                 let mount = json!({"name": "volume", "mountPath": "/volume"});
@@ -287,7 +324,13 @@ impl Bench {
                 init.push(container);
                 container = json!({"name": "c", "image": "hutch/host", "command": ["true"]});
             }
-            In::Exec => container["command"] = json!(["sleep", "1000000"]),
+            In::Exec | In::ExecWithCapabilities => container["command"] = json!(["sleep", "1000000"]),
+        }
+        if place == In::ImageWithoutCapabilities {
+            container["securityContext"] = json!({"capabilities": {"drop": ["ALL"]}});
+        } else if place.has_capabilities() {
+            let names: Vec<&str> = Capabilities::ALL.names().collect();
+            container["securityContext"] = json!({"capabilities": {"add": names}});
         }
         json!({"restartPolicy": "Never", "initContainers": init, "containers": [container], "volumes": volumes})
     }

@@ -49,6 +49,7 @@ mod sandbox_config;
 mod scanned_output;
 mod settings;
 mod sleep;
+mod stock;
 mod toolchains;
 mod trusted;
 mod tunnels;

@@ -5,6 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use rustix::thread::CapabilitySet;
+
 /// `ok` or the name of the error of a call that gave `result`.
 pub(super) fn outcome(result: libc::c_long) -> String {
     if result >= 0 { "ok".to_owned() } else { error_name(last_errno()) }
@@ -273,6 +275,41 @@ pub(super) fn mknod(path: &str, mode: u32, major: u32, minor: u32) -> String {
     let path = CString::new(path).unwrap_or_default();
     // SAFETY: a C string and numbers.
     outcome(unsafe { libc::mknod(path.as_ptr(), mode, libc::makedev(major, minor)) }.into())
+}
+
+/// Sets the owner of a file, to the same one: where it is permitted, nothing changes.
+pub(super) fn set_owner(path: &str) -> String {
+    use rustix::fs::{Gid, Uid, chown, stat};
+    let set = stat(path)
+        .and_then(|found| chown(path, Some(Uid::from_raw(found.st_uid)), Some(Gid::from_raw(found.st_gid))));
+    set.map_or_else(|errno| error_name(errno.raw_os_error()), |()| "ok".to_owned())
+}
+
+/// Sets the mode of a file, to the same one.
+pub(super) fn set_mode(path: &str) -> String {
+    use rustix::fs::{Mode, chmod, stat};
+    let set = stat(path).and_then(|found| chmod(path, Mode::from_raw_mode(found.st_mode & 0o7777)));
+    set.map_or_else(|errno| error_name(errno.raw_os_error()), |()| "ok".to_owned())
+}
+
+/// Takes `CAP_SYS_ADMIN` beside the capabilities that this process has.
+pub(super) fn more_capabilities() -> String {
+    let taken = rustix::thread::capabilities(None).and_then(|mut sets| {
+        sets.permitted |= CapabilitySet::SYS_ADMIN;
+        sets.effective |= CapabilitySet::SYS_ADMIN;
+        rustix::thread::set_capabilities(None, sets)
+    });
+    taken.map_or_else(|errno| error_name(errno.raw_os_error()), |()| "ok".to_owned())
+}
+
+/// Makes `CAP_CHOWN` one that programs of every user inherit.
+pub(super) fn ambient_capability() -> String {
+    let raised = rustix::thread::capabilities(None).and_then(|mut sets| {
+        sets.inheritable |= CapabilitySet::CHOWN;
+        rustix::thread::set_capabilities(None, sets)?;
+        rustix::thread::configure_capability_in_ambient_set(CapabilitySet::CHOWN, true)
+    });
+    raised.map_or_else(|errno| error_name(errno.raw_os_error()), |()| "ok".to_owned())
 }
 
 /// All ways to set a set-user-id or set-group-id bit, in a folder that can be written; what each gave.

@@ -294,8 +294,15 @@ fn sockets() -> Vec<Attack> {
     ]
 }
 
+/// Finding of the attack `no capabilities` by user 0 of a jail that gives it all of [`crate::Capabilities::ALL`].
+pub const ALL_CAPABILITIES: &[&str] = &[
+    "CapInh: 0000000000000000, CapPrm: 00000000000004fb, CapEff: 00000000000004fb, CapBnd: 00000000000004fb, \
+     CapAmb: 0000000000000000",
+];
+
 fn privileges() -> Vec<Attack> {
-    let row = |name, attempt, finds, kept| row(name, attempt, finds, kept, Control::Unprotected);
+    let row = |name, attempt: &str, finds, kept| row(name, attempt, finds, kept, Control::Unprotected);
+    let prctl = |arguments: &str| format!("syscall {} {arguments}", libc::SYS_prctl);
     const NONE: &[&str] = &[
         "CapInh: 0000000000000000, CapPrm: 0000000000000000, CapEff: 0000000000000000, CapBnd: 0000000000000000, \
          CapAmb: 0000000000000000",
@@ -304,8 +311,19 @@ fn privileges() -> Vec<Attack> {
         row("no capabilities", "status Cap", NONE, Kept::Natively),
         row("no new privileges", "status NoNewPrivs", &["NoNewPrivs: 1"], Kept::Natively),
         row("a filter", "status Seccomp:", &["Seccomp: 2"], Kept::Natively),
+        row("more capabilities", "more-capabilities", PERM, Kept::Natively),
+        row("ambient capabilities", "ambient-capability", PERM, Kept::Natively),
+        row("the bounding set", &prctl(&format!("{} 0", libc::PR_CAPBSET_DROP)), PERM, Kept::Natively),
+        row("secure bits", &prctl(&format!("{} 0", libc::PR_SET_SECUREBITS)), PERM, Kept::Natively),
+        row("ids of the machine", &ids_of_the_machine(), &["EINVAL"], Kept::Natively),
         row("block devices cannot be made", "mknod /tmp/hutch-attack-device", PERM, Kept::Everywhere),
     ]
+}
+
+/// Becomes a user that has no id inside.
+fn ids_of_the_machine() -> String {
+    let id = 70_000;
+    format!("syscall {} {id} {id} {id}", libc::SYS_setresuid)
 }
 
 fn files() -> Vec<Attack> {
@@ -325,6 +343,10 @@ fn files() -> Vec<Attack> {
             "list /dev",
             &["fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"],
         ),
+        // For an ordinary user, the owner that it shows has no id inside.
+        natively("the owner of a device", "chown /dev/null", &["EPERM", "EINVAL"]),
+        natively("the mode of a device", "chmod /dev/null", PERM),
+        natively("the owner of a program of the host", "chown /usr/bin/env", SHUT),
         natively("the tree of devices", "list /sys", &["empty", "ENOENT"]),
         perhaps("memory of the kernel", "read /proc/kcore", HIDDEN),
         perhaps("keys", "read /proc/keys", HIDDEN),

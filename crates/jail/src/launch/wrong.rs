@@ -12,7 +12,7 @@ use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 use super::Step;
 use crate::error::Error;
 use crate::spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
-use crate::{NetworkPlan, RunOptions, landlock, sys};
+use crate::{Capabilities, NetworkPlan, RunOptions, landlock, sys};
 
 /// The deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +130,7 @@ fn spec(root: &Path) -> Spec {
         ],
         ids: Ids::Range { base: 0x2000_0000 },
         network: Network::New(NetworkPlan::default()),
+        capabilities: Capabilities::NONE,
         limits: Limits::default(),
         deny_set_id_bits: false,
         links: vec![],
@@ -175,14 +176,19 @@ fn a_jail_in_which_one_part_is_wrong_is_refused() {
     hutch_testkit::require!(root, user_namespaces);
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let spec = spec(folder.path());
-    assert_eq!(attempt(0, &spec), "Exited(0)");
-    for (number, part) in Part::ALL.into_iter().enumerate() {
+    let plain = spec(folder.path());
+    let capable = Spec { capabilities: Capabilities::ALL, ..plain.clone() };
+    for spec in [&plain, &capable] {
+        assert_eq!(attempt(0, spec), "Exited(0)");
+    }
+    let kinds =
+        [&plain, &capable].map(|spec| Part::ALL.into_iter().enumerate().map(move |part| (spec, part)));
+    for (spec, (number, part)) in kinds.into_iter().flatten() {
         if part == Part::Without(Step::Landlock) && !landlock::has_scopes() {
             hutch_testkit::note_skip("a jail without Landlock is refused", "needs Landlock with scopes");
             continue;
         }
-        let said = attempt(number + 1, &spec);
+        let said = attempt(number + 1, spec);
         assert!(said.starts_with("refused: ") && said.contains(part.named()), "{part:?}: {said}");
     }
 }

@@ -274,7 +274,7 @@ impl Program {
 
 /// Launches and waits until the jail stands.
 fn stand(plan: &Plan<'_>, control: OwnedFd) -> Result<Launched, Error> {
-    let confined = plan.spec.profile == Profile::Native;
+    let confined = (plan.spec.profile == Profile::Native).then_some(plan.spec.capabilities);
     let mut control = Some(control);
     let launched = launch(plan, |channel, reached| {
         let (Some(control), Ok(signals)) = (control.take(), Init::signals()) else {

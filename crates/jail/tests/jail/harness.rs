@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 
 use hutch_jail::attack::Attack;
 use hutch_jail::{
-    Ids, Jail, Limits, Mount, MountSource, Network, NetworkPlan, Process, Profile, Root, Spec, Upper, User,
-    Warden,
+    Capabilities, Ids, Jail, Limits, Mount, MountSource, Network, NetworkPlan, Process, Profile, Root, Spec,
+    Upper, User, Warden,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -129,6 +129,7 @@ impl Bench {
                 Caller::Ordinary => Ids::Caller,
             },
             network: Network::New(NetworkPlan::closed(vec!["10.89.7.7".parse().unwrap()])),
+            capabilities: Capabilities::NONE,
             limits: Limits::default(),
             deny_set_id_bits: true,
             links: vec![],
@@ -187,7 +188,15 @@ impl Bench {
     }
 
     pub(crate) fn launch(&self, argv: &[String]) -> Report {
-        let output = self.start(argv).wait_with_output().unwrap();
+        self.launch_as(argv, 0)
+    }
+
+    /// Launches a process of this user and group.
+    pub(crate) fn launch_as(&self, argv: &[String], id: u32) -> Report {
+        let mut command = Command::new(PROBE);
+        command.arg("launch");
+        let process = Process { user: User { uid: id, gid: id, groups: Vec::new() }, ..process(argv) };
+        let output = self.feed(command, &self.spec, &process).wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?} ({:?})", output.status))
     }
@@ -206,7 +215,7 @@ impl Bench {
     pub(crate) fn start(&self, argv: &[String]) -> Child {
         let mut command = Command::new(PROBE);
         command.arg("launch");
-        self.feed(command, &self.spec, argv)
+        self.feed(command, &self.spec, &process(argv))
     }
 
     /// Starts a process that makes a jail through a warden and holds it until it is killed itself.
@@ -214,11 +223,10 @@ impl Bench {
         let mut command = Command::new(PROBE);
         command.arg("hold").arg(WARDEN).arg(self.folder.path().join("state"));
         let spec = Spec { network: Network::Join, ..self.spec.clone() };
-        self.feed(command, &spec, argv)
+        self.feed(command, &spec, &process(argv))
     }
 
-    fn feed(&self, mut command: Command, spec: &Spec, argv: &[String]) -> Child {
-        let process = process(argv);
+    fn feed(&self, mut command: Command, spec: &Spec, process: &Process) -> Child {
         let job = json!({ "spec": spec, "process": process, "timeout_ms": 60_000, "leak": self.leak });
         if let Some(terminal) = &self.terminal {
             control_by(&mut command, terminal);

@@ -6,6 +6,7 @@
 //! jail at all: there each attack must *not* find it. So no attack can stand in the table that could not fail.
 
 mod bounds;
+mod capabilities;
 mod closed;
 mod controls;
 mod ending;

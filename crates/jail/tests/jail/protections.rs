@@ -1,12 +1,16 @@
 //! The table, in native jails.
 
-use hutch_jail::attack::{Planted, all};
+use hutch_jail::Capabilities;
+use hutch_jail::attack::{ALL_CAPABILITIES, Planted, all};
 
 use crate::harness::{Bench, Caller};
 
 /// Runs the selected attacks; reports all that worked, not only the first.
 fn hold(caller: Caller, pick: impl Fn(&str) -> bool) {
-    let bench = Bench::new(caller);
+    hold_in(&Bench::new(caller), pick);
+}
+
+fn hold_in(bench: &Bench, pick: impl Fn(&str) -> bool) {
     let planted = Planted::new(&bench.planted()).unwrap();
     let picked: Vec<_> = all(&planted).into_iter().filter(|attack| pick(&attack.attempt)).collect();
     assert!(!picked.is_empty(), "no attack was picked");
@@ -14,7 +18,12 @@ fn hold(caller: Caller, pick: impl Fn(&str) -> bool) {
     let failures: Vec<String> = picked
         .iter()
         .zip(found)
-        .filter(|(attack, found)| !attack.held(found))
+        .filter(|(attack, found)| match attack.name {
+            "no capabilities" if !bench.spec.capabilities.is_empty() => {
+                !ALL_CAPABILITIES.contains(&found.as_str())
+            }
+            _ => !attack.held(found),
+        })
         .map(|(attack, found)| format!("{}: {found:?}, not one of {:?}", attack.name, attack.finds))
         .collect();
     assert!(
@@ -24,6 +33,15 @@ fn hold(caller: Caller, pick: impl Fn(&str) -> bool) {
         picked.len(),
         failures.join("\n")
     );
+}
+
+/// All of them where user 0 has capabilities.
+#[test]
+fn capabilities_of_user_0_open_nothing() {
+    hutch_testkit::require!(root);
+    let mut bench = Bench::new(Caller::Root);
+    bench.spec.capabilities = Capabilities::ALL;
+    hold_in(&bench, |_| true);
 }
 
 /// One test for each kind of attack, as root and as an ordinary user.
@@ -62,8 +80,8 @@ kinds! {
     other_binary_interfaces_kill: "gate";
     set_id_bits_cannot_be_set: "set-id";
     sockets_of_other_families_are_refused: "socket";
-    privileges_are_gone: "status" | "mknod";
-    files_of_the_host_are_out_of_reach: "read" | "open-write" | "make" | "list" | "lock";
+    privileges_are_gone: "status" | "mknod" | "more-capabilities" | "ambient-capability";
+    files_of_the_host_are_out_of_reach: "read" | "open-write" | "make" | "list" | "lock" | "chown" | "chmod";
     other_processes_are_out_of_reach: "process-named" | "programs-of-others" | "session" | "interfaces";
     what_is_on_the_host_is_out_of_reach: "unix" | "abstract" | "connect" | "shared-memory" | "semaphores" | "messages" | "named-messages";
     calls_with_descriptors_reach_nothing: "lease" | "folder-notes" | "core-size" | "held-folders" | "dirty-pipe";

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use hutch_image::{Resolved, SANDBOXD_PATH};
-use hutch_jail::{Limits, Mount, MountSource, Root, Upper, User};
+use hutch_jail::{Limits, Mount, MountSource, Root, Upper};
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume, VolumeMount};
 
 use crate::blueprint::Blueprint;
@@ -13,11 +13,12 @@ use crate::container::late_env;
 use crate::environment;
 use crate::files::{Files, VolumePart, below};
 use crate::host_paths::OnHost;
+use crate::security;
 use crate::subpath::{self, Held};
 use crate::volumes::Prepared;
 
-/// Ids that a container has.
-const IDS: u32 = 65536;
+/// Search path of a container whose image names none.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Parts from which a blueprint is made.
 pub(crate) struct Parts<'a> {
@@ -48,9 +49,12 @@ pub(crate) struct Parts<'a> {
 /// author of the Pod.
 pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), String> {
     let Parts { spec, container, image, mut env, limits, .. } = parts;
-    let (user, home) = user(spec, container, image)?;
-    if !env.iter().any(|(name, _)| name == "HOME") {
-        env.push(("HOME".into(), home));
+    let (user, home) = security::user(spec, container, image)?;
+    // As container runtimes do.
+    for (name, value) in [("HOME", home.as_str()), ("PATH", DEFAULT_PATH)] {
+        if !env.iter().any(|(set, _)| set == name) {
+            env.push((name.into(), value.into()));
+        }
     }
     let argv = environment::command_line(&image.config, container, &env)?;
     let cwd = container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from);
@@ -87,8 +91,8 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
     // Outer ones first, so that none hides another.
     of_volumes.sort_by_key(|mount| mount.target.components().count());
     mounts.extend(of_volumes);
-    let security = container.security_context.as_ref();
-    let read_only = security.and_then(|s| s.read_only_root_filesystem) == Some(true);
+    let own = container.security_context.as_ref();
+    let read_only = own.and_then(|s| s.read_only_root_filesystem) == Some(true);
     let upper = if read_only { Upper::ReadOnly } else { Upper::Dir(parts.upper) };
     let blueprint = Blueprint {
         name: container.name.clone(),
@@ -103,6 +107,7 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         root: Root { layers: image.layers.clone(), upper },
         files: parts.files.rules(&shown)?,
         limits,
+        capabilities: security::capabilities(container, image),
         late_env,
     };
     Ok((blueprint, held))
@@ -180,40 +185,6 @@ fn changes(volume: &Volume) -> bool {
     volume.empty_dir.is_some() || volume.persistent_volume_claim.is_some()
 }
 
-/// Returns the user that the container runs as, and the home folder of that user.
-fn user(spec: &PodSpec, container: &Container, image: &Resolved) -> Result<(User, String), String> {
-    let of_pod = spec.security_context.as_ref();
-    let own = container.security_context.as_ref();
-    let uid = own.and_then(|s| s.run_as_user).or_else(|| of_pod.and_then(|s| s.run_as_user));
-    let gid = own.and_then(|s| s.run_as_group).or_else(|| of_pod.and_then(|s| s.run_as_group));
-    let named = uid.map_or_else(|| image.config.user.clone(), |uid| uid.to_string());
-    let account = image.account(&named).map_err(|e| e.to_string())?;
-    let id = |value: i64, what: &str| {
-        u32::try_from(value)
-            .ok()
-            .filter(|id| *id < IDS)
-            .ok_or_else(|| format!("{what} {value} is out of range: a sandbox has the ids 0 to {}", IDS - 1))
-    };
-    let uid = id(i64::from(account.uid), "user")?;
-    let gid = match gid {
-        Some(gid) => id(gid, "runAsGroup")?,
-        None => id(i64::from(account.gid), "group")?,
-    };
-    let non_root = own.and_then(|s| s.run_as_non_root).or_else(|| of_pod.and_then(|s| s.run_as_non_root));
-    if non_root == Some(true) && uid == 0 {
-        return Err("container has runAsNonRoot and image will run as root".into());
-    }
-    let mut groups = Vec::new();
-    for group in of_pod.and_then(|s| s.supplemental_groups.as_deref()).unwrap_or(&[]) {
-        groups.push(id(*group, "supplementalGroups")?);
-    }
-    if let Some(group) = of_pod.and_then(|s| s.fs_group) {
-        groups.push(id(group, "fsGroup")?);
-    }
-    let home = account.home.unwrap_or_else(|| if uid == 0 { "/root" } else { "/" }.into());
-    Ok((User { uid, gid, groups }, home))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -281,21 +252,9 @@ mod tests {
         ];
         assert_eq!(targets, expected.map(|(path, read_only)| (path.to_owned(), read_only)));
         assert!(matches!(made.root.upper, Upper::Dir(_)));
+        let path = made.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+        assert_eq!(path, Some(DEFAULT_PATH), "the image names none");
         let locked = make(json!({}), json!({"securityContext": {"readOnlyRootFilesystem": true}})).unwrap();
         assert!(matches!(locked.root.upper, Upper::ReadOnly));
-    }
-
-    #[test]
-    fn users_are_within_the_sandbox() {
-        let as_user = |pod: serde_json::Value, own: serde_json::Value| {
-            make(json!({"securityContext": pod}), json!({"securityContext": own}))
-                .map(|b| (b.user.uid, b.user.gid, b.user.groups))
-        };
-        assert_eq!(as_user(json!({}), json!({})).unwrap(), (0, 0, vec![]));
-        let both = as_user(json!({"runAsUser": 5, "fsGroup": 9}), json!({"runAsUser": 7, "runAsGroup": 8}));
-        assert_eq!(both.unwrap(), (7, 8, vec![9]));
-        assert!(as_user(json!({"runAsNonRoot": true}), json!({})).unwrap_err().contains("runAsNonRoot"));
-        assert!(as_user(json!({"runAsUser": 70000}), json!({})).unwrap_err().contains("out of range"));
-        assert!(as_user(json!({"runAsUser": -1}), json!({})).is_err());
     }
 }

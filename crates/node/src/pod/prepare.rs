@@ -25,6 +25,7 @@ use crate::live::{Live, Update};
 use crate::oci::Runsc;
 use crate::places::{PodPlaces, make_private};
 use crate::runtime::{self, NewSandbox, PodSandbox, SandboxPlan};
+use crate::security;
 use crate::shared::{HOST_IP, PolicyNews, Shared};
 use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
@@ -231,7 +232,7 @@ async fn prepare_volumes(
     pod_ip: &str,
 ) -> Result<BTreeMap<String, Prepared>, Refusal> {
     let failed = |message: String| Refusal { reason: "FailedMount", message };
-    let group = spec.security_context.as_ref().and_then(|s| s.fs_group).and_then(|id| u32::try_from(id).ok());
+    let group = security::fs_group(spec).map_err(failed)?;
     let allocatable = node.capacity.total().memory_bytes;
     let memory_bytes = volumes::memory_bytes(spec, &node.config.defaults, allocatable).map_err(failed)?;
     let surroundings = Surroundings {

@@ -15,8 +15,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_image::{PathSegment, remove_tree};
 use hutch_jail::{
-    FileAccess, FileRule, Ids, Mount, Network, Process, Profile, Root, RuntimeRoot, Spec, Stdio, Upper,
-    Usage, User,
+    Capabilities, FileAccess, FileRule, Ids, Mount, Network, Process, Profile, Root, RuntimeRoot, Spec,
+    Stdio, Upper, Usage, User,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -108,6 +108,8 @@ impl PodSandbox for GvisorSandbox {
                 files: blueprint.files.clone(),
                 ids: Ids::Range { base: self.plan.ids.base() },
                 network: Network::Join,
+                // runsc has all capabilities, and its kernel gives what the bundle lists.
+                capabilities: Capabilities::NONE,
                 limits: Runsc::limits(blueprint.limits),
                 deny_set_id_bits: false,
                 freezable,
@@ -354,6 +356,7 @@ fn bundle<'a>(blueprint: &'a Blueprint, rootfs: &'a Path, hostname: &'a str) -> 
         env: &blueprint.env,
         cwd: &blueprint.cwd,
         user: &blueprint.user,
+        capabilities: blueprint.capabilities,
         terminal: blueprint.terminal,
         mounts: &blueprint.mounts,
         assembly: Path::new(""),
@@ -394,6 +397,7 @@ mod tests {
                 shared: Vec::new(),
             },
             limits: hutch_jail::Limits::default(),
+            capabilities: Capabilities::NONE,
             late_env: None,
         };
         let left = without_hidden_mounts(&blueprint).mounts;

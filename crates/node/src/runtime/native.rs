@@ -65,6 +65,7 @@ impl PodSandbox for NativeSandbox {
                 runtime_root: None,
                 ids: Ids::Range { base: self.plan.ids.base() },
                 network: Network::Join,
+                capabilities: blueprint.capabilities,
                 limits: blueprint.limits,
                 deny_set_id_bits: false,
                 freezable,

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use rustix::fs::{AtFlags, Dir, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
+use super::group;
 use crate::folders::{make_folder, open_folder};
 use crate::memory;
 
@@ -45,19 +46,25 @@ pub(super) fn digest(items: &[Item]) -> u64 {
 }
 
 /// Writes the files into a folder that is made anew. Blocks.
-pub(super) fn write_new(folder: &Path, items: &[Item]) -> io::Result<()> {
+pub(super) fn write_new(folder: &Path, items: &[Item], group: Option<u32>) -> io::Result<()> {
     remove_tree(folder)?;
     make_folder(folder, 0o755, None)?;
-    publish(folder, items)
+    if let Some(group) = group {
+        group::let_read(folder, group)?;
+    }
+    publish(folder, items, group)
 }
 
 /// Replaces the files of a folder that [`write_new`] made. Blocks.
-pub(super) fn publish(path: &Path, items: &[Item]) -> io::Result<()> {
+pub(super) fn publish(path: &Path, items: &[Item], group: Option<u32>) -> io::Result<()> {
     check(items)?;
     let top = open_folder(path)?;
     let stamp = format!("..{}", Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S.%9f"));
     let name = PathSegment::new(stamp.clone()).ok_or(Errno::INVAL)?;
-    let written = write(&Folder::open(path)?.make_folders(Path::new(&stamp))?, items);
+    let mut written = write(&Folder::open(path)?.make_folders(Path::new(&stamp))?, items);
+    if let Some(group) = group {
+        written = written.and_then(|()| group::let_read(&name.below(path), group));
+    }
     if let Err(error) = written {
         let _ = remove_tree(&name.below(path));
         return Err(error);
@@ -142,13 +149,13 @@ mod tests {
     fn items_become_files_and_never_leave_the_volume() {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("v");
-        write_new(&volume, &[item("a", "1"), item("x/y", "2")]).unwrap();
+        write_new(&volume, &[item("a", "1"), item("x/y", "2")], None).unwrap();
         assert_eq!(std::fs::read_to_string(volume.join("a")).unwrap(), "1");
         assert_eq!(std::fs::read_to_string(volume.join("x/y")).unwrap(), "2");
         let mode = std::fs::metadata(volume.join("a")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o400);
         for path in ["../escape", "/escape", "..data", "..x/y", "", "x/../y"] {
-            assert!(publish(&volume, &[item(path, "3")]).is_err(), "{path:?}");
+            assert!(publish(&volume, &[item(path, "3")], None).is_err(), "{path:?}");
         }
         assert_eq!(std::fs::read_to_string(volume.join("a")).unwrap(), "1", "a refusal changes nothing");
         assert!(!dir.path().join("escape").exists());
@@ -161,7 +168,7 @@ mod tests {
         std::fs::create_dir(&volume).unwrap();
         std::os::unix::fs::symlink(outside.path(), volume.join("x")).unwrap();
         std::os::unix::fs::symlink(outside.path().join("file"), volume.join("a")).unwrap();
-        write_new(&volume, &[item("a", "1"), item("x/y", "2")]).unwrap();
+        write_new(&volume, &[item("a", "1"), item("x/y", "2")], None).unwrap();
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
         assert!(volume.join("x/y").is_file());
     }
@@ -170,10 +177,10 @@ mod tests {
     fn publishing_replaces_all_files_at_once_and_removes_the_earlier_ones() {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("v");
-        write_new(&volume, &[item("a", "1"), item("gone", "1")]).unwrap();
+        write_new(&volume, &[item("a", "1"), item("gone", "1")], None).unwrap();
         let before = std::fs::read_link(volume.join("..data")).unwrap();
         let open = std::fs::File::open(volume.join("a")).unwrap();
-        publish(&volume, &[item("a", "2"), item("new/deep", "2")]).unwrap();
+        publish(&volume, &[item("a", "2"), item("new/deep", "2")], None).unwrap();
         assert_eq!(std::fs::read_to_string(volume.join("a")).unwrap(), "2");
         assert_eq!(std::io::read_to_string(open).unwrap(), "1", "an open file stays as it was");
         let mut names: Vec<String> = std::fs::read_dir(&volume)

@@ -10,6 +10,7 @@ use super::given::{Given, Sources};
 use super::{given_folder, publish};
 use crate::environment::Facts;
 use crate::live::Live;
+use crate::security;
 use crate::shared::{HOST_IP, Shared};
 
 /// How often the objects of each Pod's volumes are read.
@@ -66,7 +67,9 @@ async fn replace(node: &Shared, live: &Live, volume: &Volume, given: Given) {
     let Some(name) = PathSegment::label(&volume.name) else { return };
     let path = given_folder(&node.places.pod(&live.uid), &name, given.secret);
     let digest = publish::digest(&given.items);
-    let done = tokio::task::spawn_blocking(move || publish::publish(&path, &given.items)).await;
+    // A Pod whose group is wrong was not started.
+    let group = live.pod().spec.as_ref().and_then(|spec| security::fs_group(spec).ok()).flatten();
+    let done = tokio::task::spawn_blocking(move || publish::publish(&path, &given.items, group)).await;
     match done {
         Ok(Ok(())) => live.set_given(&volume.name, digest),
         Ok(Err(error)) => {

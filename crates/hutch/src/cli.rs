@@ -34,7 +34,10 @@ pub(crate) use policy::{
 };
 
 pub(crate) use doors::{EgressArguments, McpGuardArguments, ProbeArguments};
-pub(crate) use image::{ImageArguments, ImageCommand, ImagePullArguments};
+pub(crate) use image::{
+    ImageArguments, ImageCommand, ImageInspectArguments, ImageListArguments, ImagePruneArguments,
+    ImagePullArguments, ImageRemoveArguments,
+};
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
 pub(crate) use up::{AuditMode, UpArguments};
 
@@ -75,7 +78,7 @@ pub(crate) enum Command {
     Token(TokenArguments),
     /// Create, list and delete users of the API.
     User(UserArguments),
-    /// Pull images from registries.
+    /// Pull images from registries, list and remove them.
     Image(ImageArguments),
     /// Install sandboxd into a folder for a container.
     Sandboxd(SandboxdArguments),

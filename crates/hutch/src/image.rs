@@ -1,5 +1,7 @@
 //! `hutch image`, and the folders in which images are.
 
+mod stored;
+
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use hutch_image::{Reference, Resolved, Store};
+use hutch_image::{Catalog, Reference, Resolved, Store};
 use hutch_registry::{Config, Digest, Event, ImageName, Keychain, Limits, Pulled, Puller};
 use serde_json::json;
 
@@ -18,7 +20,9 @@ use crate::unpack::unpacker;
 /// Folder of pulled images in a data folder: an OCI layout of the administrator or the user.
 pub(crate) const PULLED: &str = "pulled";
 /// Folder of unpacked layers there.
-const IMAGES: &str = "images";
+pub(crate) const IMAGES: &str = "images";
+/// Folder of the images that were pulled for Pods, which the process that pulls them writes.
+pub(crate) const PULLED_FOR_PODS: &str = "pulled-for-pods";
 
 /// Folders of images of one user, or of one data folder.
 pub(crate) struct ImageFolders {
@@ -43,6 +47,16 @@ impl ImageFolders {
         let cache =
             cache.context("neither XDG_CACHE_HOME nor HOME is set: set one, images are kept there")?;
         Ok(ImageFolders { folder: cache.join("hutch") })
+    }
+
+    /// Those of `--data-dir`, else those of the user.
+    fn named(folder: Option<&Path>) -> anyhow::Result<ImageFolders> {
+        folder.map_or_else(ImageFolders::of_user, ImageFolders::of)
+    }
+
+    fn catalog(&self) -> Catalog {
+        let pulled = vec![self.pulled(), self.folder.join(PULLED_FOR_PODS)];
+        Catalog::new(self.folder.join(IMAGES), pulled)
     }
 
     fn pulled(&self) -> PathBuf {
@@ -70,11 +84,17 @@ impl ImageFolders {
 
 /// Runs a subcommand of `hutch image`.
 pub(crate) fn main(arguments: &ImageArguments) -> ExitCode {
-    let ImageCommand::Pull(arguments) = &arguments.command;
-    match pull(arguments) {
+    let (name, result) = match &arguments.command {
+        ImageCommand::Pull(arguments) => ("pull", pull(arguments)),
+        ImageCommand::List(arguments) => ("list", stored::list(arguments)),
+        ImageCommand::Inspect(arguments) => ("inspect", stored::inspect(arguments)),
+        ImageCommand::Remove(arguments) => ("remove", stored::remove(arguments)),
+        ImageCommand::Prune(arguments) => ("prune", stored::prune(arguments)),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hutch image pull: {error:#}");
+            eprintln!("hutch image {name}: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -88,10 +108,7 @@ fn pull(arguments: &ImagePullArguments) -> anyhow::Result<()> {
         _ => {}
     }
     let name = ImageName::parse(&arguments.name)?;
-    let folders = match &arguments.data_dir {
-        Some(folder) => ImageFolders::of(folder)?,
-        None => ImageFolders::of_user()?,
-    };
+    let folders = ImageFolders::named(arguments.data_dir.as_deref())?;
     let mut config = match &arguments.image_config {
         Some(file) => {
             Config::read(file).with_context(|| format!("--image-config {}", file.display()))?.or_all()

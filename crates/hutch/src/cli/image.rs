@@ -16,6 +16,8 @@ pub(crate) struct ImageArguments {
 pub(crate) enum ImageCommand {
     /// Pull an image, for `hutch run --image` of this user, or for `hutch up` on the same data folder.
     Pull(ImagePullArguments),
+    /// Store the password for a registry in Docker's config.json. It is read from standard input.
+    Login(ImageLoginArguments),
     /// List the images that were pulled.
     #[command(visible_alias = "ls")]
     List(ImageListArguments),
@@ -26,6 +28,20 @@ pub(crate) enum ImageCommand {
     Remove(ImageRemoveArguments),
     /// Remove what belongs to no image: blobs, unpacked layers, and what interrupted pulls left.
     Prune(ImagePruneArguments),
+}
+
+/// `hutch image login`.
+#[derive(Args)]
+pub(crate) struct ImageLoginArguments {
+    /// Registry, as HOST or HOST:PORT.
+    #[arg(value_name = "REGISTRY", default_value = "docker.io")]
+    pub(crate) registry: String,
+    /// User.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) username: String,
+    /// Read the password from standard input, which is the only way.
+    #[arg(long, required = true)]
+    pub(crate) password_stdin: bool,
 }
 
 /// `hutch image list`.

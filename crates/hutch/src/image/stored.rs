@@ -231,9 +231,9 @@ fn bytes(count: u64) -> String {
 fn ago(time: Duration) -> String {
     let seconds = time.as_secs();
     let (count, unit) = match seconds {
-        ..60 => return "less than a minute ago".into(),
-        ..3600 => (seconds / 60, "minute"),
-        ..86400 => (seconds / 3600, "hour"),
+        0..60 => return "less than a minute ago".into(),
+        60..3600 => (seconds / 60, "minute"),
+        3600..86400 => (seconds / 3600, "hour"),
         _ => (seconds / 86400, "day"),
     };
     format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })

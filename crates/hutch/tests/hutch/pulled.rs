@@ -335,6 +335,13 @@ fn pod_with_its_secret_runs_a_pulled_image_and_others_do_not() {
     let [layer] = &layers(&up.data().join("images"))[..] else { panic!("one layer") };
     assert_eq!(layer.join("srv/data/file").metadata().expect("the file").uid(), 5);
 
+    // Those of the ServiceAccount count for a Pod without any.
+    let patch = r#"{"imagePullSecrets":[{"name":"login"}]}"#;
+    up.ok("create serviceaccount puller");
+    up.ok_args(&["patch", "serviceaccount", "puller", "--type=merge", "-p", patch]);
+    apply(&up, "default", &pod("account", &name, &json!({"serviceAccountName": "puller"})));
+    up.ok("wait --for=condition=Ready pod/account --timeout=120s");
+
     // The same credentials need no request; others, and none, do.
     apply(&up, "default", &pod("second", &name, &with_secret));
     up.ok("wait --for=condition=Ready pod/second --timeout=120s");
@@ -401,7 +408,11 @@ fn server_without_pull_from_sends_nothing_and_names_the_flag() {
 fn image_of_the_administrator_is_for_all_pods() {
     hutch_testkit::require!(root, user_namespaces, docker_registry, curl, kubectl);
     let (registry, home) = (Registry::start(), Home::new());
-    home.log_in(&registry.host, PASSWORD);
+    let mut login = Command::new(HUTCH);
+    login.args(["image", "login", &registry.host, "--username", USER, "--password-stdin"]);
+    let mut login = login.env("HOME", home.0.path()).stdin(Stdio::piped()).spawn().expect("hutch");
+    writeln!(login.stdin.take().expect("piped"), "{PASSWORD}").expect("written");
+    assert!(login.wait().expect("ended").success());
     let (name, config) = (registry.name(), registry.trusting());
     let data = home.0.path().join("data");
     let mut pull = Command::new(HUTCH);

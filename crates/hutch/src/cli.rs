@@ -35,7 +35,10 @@ pub(crate) use policy::{
 };
 
 pub(crate) use doors::{EgressArguments, McpGuardArguments, ProbeArguments};
-pub(crate) use image::{ImageArguments, ImageCommand, ImagePullArguments};
+pub(crate) use image::{
+    ImageArguments, ImageCommand, ImageInspectArguments, ImageListArguments, ImageLoginArguments,
+    ImagePruneArguments, ImagePullArguments, ImageRemoveArguments,
+};
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
 pub(crate) use up::{AuditMode, UpArguments};
 pub(crate) use volume::{
@@ -79,7 +82,7 @@ pub(crate) enum Command {
     Token(TokenArguments),
     /// Create, list and delete users of the API.
     User(UserArguments),
-    /// Pull images from registries.
+    /// Pull images from registries, list and remove them.
     Image(ImageArguments),
     /// List, measure, export and import persistent volumes of this machine.
     Volume(VolumeArguments),

@@ -1,6 +1,8 @@
 //! `hutch image`, and the folders in which images are.
 
-use std::io::{IsTerminal, Write};
+mod stored;
+
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -8,17 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use hutch_image::{Reference, Resolved, Store};
-use hutch_registry::{Config, Digest, Event, ImageName, Keychain, Limits, Pulled, Puller};
+use hutch_image::{Catalog, Reference, Resolved, Store};
+use hutch_registry::{Config, Digest, Event, ImageName, Keychain, Limits, Pulled, Puller, Secret};
 use serde_json::json;
 
-use crate::cli::{ImageArguments, ImageCommand, ImagePullArguments};
+use crate::cli::{ImageArguments, ImageCommand, ImageLoginArguments, ImagePullArguments};
 use crate::unpack::unpacker;
 
 /// Folder of pulled images in a data folder: an OCI layout of the administrator or the user.
 pub(crate) const PULLED: &str = "pulled";
 /// Folder of unpacked layers there.
-const IMAGES: &str = "images";
+pub(crate) const IMAGES: &str = "images";
+/// Folder of the images that were pulled for Pods, which the process that pulls them writes.
+pub(crate) const PULLED_FOR_PODS: &str = "pulled-for-pods";
+/// Maximum bytes of a password.
+const MAX_PASSWORD: u64 = 64 << 10;
 
 /// Folders of images of one user, or of one data folder.
 pub(crate) struct ImageFolders {
@@ -43,6 +49,16 @@ impl ImageFolders {
         let cache =
             cache.context("neither XDG_CACHE_HOME nor HOME is set: set one, images are kept there")?;
         Ok(ImageFolders { folder: cache.join("hutch") })
+    }
+
+    /// Those of `--data-dir`, else those of the user.
+    fn named(folder: Option<&Path>) -> anyhow::Result<ImageFolders> {
+        folder.map_or_else(ImageFolders::of_user, ImageFolders::of)
+    }
+
+    fn catalog(&self) -> Catalog {
+        let pulled = vec![self.pulled(), self.folder.join(PULLED_FOR_PODS)];
+        Catalog::new(self.folder.join(IMAGES), pulled)
     }
 
     fn pulled(&self) -> PathBuf {
@@ -70,11 +86,18 @@ impl ImageFolders {
 
 /// Runs a subcommand of `hutch image`.
 pub(crate) fn main(arguments: &ImageArguments) -> ExitCode {
-    let ImageCommand::Pull(arguments) = &arguments.command;
-    match pull(arguments) {
+    let (name, result) = match &arguments.command {
+        ImageCommand::Pull(arguments) => ("pull", pull(arguments)),
+        ImageCommand::Login(arguments) => ("login", log_in(arguments)),
+        ImageCommand::List(arguments) => ("list", stored::list(arguments)),
+        ImageCommand::Inspect(arguments) => ("inspect", stored::inspect(arguments)),
+        ImageCommand::Remove(arguments) => ("remove", stored::remove(arguments)),
+        ImageCommand::Prune(arguments) => ("prune", stored::prune(arguments)),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hutch image pull: {error:#}");
+            eprintln!("hutch image {name}: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -88,10 +111,7 @@ fn pull(arguments: &ImagePullArguments) -> anyhow::Result<()> {
         _ => {}
     }
     let name = ImageName::parse(&arguments.name)?;
-    let folders = match &arguments.data_dir {
-        Some(folder) => ImageFolders::of(folder)?,
-        None => ImageFolders::of_user()?,
-    };
+    let folders = ImageFolders::named(arguments.data_dir.as_deref())?;
     let mut config = match &arguments.image_config {
         Some(file) => {
             Config::read(file).with_context(|| format!("--image-config {}", file.display()))?.or_all()
@@ -101,7 +121,7 @@ fn pull(arguments: &ImagePullArguments) -> anyhow::Result<()> {
     if arguments.plain_http {
         config = config.with_plain_http(name.registry());
     }
-    if let Some(file) = docker_config() {
+    if let Some(file) = docker_config().filter(|file| file.exists()) {
         config = config.with_credentials(file);
     }
     // Opened first: it makes the folders above with the modes that they must have.
@@ -139,11 +159,28 @@ fn report(
     println!("{result}");
 }
 
-/// Returns the `config.json` of Docker of this user, if there is one.
+/// Stores the password of standard input. Whether it is right shows at the next pull.
+fn log_in(arguments: &ImageLoginArguments) -> anyhow::Result<()> {
+    let file = docker_config().context("neither DOCKER_CONFIG nor HOME is set")?;
+    let mut password = zeroize::Zeroizing::new(String::new());
+    let read = std::io::stdin().take(MAX_PASSWORD + 1).read_to_string(&mut password);
+    read.context("the password of standard input")?;
+    // As Docker does.
+    let password = password.trim_end_matches(['\r', '\n']);
+    if password.is_empty() || password.len() as u64 > MAX_PASSWORD {
+        bail!("standard input has no password of 1 to {MAX_PASSWORD} bytes");
+    }
+    let secret = Secret::new(password.to_owned());
+    let registry = hutch_registry::log_in(&file, &arguments.registry, &arguments.username, &secret)?;
+    println!("Stored the password for {registry} in {}", file.display());
+    Ok(())
+}
+
+/// Returns the path of the `config.json` of Docker of this user.
 fn docker_config() -> Option<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|text| !text.is_empty()).map(PathBuf::from);
     let folder = folder("DOCKER_CONFIG").or_else(|| folder("HOME").map(|home| home.join(".docker")))?;
-    Some(folder.join("config.json")).filter(|file| file.exists())
+    Some(folder.join("config.json"))
 }
 
 /// Progress of a pull, on standard error if that is a terminal.

@@ -177,6 +177,7 @@ mod tests {
             "watch /pods",
             "patch /pods/status default",
             "get /secrets default",
+            "get /serviceaccounts default",
             "create /serviceaccounts/token default",
             "create /nodes",
             "create coordination.k8s.io/leases kube-node-lease",
@@ -185,6 +186,7 @@ mod tests {
         let denied = [
             "list /secrets",
             "watch /secrets default",
+            "list /serviceaccounts",
             "create /pods default",
             "create /secrets default",
             "create coordination.k8s.io/leases default",

@@ -67,6 +67,8 @@ fn start(arguments: &mut RunArguments) -> anyhow::Result<u8> {
 
 fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     let mut image = image(arguments)?;
+    // Nothing removes its layers until the command has ended.
+    let _hold = image.hold.clone();
     let of_image: Vec<Mount> = image.mounts.iter().map(host).collect();
     let workspace = Workspace::open(arguments.workspace.as_deref(), &of_image)?;
     let user = user(&image, workspace.folder.as_ref())?;
@@ -213,6 +215,7 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
             config: hutch_image::ImageConfig::default(),
             substituted: None,
             wants_sandboxd: false,
+            hold: hutch_image::Hold::default(),
         });
     }
     let places = ImageFolders::of_user()?;

@@ -11,6 +11,7 @@ mod audit;
 mod broker;
 mod egress;
 pub(crate) mod front;
+mod image_gc;
 mod issuer;
 mod messages;
 mod pulls;

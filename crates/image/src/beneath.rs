@@ -185,12 +185,29 @@ impl Folder {
         rustix::fs::chownat(&self.fd, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
     }
 
+    /// Gives the entry `from` of this folder the name `to`, in place of a file of that name.
+    pub(crate) fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
+        rustix::fs::renameat(&self.fd, from, &self.fd, to)
+    }
+
+    /// Gives a new file the owner of this folder, which may be another process's user.
+    pub(crate) fn share_owner(&self, file: &File) -> Result<(), Errno> {
+        let own = rustix::fs::fstat(&self.fd)?;
+        rustix::fs::fchown(file, Some(Uid::from_raw(own.st_uid)), Some(Gid::from_raw(own.st_gid)))
+    }
+
+    /// Writes the names of this folder to the disk.
+    pub(crate) fn sync_names(&self) -> Result<(), Errno> {
+        rustix::fs::fsync(&self.fd)
+    }
+
     /// Writes everything of this file system to the disk.
     pub(crate) fn sync(&self) -> Result<(), Errno> {
         rustix::fs::syncfs(&self.fd)
     }
 
-    fn remove_file(&self, name: &Path) -> Result<(), Errno> {
+    /// Removes a file or link; nothing there is no error.
+    pub(crate) fn remove_file(&self, name: &Path) -> Result<(), Errno> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),

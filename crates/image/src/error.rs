@@ -71,6 +71,14 @@ pub enum Error {
         /// Bound in bytes or pieces, as the text says.
         limit: String,
     },
+    /// Something that would be removed is in use.
+    #[error("{what} is in use by {by}")]
+    InUse {
+        /// Name of the image.
+        what: String,
+        /// Processes that use it.
+        by: String,
+    },
     /// A user or group that the image does not know.
     #[error("the image has no {kind} {name:?}")]
     UnknownAccount {

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::unfinished::{finish, unfinished};
-use crate::{BuiltIn, Error, HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
+use crate::{BuiltIn, Error, Hold, HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 
 /// Counted up whenever the skeleton is written differently.
 const VERSION: u64 = 3;
@@ -130,6 +130,7 @@ pub(crate) fn resolve(dir: &Path, image: BuiltIn) -> Result<Resolved, Error> {
         config,
         substituted: None,
         wants_sandboxd: image != BuiltIn::Host,
+        hold: Hold::default(),
     })
 }
 

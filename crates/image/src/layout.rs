@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, Os};
 use rustix::io::Errno;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::beneath::Folder;
 use crate::unpack::{Packing, hex};
-use crate::{Error, ImageConfig};
+use crate::{Error, ImageConfig, PathSegment};
 
 /// Largest index, manifest or configuration, in bytes.
 const MAX_JSON_BYTES: u64 = 4 << 20;
@@ -21,14 +22,26 @@ const MAX_JSON_BYTES: u64 = 4 << 20;
 const MAX_LAYERS: usize = 128;
 /// How deep an index may point to another index.
 const MAX_INDEX_DEPTH: usize = 3;
+/// First part of the names of folders of unpacked layers.
+pub(crate) const LAYER: &str = "layer-sha256-";
+/// Maximum documents that are read to find out whether a digest leads to a manifest.
+const MAX_DOCUMENTS: usize = 16;
 /// The annotation that carries a tag.
-const TAG: &str = "org.opencontainers.image.ref.name";
+pub(crate) const TAG: &str = "org.opencontainers.image.ref.name";
 
 /// An image of a layout folder, its metadata verified.
 #[derive(Debug)]
 pub(crate) struct LayoutImage {
     /// Digest of the manifest.
     pub(crate) digest: String,
+    /// Bytes of manifest, configuration and layers, as packed.
+    pub(crate) size: u64,
+    /// Digest of the configuration.
+    pub(crate) config_digest: String,
+    /// Time at which it was built, as it says.
+    pub(crate) created: Option<String>,
+    /// Operating system and architecture.
+    pub(crate) platform: String,
     /// Lowest layer first.
     pub(crate) layers: Vec<Layer>,
     pub(crate) config: ImageConfig,
@@ -42,12 +55,24 @@ pub(crate) struct Layer {
     /// Hexadecimal digest of the blob.
     pub(crate) blob_digest: String,
     pub(crate) packing: Packing,
+    /// Bytes of the blob.
+    pub(crate) size: u64,
+}
+
+impl Layer {
+    /// Name of the folder of the unpacked layer.
+    ///
+    /// It has both digests: a process that a hostile blob has taken over can report any digest of an archive, and must
+    /// not pass for the layer of another image.
+    pub(crate) fn folder_name(&self) -> Option<PathSegment> {
+        PathSegment::new(format!("{LAYER}{}-{}", self.diff_id, self.blob_digest))
+    }
 }
 
 /// An open layout folder.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    folder: Folder,
+    pub(crate) folder: Folder,
     /// Names the folder in errors.
     path: PathBuf,
 }
@@ -66,12 +91,64 @@ impl Layout {
         let index = self.read_file("index.json")?;
         let index = ImageIndex::from_reader(&*index).map_err(|_| self.invalid("index.json"))?;
         let manifest = self.choose(&index, tag, 0)?;
-        let text = self.blob(&manifest)?;
+        if let Some((_, pinned)) = tag.and_then(|tag| tag.split_once('@'))
+            && !self.leads(pinned, manifest.digest().as_ref())
+        {
+            return Err(self.error(&format!("its image {pinned} has another digest")));
+        }
+        self.image(&manifest)
+    }
+
+    /// Reads the image of a manifest.
+    pub(crate) fn image(&self, manifest: &Descriptor) -> Result<LayoutImage, Error> {
+        let text = self.blob(manifest)?;
         let parsed = ImageManifest::from_reader(&*text).map_err(|_| self.invalid("manifest"))?;
-        let config = self.blob(parsed.config())?;
+        let described = parsed.config();
+        let config = self.blob(described)?;
         let config = ImageConfiguration::from_reader(&*config).map_err(|_| self.invalid("configuration"))?;
         let layers = self.layers(&parsed, &config)?;
-        Ok(LayoutImage { digest: manifest.digest().to_string(), layers, config: settings(&config) })
+        let packed = layers.iter().fold(0u64, |sum, layer: &Layer| sum.saturating_add(layer.size));
+        let documents = (text.len() as u64).saturating_add(described.size());
+        Ok(LayoutImage {
+            digest: manifest.digest().to_string(),
+            size: packed.saturating_add(documents),
+            config_digest: described.digest().to_string(),
+            created: config.created().clone(),
+            platform: format!("{}/{}", config.os(), config.architecture()),
+            layers,
+            config: settings(&config),
+        })
+    }
+
+    /// Returns `true` if a digest is that of a manifest, or of an index that leads to it. Each document has the digest by
+    /// which it is read, so that the folder cannot pass another image for that of a digest.
+    pub(crate) fn leads(&self, from: &str, manifest: &str) -> bool {
+        let mut waiting = vec![from.to_owned()];
+        for _ in 0..MAX_DOCUMENTS {
+            let Some(digest) = waiting.pop() else { return false };
+            if digest == manifest {
+                return true;
+            }
+            let entries = self.entries_of(&digest);
+            if entries.iter().any(|entry| entry == manifest) {
+                return true;
+            }
+            waiting.extend(entries.into_iter().filter(|entry| self.has_blob(entry)));
+        }
+        false
+    }
+
+    /// Returns the digests of an index; of anything else none.
+    pub(crate) fn entries_of(&self, digest: &str) -> Vec<String> {
+        let read = self.sha256(digest).and_then(|hex| self.verified(&hex));
+        let document: Value =
+            read.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let entries = document["manifests"].as_array().into_iter().flatten();
+        entries.filter_map(|entry| entry["digest"].as_str()).map(str::to_owned).collect()
+    }
+
+    fn has_blob(&self, digest: &str) -> bool {
+        self.sha256(digest).is_ok_and(|hex| self.open(&blob_path(&hex)).is_ok())
     }
 
     /// Returns true if there is an image of that tag.
@@ -98,11 +175,11 @@ impl Layout {
     }
 
     /// The parser's own message may repeat content, so it is left out.
-    fn invalid(&self, what: &str) -> Error {
+    pub(crate) fn invalid(&self, what: &str) -> Error {
         self.error(&format!("its {what} is not valid"))
     }
 
-    fn error(&self, reason: &str) -> Error {
+    pub(crate) fn error(&self, reason: &str) -> Error {
         Error::Layout { path: self.path.clone(), reason: reason.into() }
     }
 
@@ -152,6 +229,7 @@ impl Layout {
                     diff_id: self.sha256(diff_id)?,
                     blob_digest: self.sha256(descriptor.digest().as_ref())?,
                     packing: self.packing(descriptor.media_type())?,
+                    size: descriptor.size(),
                 })
             })
             .collect()
@@ -169,7 +247,7 @@ impl Layout {
     }
 
     /// Hexadecimal part of a sha256 digest; nothing else is safe as a file name.
-    fn sha256(&self, digest: &str) -> Result<String, Error> {
+    pub(crate) fn sha256(&self, digest: &str) -> Result<String, Error> {
         let hex = digest.strip_prefix("sha256:").filter(|hex| {
             hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
         });
@@ -178,8 +256,11 @@ impl Layout {
 
     /// Reads a small blob and checks it.
     fn blob(&self, descriptor: &Descriptor) -> Result<Vec<u8>, Error> {
-        let expected = self.sha256(descriptor.digest().as_ref())?;
-        let path = blob_path(&expected);
+        self.verified(&self.sha256(descriptor.digest().as_ref())?)
+    }
+
+    fn verified(&self, expected: &str) -> Result<Vec<u8>, Error> {
+        let path = blob_path(expected);
         let bytes = self.read_file(&path)?;
         if expected != hex(&Sha256::digest(&bytes)) {
             return Err(Error::DigestMismatch {
@@ -189,7 +270,7 @@ impl Layout {
         Ok(bytes)
     }
 
-    fn read_file(&self, path: &str) -> Result<Vec<u8>, Error> {
+    pub(crate) fn read_file(&self, path: &str) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
         let file = self.open(path)?;
         let read = file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes);
@@ -213,7 +294,7 @@ impl Layout {
     }
 }
 
-fn blob_path(digest: &str) -> String {
+pub(crate) fn blob_path(digest: &str) -> String {
     format!("blobs/sha256/{digest}")
 }
 

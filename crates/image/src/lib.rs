@@ -9,6 +9,7 @@
 //! what it has not verified. The interface blocks.
 
 mod beneath;
+mod catalog;
 mod confined;
 mod error;
 #[expect(
@@ -27,12 +28,15 @@ mod removal;
 mod reserve;
 mod resolved;
 mod segment;
+mod shelf;
 mod store;
 mod turns;
 mod unfinished;
 mod unpack;
+mod uses;
 
 pub use beneath::Folder;
+pub use catalog::{Catalog, Freed, Listed, ListedLayer};
 pub use confined::{Unpacker, unpack_and_report};
 pub use error::Error;
 pub use names::Account;
@@ -42,3 +46,4 @@ pub use resolved::{HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 pub use segment::PathSegment;
 pub use store::Store;
 pub use unpack::{MAX_LAYER_BYTES, import};
+pub use uses::Hold;

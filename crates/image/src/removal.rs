@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
@@ -77,7 +77,22 @@ fn open(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(parent, name, flags, Mode::empty(), within)
+    let opened = match rustix::fs::openat2(parent, name, flags, Mode::empty(), within) {
+        // A folder of an image whose owner may not read it. Root may always.
+        Err(Errno::ACCESS) if !rustix::process::geteuid().is_root() => {
+            let path = flags.difference(OFlags::RDONLY) | OFlags::PATH;
+            let folder = rustix::fs::openat2(parent, name, path, Mode::empty(), within)?;
+            let own = format!("/proc/self/fd/{}", folder.as_raw_fd());
+            rustix::fs::chmod(own, Mode::RWXU)?;
+            rustix::fs::openat2(parent, name, flags, Mode::empty(), within)?
+        }
+        opened => opened?,
+    };
+    if !rustix::process::geteuid().is_root() {
+        // Its entries can be removed then. Where that fails, their removal fails too.
+        let _ = rustix::fs::fchmod(&opened, Mode::RWXU);
+    }
+    Ok(opened)
 }
 
 /// Result of removing an entry.

@@ -7,6 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::Hold;
+
 /// Where the sandbox runtime is expected inside; who runs an image that wants it puts it there.
 pub const SANDBOXD_PATH: &str = "/.hutch/sandboxd";
 /// The command of [`crate::BuiltIn::Pause`].
@@ -29,6 +31,8 @@ pub struct Resolved {
     pub substituted: Option<&'static str>,
     /// `true` when the sandbox runtime must be mounted at [`SANDBOXD_PATH`].
     pub wants_sandboxd: bool,
+    /// Keeps the image from being removed.
+    pub hold: Hold,
 }
 
 /// Entry of an image.
@@ -164,6 +168,7 @@ mod tests {
             config: ImageConfig::default(),
             substituted: None,
             wants_sandboxd: false,
+            hold: Hold::default(),
         };
         for (path, found) in [
             ("/etc/ssl/certs/real", Some("/etc/ssl/certs/real")),

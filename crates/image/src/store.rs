@@ -14,7 +14,8 @@ use crate::reference::split_tag;
 use crate::turns::{Slot, Turn};
 use crate::unfinished::{finish, unfinished};
 use crate::unpack::{Owners, unpack};
-use crate::{Error, PathSegment, Reference, Resolved, Unpacker, host, reserve};
+use crate::uses::{Use, Uses};
+use crate::{Error, Hold, PathSegment, Reference, Resolved, Unpacker, host, reserve};
 
 /// The images of one folder.
 #[derive(Debug, Clone)]
@@ -24,6 +25,7 @@ pub struct Store {
     layouts: Layouts,
     /// Without it, this process unpacks layers itself.
     unpacker: Option<Arc<dyn Unpacker>>,
+    uses: Arc<Uses>,
 }
 
 /// Which layout folders may be named.
@@ -60,7 +62,13 @@ impl Store {
             let private = std::fs::Permissions::from_mode(0o700);
             std::fs::set_permissions(dir, private).map_err(Error::file("set the mode of", dir))?;
         }
-        Ok(Store { dir: dir.into(), substitutes: true, layouts: Layouts::Any, unpacker: None })
+        Ok(Store {
+            dir: dir.into(),
+            substitutes: true,
+            layouts: Layouts::Any,
+            unpacker: None,
+            uses: Arc::default(),
+        })
     }
 
     /// Accepts only layout folders below `folder`, or none: the names come from users who must not read this machine's
@@ -112,7 +120,8 @@ impl Store {
         self.layout(&Layout::new(opened, folder), Some(name))
     }
 
-    /// As [`Store::resolve_pulled`]; `None` if the folder is missing or has no image of that name.
+    /// As [`Store::resolve_pulled`]; `None` if the folder is missing or damaged, or has no image of that
+    /// name.
     ///
     /// # Errors
     /// When the image is there, and is not what its digests promise.
@@ -122,7 +131,21 @@ impl Store {
             opened => opened.map_err(Error::file("open", folder))?,
         };
         let layout = Layout::new(opened, folder);
-        if layout.has(name)? { self.layout(&layout, Some(name)).map(Some) } else { Ok(None) }
+        // A folder whose names are damaged has no image; the next pull sets them aside.
+        if layout.has(name).unwrap_or(false) { self.layout(&layout, Some(name)).map(Some) } else { Ok(None) }
+    }
+
+    /// Checks in a folder of pulled images, which another process writes, that a digest is that of a manifest or of an
+    /// index that leads to it.
+    ///
+    /// # Errors
+    /// When it does not, or the folder cannot be read.
+    pub fn check_pinned(folder: &Path, pinned: &str, manifest: &str) -> Result<(), Error> {
+        let opened = Folder::open(folder).map_err(Error::file("open", folder))?;
+        match Layout::new(opened, folder).leads(pinned, manifest) {
+            true => Ok(()),
+            false => Err(Error::DigestMismatch { what: "the image that was pulled".into() }),
+        }
     }
 
     /// Opens `PATH`; if absent, `PATH` of `PATH:TAG`.
@@ -167,8 +190,12 @@ impl Store {
     fn layout(&self, layout: &Layout, tag: Option<&str>) -> Result<Resolved, Error> {
         let image = layout.read(tag)?;
         let mut layers = Vec::with_capacity(image.layers.len());
+        let mut hold = vec![self.hold(&use_of(&image.digest).ok_or_else(|| layout.no_name())?)?];
         for layer in &image.layers {
-            let folder = self.layer(layout, layer)?;
+            let name = layer.folder_name().ok_or_else(|| layout.no_name())?;
+            // Before it is looked for, so that nothing removes it meanwhile.
+            hold.push(self.hold(&name)?);
+            let folder = self.layer(layout, layer, &name)?;
             // The same layer twice would make the overlay mount fail, and the upper one says it all.
             layers.retain(|other| *other != folder);
             layers.push(folder);
@@ -181,20 +208,21 @@ impl Store {
             config: image.config,
             substituted: None,
             wants_sandboxd: false,
+            hold: Hold::of(hold),
         })
     }
 
-    fn layer(&self, layout: &Layout, layer: &Layer) -> Result<PathBuf, Error> {
-        // By both digests: a process that a hostile blob has taken over can report any digest of an archive, and
-        // must not pass for the layer of another image.
-        let name = PathSegment::new(format!("layer-sha256-{}-{}", layer.diff_id, layer.blob_digest));
-        let name = name.ok_or_else(|| layout.no_name())?;
+    fn hold(&self, name: &PathSegment) -> Result<Arc<Use>, Error> {
+        self.uses.hold(&self.dir, name).map_err(Error::file("lock a file in", &self.dir))
+    }
+
+    fn layer(&self, layout: &Layout, layer: &Layer, name: &PathSegment) -> Result<PathBuf, Error> {
         let folder = name.below(&self.dir);
         if folder.is_dir() {
             return Ok(folder);
         }
         // Many Pods may start the same image at once.
-        let _turn = self.turn(&name).map_err(Error::file("lock a file in", &self.dir))?;
+        let _turn = self.turn(name).map_err(Error::file("lock a file in", &self.dir))?;
         if folder.is_dir() {
             return Ok(folder);
         }
@@ -222,6 +250,11 @@ impl Store {
         let lock = PathSegment::new(format!("lock-{}", name.as_str()));
         Turn::take(lock.ok_or(Errno::NAMETOOLONG)?.below(&self.dir))
     }
+}
+
+/// Name of the file that is locked while an image is in use; its argument is the digest of the manifest.
+pub(crate) fn use_of(digest: &str) -> Option<PathSegment> {
+    PathSegment::new(format!("image-{}", digest.replace(':', "-")))
 }
 
 fn shown(path: &Path) -> String {

@@ -11,6 +11,8 @@ use crate::removal::remove_tree;
 
 /// Name of unfinished folders.
 const UNFINISHED: &str = "unfinished-";
+/// Name of folders that are being removed.
+const REMOVED: &str = "removed-";
 /// Minimum age at which an unfinished, unlocked folder is abandoned.
 const UNFINISHED_AGE: Duration = Duration::from_secs(6 * 3600);
 
@@ -35,6 +37,17 @@ impl Drop for Unfinished {
             let _ = remove_tree(&folder.keep());
         }
     }
+}
+
+/// Removes a folder so that a process which is killed meanwhile leaves nothing under its name. `then` runs as soon as the
+/// name is free.
+pub(crate) fn remove_whole(dir: &Path, folder: &Path, then: impl FnOnce()) -> std::io::Result<()> {
+    // An empty folder, which the renaming replaces.
+    let other = tempfile::Builder::new().prefix(REMOVED).tempdir_in(dir)?.keep();
+    std::fs::rename(folder, &other)?;
+    std::fs::File::open(dir)?.sync_all()?;
+    then();
+    remove_tree(&other)
 }
 
 /// Makes a folder for content that is not complete yet.
@@ -75,9 +88,14 @@ fn lock(folder: &Path) -> std::io::Result<std::fs::File> {
 }
 
 /// Removes what a killed process left.
-fn sweep(dir: &Path) {
+pub(crate) fn sweep(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(REMOVED) {
+            // What cannot be removed now is tried again by the next one.
+            let _ = remove_tree(&entry.path());
+            continue;
+        }
         let old = entry
             .metadata()
             .and_then(|m| m.modified())

@@ -72,6 +72,7 @@ mod tests {
             config: ImageConfig::default(),
             substituted: None,
             wants_sandboxd: false,
+            hold: hutch_image::Hold::default(),
         }
     }
 

@@ -132,6 +132,12 @@ pub enum Error {
         /// Platforms of the image.
         has: String,
     },
+    /// The file with the names of the images is damaged.
+    #[error("{path} is damaged")]
+    Damaged {
+        /// The file.
+        path: String,
+    },
     /// A file of the store cannot be read or written.
     #[error("cannot {action} {path}: {reason}")]
     File {
@@ -162,7 +168,7 @@ impl Error {
 
     /// Returns `true` for failures of this machine, which another registry does not repair.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self, Error::File { .. })
+        matches!(self, Error::File { .. } | Error::Damaged { .. })
     }
 }
 

@@ -17,11 +17,11 @@ use crate::prefix::is_below;
 use crate::secret::Secret;
 
 /// Maximum bytes of a file or Secret.
-const MAX_BYTES: u64 = 1 << 20;
+pub(crate) const MAX_BYTES: u64 = 1 << 20;
 /// Maximum credentials that are tried for one repository.
 const MAX_TRIED: usize = 8;
 /// Key of Docker for its own registry.
-const DOCKER_KEY: &str = "https://index.docker.io/v1/";
+pub(crate) const DOCKER_KEY: &str = "https://index.docker.io/v1/";
 /// User name by which helpers mark identity tokens.
 const TOKEN_USER: &str = "<token>";
 
@@ -155,7 +155,7 @@ pub(crate) fn fingerprint(credentials: &[Credential]) -> Digest {
     Digest::finish(hash)
 }
 
-fn wrong(origin: &str, reason: String) -> Error {
+pub(crate) fn wrong(origin: &str, reason: String) -> Error {
     Error::Credentials { origin: origin.into(), reason }
 }
 

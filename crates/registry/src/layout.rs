@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -25,6 +25,8 @@ const PULLED: &str = "dev.hutch.image.digest";
 const MAX_INDEX: u64 = 4 << 20;
 /// Maximum images of a store whose oldest ones are forgotten. Each takes at most 1.6 kB of `index.json`.
 const NAMES: usize = 2048;
+/// Interval at which a pull waits for a removal.
+const PULLS_INTERVAL: Duration = Duration::from_millis(50);
 /// Age at which an incomplete download is abandoned.
 const ABANDONED: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -84,6 +86,13 @@ impl Layout {
         if !dir.join("index.json").exists() {
             layout.write_index(&layout.empty())?;
         }
+        layout.set_damaged_index_aside()?;
+        File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(layout.pulls())
+            .map_err(Error::file("make", &layout.pulls()))?;
         layout.sweep();
         Ok(layout)
     }
@@ -100,6 +109,38 @@ impl Layout {
     /// Path of a blob that is being downloaded.
     pub(crate) fn partial(&self, digest: &Digest) -> PathBuf {
         self.partials().join(digest.hex())
+    }
+
+    /// File that is locked while images are pulled.
+    fn pulls(&self) -> PathBuf {
+        self.dir.join("pulls")
+    }
+
+    /// Keeps blobs from being removed until the file is dropped, because no name leads to them yet. Waits for a removal.
+    pub(crate) async fn pulling(&self) -> Result<File, Error> {
+        let path = self.pulls();
+        let file = File::open(&path).map_err(Error::file("open", &path))?;
+        while let Err(errno) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            if errno != rustix::io::Errno::WOULDBLOCK {
+                return Err(Error::file("lock", &path)(errno));
+            }
+            tokio::time::sleep(PULLS_INTERVAL).await;
+        }
+        Ok(file)
+    }
+
+    /// Gives a damaged `index.json` another name and starts an empty one: its images are pulled again. The caller has the
+    /// lock.
+    fn set_damaged_index_aside(&self) -> Result<(), Error> {
+        let path = self.dir.join("index.json");
+        let error = match self.read_index() {
+            Err(error @ Error::Damaged { .. }) => error,
+            other => return other.map(drop),
+        };
+        let aside = self.dir.join("index.json.damaged");
+        tracing::warn!(%error, aside = %aside.display(), "names of pulled images are damaged and set aside");
+        std::fs::rename(&path, &aside).map_err(Error::file("rename", &path))?;
+        self.write_index(&self.empty())
     }
 
     fn partials(&self) -> PathBuf {
@@ -144,7 +185,11 @@ impl Layout {
     /// Returns the image of a name whose manifest is there.
     pub(crate) fn find(&self, name: &ImageName) -> Result<Option<Stored>, Error> {
         let name = name.to_string();
-        let index = self.read_index()?;
+        let index = match self.read_index() {
+            // It is set aside by the next pull.
+            Err(Error::Damaged { .. }) => return Ok(None),
+            index => index?,
+        };
         let Some(named) = index.manifests.into_iter().find(|n| n.annotations.get(NAME) == Some(&name)) else {
             return Ok(None);
         };
@@ -167,6 +212,7 @@ impl Layout {
             annotations: annotations.map(|(key, value)| (key.to_owned(), value)).into(),
         };
         let _lock = self.lock()?;
+        self.set_damaged_index_aside()?;
         let mut index = self.read_index()?;
         if index.manifests.contains(&named) {
             return Ok(());
@@ -186,8 +232,11 @@ impl Layout {
 
     fn read_index(&self) -> Result<Index, Error> {
         let path = self.dir.join("index.json");
-        let text = read_text(&path, MAX_INDEX)?;
-        serde_json::from_str(&text).map_err(Error::file("read", &path))
+        let file = File::open(&path).map_err(Error::file("open", &path))?;
+        let mut bytes = Vec::new();
+        file.take(MAX_INDEX + 1).read_to_end(&mut bytes).map_err(Error::file("read", &path))?;
+        let read = if bytes.len() as u64 > MAX_INDEX { None } else { serde_json::from_slice(&bytes).ok() };
+        read.ok_or_else(|| Error::Damaged { path: path.display().to_string() })
     }
 
     fn write_index(&self, index: &Index) -> Result<(), Error> {
@@ -225,7 +274,10 @@ impl Layout {
         let Ok(entries) = std::fs::read_dir(self.partials()) else { return };
         for entry in entries.flatten() {
             let age = |time| SystemTime::now().duration_since(time).unwrap_or_default();
-            let old = entry.metadata().and_then(|m| m.modified()).is_ok_and(|time| age(time) > ABANDONED);
+            // Only the process that began one with a name of its own continues it.
+            let own = entry.path().extension().is_some();
+            let old =
+                own || entry.metadata().and_then(|m| m.modified()).is_ok_and(|time| age(time) > ABANDONED);
             let Some(file) = old.then(|| File::open(entry.path()).ok()).flatten() else { continue };
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 // What cannot be removed now is tried again at the next start.
@@ -285,6 +337,24 @@ mod tests {
     }
 
     #[test]
+    fn damaged_names_are_set_aside_and_pulls_work_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open(dir.path()).unwrap();
+        let name = ImageName::parse("python").unwrap();
+        for damaged in [&b"{"[..], b"", b"\xff\xfe", &vec![b' '; MAX_INDEX as usize + 1]] {
+            let image = stored(&layout, "one");
+            layout.name(&name, &image, false).unwrap();
+            std::fs::write(dir.path().join("index.json"), damaged).unwrap();
+            assert!(layout.find(&name).unwrap().is_none());
+            layout.name(&name, &image, false).unwrap();
+            assert!(layout.find(&name).unwrap().is_some());
+            std::fs::write(dir.path().join("index.json"), damaged).unwrap();
+            assert!(Layout::open(dir.path()).unwrap().find(&name).unwrap().is_none());
+            assert_eq!(std::fs::read(dir.path().join("index.json.damaged")).unwrap(), damaged);
+        }
+    }
+
+    #[test]
     fn image_without_its_manifest_is_not_found() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::open(dir.path()).unwrap();
@@ -308,7 +378,9 @@ mod tests {
         let (used, file) = make(b"used");
         rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
         let (left, _) = make(b"left");
+        let own = layout.partial(&Digest::of(b"own")).with_extension("0123456789abcdef");
+        File::create(&own).unwrap();
         Layout::open(dir.path()).unwrap();
-        assert!(used.exists() && !left.exists());
+        assert!(used.exists() && !left.exists() && !own.exists());
     }
 }

@@ -169,3 +169,12 @@ impl Partial {
         Ok(true)
     }
 }
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Nothing continues a file with a name of its own. A whole blob has another name by now.
+        if self.path.extension().is_some() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

@@ -135,6 +135,7 @@ impl Puller {
         let inner = &self.inner;
         inner.config.check(name)?;
         let (sessions, identity) = inner.sessions(name, secrets).await?;
+        let _pulling = inner.layout.pulling().await?;
         let key = format!("{name} {identity}");
         let resolved = inner.resolving(&key, name, &sessions).await?;
         let stored = &resolved.stored;

@@ -16,6 +16,85 @@ pub(crate) struct ImageArguments {
 pub(crate) enum ImageCommand {
     /// Pull an image, for `hutch run --image` of this user, or for `hutch up` on the same data folder.
     Pull(ImagePullArguments),
+    /// Store the password for a registry in Docker's config.json. It is read from standard input.
+    Login(ImageLoginArguments),
+    /// List the images that were pulled.
+    #[command(visible_alias = "ls")]
+    List(ImageListArguments),
+    /// Print an image as JSON: digests, layers, sizes, configuration, and which processes use it.
+    Inspect(ImageInspectArguments),
+    /// Remove images that nothing uses.
+    #[command(visible_alias = "rm")]
+    Remove(ImageRemoveArguments),
+    /// Remove what belongs to no image: blobs, unpacked layers, and what interrupted pulls left.
+    Prune(ImagePruneArguments),
+}
+
+/// `hutch image login`.
+#[derive(Args)]
+pub(crate) struct ImageLoginArguments {
+    /// Registry, as HOST or HOST:PORT.
+    #[arg(value_name = "REGISTRY", default_value = "docker.io")]
+    pub(crate) registry: String,
+    /// User.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) username: String,
+    /// Read the password from standard input, which is the only way.
+    #[arg(long, required = true)]
+    pub(crate) password_stdin: bool,
+}
+
+/// `hutch image list`.
+#[derive(Args)]
+pub(crate) struct ImageListArguments {
+    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Print names alone.
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    /// Print a JSON array.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `hutch image inspect`.
+#[derive(Args)]
+pub(crate) struct ImageInspectArguments {
+    /// Image: a name, a digest, or the first digits of one.
+    #[arg(value_name = "IMAGE", required = true)]
+    pub(crate) images: Vec<String>,
+    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// `hutch image remove`.
+#[derive(Args)]
+pub(crate) struct ImageRemoveArguments {
+    /// Image: a name, or a digest or the first digits of one, by which all of its names are removed.
+    #[arg(value_name = "IMAGE", required = true)]
+    pub(crate) images: Vec<String>,
+    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Print one JSON object with the result.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `hutch image prune`.
+#[derive(Args)]
+pub(crate) struct ImagePruneArguments {
+    /// Remove also all images that nothing uses.
+    #[arg(long, short)]
+    pub(crate) all: bool,
+    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Print one JSON object with the result.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `hutch image pull`.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use hutch_node::HostPath;
@@ -63,6 +64,15 @@ pub(crate) struct UpArguments {
     /// File with allowed prefixes, mirrors, authorities, registries without TLS and files with credentials for pulls.
     #[arg(long, value_name = "FILE")]
     pub(crate) image_config: Option<PathBuf>,
+    /// Use of the disk, in percent, from which images of Pods that nothing uses are removed. 100 means never.
+    #[arg(long, value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) image_gc_high_threshold: u8,
+    /// Use of the disk, in percent, down to which they are removed.
+    #[arg(long, value_name = "PERCENT", default_value_t = 80, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) image_gc_low_threshold: u8,
+    /// Time that an image must be unused before it is removed.
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = quantity::timeout)]
+    pub(crate) minimum_image_ttl_duration: Duration,
     /// Connect sandboxes through this HTTP proxy: http://[USER:PASSWORD@]HOST:PORT. The default is the variable
     /// HUTCH_UPSTREAM_PROXY, which other users of the machine cannot see.
     #[arg(long, value_name = "URL")]
@@ -108,6 +118,9 @@ impl UpArguments {
             host_path: Vec::new(),
             pull_from: None,
             image_config: None,
+            image_gc_high_threshold: 85,
+            image_gc_low_threshold: 80,
+            minimum_image_ttl_duration: Duration::from_secs(120),
             upstream_proxy: None,
             audit: AuditMode::On,
             credentials_dir: None,

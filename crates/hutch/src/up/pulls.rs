@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hutch_image::Store;
 use hutch_jail::{IdRange, IdRanges};
 use hutch_node::{ImagePuller, PullSecret};
 use hutch_privsep::Channel;
@@ -20,10 +21,9 @@ use super::lock;
 use crate::cli::UpArguments;
 use crate::egress::Process;
 use crate::folder::DataFolder;
+use crate::image::PULLED_FOR_PODS;
 use crate::pull::{Answer, Credentials, Failure, Pulled, Request, config, memory, spawn};
 
-/// Folder of the images that were pulled for Pods, in the data folder.
-const FOLDER: &str = "pulled-for-pods";
 /// Pause before the process is started again.
 const RESTART: Duration = Duration::from_secs(1);
 /// Maximum number of known pairs of an image and credentials that can pull it. Then one of them is forgotten.
@@ -79,11 +79,11 @@ impl Pulls {
             return Ok(None);
         }
         let credentials = config.take_credentials();
-        let folder = data.join(FOLDER);
+        let folder = data.join(PULLED_FOR_PODS);
         // Checks the files; what is in the folder is opened by the process alone, because an earlier one has made it.
         drop(Connections::new(config.clone(), Limits::default())?);
         let ids = IdRanges::open(rand::random())?.take()?;
-        data.give_one(FOLDER, ids.base())?;
+        data.give_one(PULLED_FOR_PODS, ids.base())?;
         let client = Client { folder: folder.clone(), yaml, pull_from, ids };
         let started = client.start().context("the process that pulls images")?;
         let (requests, receiver) = mpsc::unbounded_channel();
@@ -121,6 +121,16 @@ impl Pulls {
         receiver.await.map_err(|_| ended())?
     }
 
+    /// Checks that the process reports the image of the digest that a name has: what registries send may have taken it
+    /// over. The content of an image is checked where it is read.
+    async fn check_pinned(&self, name: &ImageName, manifest: &Digest) -> Result<(), String> {
+        let Some(pinned) = name.digest().map(ToString::to_string) else { return Ok(()) };
+        let (folder, manifest) = (self.folder.clone(), manifest.to_string());
+        let check = move || Store::check_pinned(&folder, &pinned, &manifest);
+        let checked = tokio::task::spawn_blocking(check).await.map_err(|error| error.to_string())?;
+        checked.map_err(|error| error.to_string())
+    }
+
     /// Returns the name by digest of what was pulled.
     async fn pull_once(&self, name: &ImageName, secrets: &[PullSecret]) -> Result<(ImageName, u64), String> {
         let credentials = self.credentials(secrets)?;
@@ -128,6 +138,7 @@ impl Pulls {
         match self.request(name, &credentials).await {
             Ok(Pulled { manifest, bytes }) => {
                 let digest = Digest::parse(&manifest).ok_or("the image that was pulled has no digest")?;
+                self.check_pinned(name, &digest).await?;
                 let stored = name.with_digest(&digest);
                 let mut known = lock(&self.known);
                 if known.len() >= KNOWN

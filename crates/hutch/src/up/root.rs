@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 
 use super::audit::AuditLog;
 use super::egress::Egress;
+use super::image_gc::ImageGc;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, send_start};
 use super::pulls::Pulls;
 use super::sources::{Allowed, Sources};
@@ -188,6 +189,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let image_dir = arguments.image_dir.as_deref().map(image_dir).transpose()?;
     let upstream = crate::upstream_proxy::of(arguments.upstream_proxy.as_ref())?;
     let folder = DataFolder::open(&arguments.data_dir)?;
+    let image_gc = ImageGc::new(arguments, &folder)?;
     // Binds the ports first: a start that fails here has changed nothing.
     let (api, address) = bind(arguments.api_listen).context("--api-listen")?;
     let router = arguments.router_listen.map(bind).transpose().context("--router-listen")?;
@@ -239,8 +241,9 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         ..node_config(arguments, &folder, programs)
     };
     let (shutdown, messages) = (Shutdown::new(), tokio::spawn(follow(channel.clone(), services)));
-    let node = Node::start(client, config, shutdown.clone()).await;
+    let node = Node::start(client.clone(), config, shutdown.clone()).await;
     let node = Arc::new(node.context("the node")?);
+    tokio::spawn(image_gc.run(client));
     let streams = tokio::spawn(hutch_privsep::serve(kubelet, node.clone()));
     let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
     kubeconfig::write(&file, address, &credentials.authority, &credentials.token)?;

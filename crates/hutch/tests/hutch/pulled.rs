@@ -209,7 +209,9 @@ impl Home {
         give(&path("cache"));
         give(&path(".docker"));
         // Where an ordinary user can read it.
-        std::fs::copy(binary(), path("hutch")).expect("copied");
+        if !path("hutch").exists() {
+            std::fs::copy(binary(), path("hutch")).expect("copied");
+        }
         let mut setpriv = Command::new("setpriv");
         setpriv.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(path("hutch")).args(words);
         setpriv.env("HOME", self.0.path()).env("XDG_CACHE_HOME", path("cache")).env_remove("DOCKER_CONFIG");
@@ -333,6 +335,13 @@ fn pod_with_its_secret_runs_a_pulled_image_and_others_do_not() {
     let [layer] = &layers(&up.data().join("images"))[..] else { panic!("one layer") };
     assert_eq!(layer.join("srv/data/file").metadata().expect("the file").uid(), 5);
 
+    // Those of the ServiceAccount count for a Pod without any.
+    let patch = r#"{"imagePullSecrets":[{"name":"login"}]}"#;
+    up.ok("create serviceaccount puller");
+    up.ok_args(&["patch", "serviceaccount", "puller", "--type=merge", "-p", patch]);
+    apply(&up, "default", &pod("account", &name, &json!({"serviceAccountName": "puller"})));
+    up.ok("wait --for=condition=Ready pod/account --timeout=120s");
+
     // The same credentials need no request; others, and none, do.
     apply(&up, "default", &pod("second", &name, &with_secret));
     up.ok("wait --for=condition=Ready pod/second --timeout=120s");
@@ -399,7 +408,11 @@ fn server_without_pull_from_sends_nothing_and_names_the_flag() {
 fn image_of_the_administrator_is_for_all_pods() {
     hutch_testkit::require!(root, user_namespaces, docker_registry, curl, kubectl);
     let (registry, home) = (Registry::start(), Home::new());
-    home.log_in(&registry.host, PASSWORD);
+    let mut login = Command::new(HUTCH);
+    login.args(["image", "login", &registry.host, "--username", USER, "--password-stdin"]);
+    let mut login = login.env("HOME", home.0.path()).stdin(Stdio::piped()).spawn().expect("hutch");
+    writeln!(login.stdin.take().expect("piped"), "{PASSWORD}").expect("written");
+    assert!(login.wait().expect("ended").success());
     let (name, config) = (registry.name(), registry.trusting());
     let data = home.0.path().join("data");
     let mut pull = Command::new(HUTCH);
@@ -409,4 +422,95 @@ fn image_of_the_administrator_is_for_all_pods() {
     apply(&up, "default", &pod("pod", &name, &json!({"imagePullPolicy": "Never"})));
     up.ok("wait --for=condition=Ready pod/pod --timeout=120s");
     assert!(event(&up, "default", "pod", "Pulled").contains("already present"));
+}
+
+#[test]
+fn image_in_use_is_not_removed_and_an_unused_one_leaves_nothing() {
+    hutch_testkit::require!(root, user_namespaces, docker_registry, curl);
+    let (registry, home) = (Registry::start(), Home::new());
+    home.log_in(&registry.host, PASSWORD);
+    let (name, config) = (registry.name(), registry.trusting());
+    for words in [&["pull", &name, "--image-config", &config][..], &["list", "--json"]] {
+        succeeded("image", &home.hutch_as_user(&registry, &[&["image"], words].concat()));
+    }
+    let as_user = |words: &[&str]| home.hutch_as_user(&registry, words);
+    succeeded("run", &as_user(&["run", "--image", &name, "--", "/hutch-sandboxd", "--version"]));
+    let list = || -> Value {
+        serde_json::from_str(&succeeded("list", &as_user(&["image", "list", "--json"]))).expect("JSON")
+    };
+    let listed = list();
+    assert_eq!((&listed[0]["names"], &listed[0]["inUseBy"]), (&json!([name]), &json!([])), "{listed}");
+    let table = succeeded("list", &as_user(&["image", "list"]));
+    assert!(table.starts_with("IMAGE") && table.contains("/org/app") && table.contains("v1"), "{table}");
+    let inspected: Value =
+        serde_json::from_str(&succeeded("inspect", &as_user(&["image", "inspect", &name]))).expect("JSON");
+    assert_eq!(inspected[0]["config"]["cmd"], json!(["/hutch-sandboxd", "--pause"]));
+    assert!(
+        inspected[0]["layers"][0]["unpackedSize"].as_u64() > inspected[0]["size"].as_u64(),
+        "{inspected}"
+    );
+
+    let mut running = Command::new("setpriv");
+    running.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(home.0.path().join("hutch"));
+    running.args(["run", "--image", &name, "--", "/hutch-sandboxd", "--pause"]);
+    running.env("HOME", home.0.path()).env("XDG_CACHE_HOME", home.0.path().join("cache")).current_dir("/");
+    let mut running = running.stdin(Stdio::null()).spawn().expect("hutch run");
+    let started = Instant::now();
+    while list()[0]["inUseBy"] != json!([running.id()]) {
+        assert!(started.elapsed() < WAIT_LIMIT, "{}", list());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    failed(&as_user(&["image", "remove", &name]), &format!("in use by process {}", running.id()));
+    let kept = as_user(&["image", "prune", "--all"]);
+    assert!(text(&kept.stderr).contains("in use by"), "{}", text(&kept.stderr));
+    assert_eq!(list()[0]["names"], json!([name]));
+    running.kill().expect("killed");
+    running.wait().expect("ended");
+
+    succeeded("remove", &as_user(&["image", "remove", &name]));
+    assert_eq!(list(), json!([]));
+    failed(&as_user(&["image", "remove", &name]), "no image");
+    let cache = home.0.path().join("cache/hutch");
+    assert!(layers(&cache.join("images")).is_empty());
+    assert_eq!(std::fs::read_dir(cache.join("pulled/blobs/sha256")).expect("blobs").count(), 0);
+    succeeded("pull", &as_user(&["image", "pull", &name, "--image-config", &config]));
+    succeeded("run", &as_user(&["run", "--image", &name, "--", "/hutch-sandboxd", "--version"]));
+}
+
+#[test]
+fn full_disk_has_unused_images_of_pods_removed_and_no_used_one() {
+    hutch_testkit::require!(root, user_namespaces, docker_registry, curl, kubectl);
+    let registry = Registry::start();
+    let (name, config) = (registry.name(), registry.trusting());
+    // Every disk is fuller than this.
+    let marks =
+        ["--image-gc-high-threshold=1", "--image-gc-low-threshold=0", "--minimum-image-ttl-duration=0s"];
+    let options = ["--pull-from", &registry.host, "--image-config", &config];
+    let mut up = Up::start(&options);
+    up.ok(&format!(
+        "create secret docker-registry login --docker-server={} --docker-username={USER} --docker-password={PASSWORD}",
+        registry.host
+    ));
+    apply(&up, "default", &pod("pod", &name, &json!({"imagePullSecrets": [{"name": "login"}]})));
+    up.ok("wait --for=condition=Ready pod/pod --timeout=120s");
+    let hutch = |words: &[&str]| {
+        let mut hutch = Command::new(HUTCH);
+        hutch.arg("image").args(words).arg("--data-dir").arg(up.data()).output().expect("hutch")
+    };
+    let listed: Value = serde_json::from_str(&succeeded("list", &hutch(&["list", "--json"]))).expect("JSON");
+    assert_eq!((&listed[0]["inUseBy"], &listed[0]["forPods"]), (&json!([up.pid()]), &json!(true)));
+    let digest = listed[0]["manifest"].as_str().expect("a digest").to_owned();
+    failed(&hutch(&["remove", &digest]), "in use by process");
+    up.ok("delete pod/pod");
+    up.kill();
+    up.restart_with(&marks);
+    let fields = "involvedObject.kind=Node,reason=ImageRemoved";
+    let words = format!("get events --field-selector {fields} -o jsonpath={{.items[*].message}}");
+    let message = up.eventually(&words, |messages| !messages.is_empty());
+    assert!(message.contains("/org/app@sha256:"), "{message}");
+    assert!(layers(&up.data().join("images")).is_empty());
+    let words = words.replace("ImageRemoved", "FreeDiskSpaceFailed");
+    up.eventually(&words, |messages| messages.contains("Failed to garbage collect"));
+    apply(&up, "default", &pod("again", &name, &json!({"imagePullSecrets": [{"name": "login"}]})));
+    up.ok("wait --for=condition=Ready pod/again --timeout=120s");
 }

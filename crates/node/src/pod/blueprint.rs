@@ -199,6 +199,7 @@ mod tests {
             config: hutch_image::ImageConfig { cmd: vec!["/bin/sh".into()], ..Default::default() },
             substituted: None,
             wants_sandboxd: true,
+            hold: hutch_image::Hold::default(),
         }
     }
 

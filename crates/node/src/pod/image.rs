@@ -6,7 +6,7 @@ use std::time::Instant;
 use hutch_image::{Reference, Resolved};
 use hutch_registry::ImageName;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{LocalObjectReference, Secret, ServiceAccount};
 
 use super::start::Setback;
 use super::state::Life;
@@ -215,10 +215,32 @@ impl Worker {
         found.map_err(|e| self.not_pulled(index, &e.to_string()))
     }
 
+    /// Returns the references of the Pod, or if it has none those of its ServiceAccount.
+    async fn pull_references(&self) -> Vec<LocalObjectReference> {
+        let own = self.spec.image_pull_secrets.clone().unwrap_or_default();
+        if !own.is_empty() {
+            return own;
+        }
+        let name = self.spec.service_account_name.as_deref().filter(|name| !name.is_empty());
+        let (name, namespace) = (name.unwrap_or("default"), &self.live.id.namespace);
+        let account: Result<Option<ServiceAccount>, String> =
+            volumes::find(&self.node.client, namespace, name).await;
+        let account = account.unwrap_or_else(|error| {
+            tracing::warn!(
+                account = name,
+                error,
+                "failed to read the image pull secrets of a service account"
+            );
+            None
+        });
+        account.and_then(|account| account.image_pull_secrets).unwrap_or_default()
+    }
+
     /// Reads the Secrets of `imagePullSecrets`. Missing ones are reported, and the pull is tried without them.
     async fn pull_secrets(&self) -> Vec<PullSecret> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
-        for reference in self.spec.image_pull_secrets.iter().flatten().take(MAX_SECRETS) {
+        let references = self.pull_references().await;
+        for reference in references.iter().take(MAX_SECRETS) {
             let read = volumes::find(&self.node.client, &self.live.id.namespace, &reference.name).await;
             let secret: Option<Secret> = read.unwrap_or_else(|error| {
                 tracing::warn!(secret = reference.name, error, "failed to read an image pull secret");

@@ -69,6 +69,8 @@ struct Slot {
     late: late_env::Late,
     /// Its rules for files.
     files: Arc<Files>,
+    /// Keeps its image from being removed.
+    image: hutch_image::Hold,
 }
 
 /// A Pod under way.

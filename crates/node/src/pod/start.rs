@@ -124,6 +124,7 @@ impl Worker {
         let sandboxd = self.node.config.sandboxd_program.clone();
         let (image_id, files) = (image.id.clone(), self.live.files());
         self.slots[index].files = files.clone();
+        self.slots[index].image = image.hold.clone();
         let made = tokio::task::spawn_blocking(move || {
             blueprint(Parts {
                 spec: &spec,

@@ -1,0 +1,313 @@
+//! `hutch image list`, `inspect`, `remove` and `prune`.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{bail, ensure};
+use hutch_image::{Catalog, Freed, Listed};
+use hutch_registry::ImageName;
+use serde_json::{Value, json};
+
+use super::{ImageFolders, PULLED_FOR_PODS};
+use crate::cli::{ImageInspectArguments, ImageListArguments, ImagePruneArguments, ImageRemoveArguments};
+
+/// Digits of a digest that are shown.
+const SHORT: usize = 12;
+/// Minimum digits of a digest that name an image.
+const LEAST_DIGITS: usize = 4;
+
+pub(super) fn list(arguments: &ImageListArguments) -> anyhow::Result<()> {
+    let images = ImageFolders::named(arguments.data_dir.as_deref())?.catalog().list()?;
+    if arguments.json {
+        println!("{}", Value::from(images.iter().map(summary).collect::<Vec<_>>()));
+        return Ok(());
+    }
+    if arguments.quiet {
+        images.iter().flat_map(|image| &image.names).for_each(|name| println!("{name}"));
+        return Ok(());
+    }
+    let rows: Vec<[String; 5]> = images.iter().flat_map(rows).collect();
+    let title = ["IMAGE", "TAG", "IMAGE ID", "SIZE", "LAST USED"].map(str::to_owned);
+    let width = |column: usize| {
+        rows.iter().chain([&title]).map(|row| row[column].chars().count()).max().unwrap_or_default() + 3
+    };
+    let widths: [usize; 4] = [0, 1, 2, 3].map(width);
+    for row in [&title].into_iter().chain(&rows) {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        println!("{}{}", cells.collect::<String>(), row[4]);
+    }
+    Ok(())
+}
+
+/// A line for each name.
+fn rows(image: &Listed) -> Vec<[String; 5]> {
+    let size = match image.problem {
+        Some(_) => "damaged".to_owned(),
+        None => bytes(image.size),
+    };
+    let used = match (image.users.is_empty(), image.last_used) {
+        (false, _) => "in use".to_owned(),
+        (true, Some(time)) => ago(SystemTime::now().duration_since(time).unwrap_or_default()),
+        (true, None) => "never".to_owned(),
+    };
+    let row = |name: &String| {
+        let (repository, tag) = match ImageName::parse(name) {
+            Ok(parsed) => (
+                format!("{}/{}", parsed.registry(), parsed.repository()),
+                parsed.tag().unwrap_or("<none>").to_owned(),
+            ),
+            Err(_) => (plain(name), "<none>".to_owned()),
+        };
+        [repository, tag, short(&image.digest), size.clone(), used.clone()]
+    };
+    image.names.iter().map(row).collect()
+}
+
+fn summary(image: &Listed) -> Value {
+    json!({
+        "names": image.names,
+        "digest": image.pulled,
+        "manifest": image.digest,
+        "size": image.size,
+        "created": image.created,
+        "lastUsed": image.last_used.map(seconds),
+        "inUseBy": image.users,
+        "forPods": image.folder.ends_with(PULLED_FOR_PODS),
+        "problem": image.problem,
+    })
+}
+
+pub(super) fn inspect(arguments: &ImageInspectArguments) -> anyhow::Result<()> {
+    let images = ImageFolders::named(arguments.data_dir.as_deref())?.catalog().list()?;
+    let found = arguments.images.iter().map(|text| Ok(details(find(&images, text)?.0)));
+    let found: Vec<Value> = found.collect::<anyhow::Result<_>>()?;
+    println!("{}", serde_json::to_string_pretty(&found)?);
+    Ok(())
+}
+
+fn details(image: &Listed) -> Value {
+    let layer = |layer: &hutch_image::ListedLayer| {
+        json!({
+            "digest": layer.digest,
+            "diffID": layer.diff_id,
+            "size": layer.size,
+            "unpackedSize": layer.unpacked.as_ref().map(|_| layer.disk_usage()),
+            "folder": layer.unpacked,
+        })
+    };
+    let config = &image.config;
+    let env: BTreeMap<_, _> = config.env.iter().cloned().collect();
+    let mut all = summary(image);
+    all["config"] = json!({
+        "digest": image.config_digest,
+        "platform": image.platform,
+        "entrypoint": config.entrypoint,
+        "cmd": config.cmd,
+        "env": env,
+        "workingDir": config.working_dir,
+        "user": config.user,
+    });
+    all["layers"] = image.layers.iter().map(layer).collect();
+    all
+}
+
+pub(super) fn remove(arguments: &ImageRemoveArguments) -> anyhow::Result<()> {
+    let catalog = ImageFolders::named(arguments.data_dir.as_deref())?.catalog();
+    let (mut all, mut names, mut failed) = (Freed::default(), Vec::new(), Vec::new());
+    for text in &arguments.images {
+        match remove_one(&catalog, text) {
+            Ok((gone, freed)) => {
+                names.extend(gone);
+                add(&mut all, freed);
+            }
+            Err(error) => failed.push(format!("{error:#}")),
+        }
+    }
+    report(arguments.json, "Untagged", &names, &all);
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    Ok(())
+}
+
+fn remove_one(catalog: &Catalog, text: &str) -> anyhow::Result<(Vec<String>, Freed)> {
+    let images = catalog.list()?;
+    let (image, names) = find(&images, text)?;
+    let freed = catalog.remove(image, &names)?;
+    Ok((if names.is_empty() { image.names.clone() } else { names }, freed))
+}
+
+pub(super) fn prune(arguments: &ImagePruneArguments) -> anyhow::Result<()> {
+    let catalog = ImageFolders::named(arguments.data_dir.as_deref())?.catalog();
+    let (mut all, mut names) = (Freed::default(), Vec::new());
+    for image in if arguments.all { catalog.list()? } else { Vec::new() } {
+        match catalog.remove(&image, &[]) {
+            Ok(freed) => {
+                names.extend(image.names);
+                add(&mut all, freed);
+            }
+            Err(error @ hutch_image::Error::InUse { .. }) => eprintln!("hutch image prune: {error}"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    add(&mut all, catalog.prune()?);
+    report(arguments.json, "Removed", &names, &all);
+    Ok(())
+}
+
+/// Finds an image, and the name that the text means; none means all.
+fn find<'a>(images: &'a [Listed], text: &str) -> anyhow::Result<(&'a Listed, Vec<String>)> {
+    if let Ok(name) = ImageName::parse(text) {
+        let full = name.to_string();
+        if let Some(image) = images.iter().find(|image| image.names.contains(&full)) {
+            return Ok((image, vec![full]));
+        }
+        // A Pod's image has the name of its manifest's digest; a registry may have another one for it.
+        let named = images.iter().find(|image| {
+            let of =
+                |other: &String| ImageName::parse(other).is_ok_and(|other| same_repository(&other, &name));
+            name.digest().is_some_and(|digest| digest.to_string() == image.pulled)
+                && image.names.iter().any(of)
+        });
+        if let Some(image) = named {
+            return Ok((image, Vec::new()));
+        }
+    }
+    let digits = text.strip_prefix("sha256:").unwrap_or(text);
+    let is_digits = digits.len() >= LEAST_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let hex =
+        |image: &&Listed| image.digest.strip_prefix("sha256:").is_some_and(|hex| hex.starts_with(digits));
+    match images.iter().filter(|image| is_digits && hex(image)).collect::<Vec<_>>()[..] {
+        [image] => Ok((image, Vec::new())),
+        [] => bail!("no image {} was pulled: hutch image list shows them", plain(text)),
+        _ => bail!("several images have digests that begin with {digits}"),
+    }
+}
+
+fn same_repository(a: &ImageName, b: &ImageName) -> bool {
+    (a.registry(), a.repository()) == (b.registry(), b.repository())
+}
+
+fn add(all: &mut Freed, freed: Freed) {
+    all.bytes += freed.bytes;
+    all.removed.extend(freed.removed);
+    all.pulling.extend(freed.pulling);
+    all.failed.extend(freed.failed);
+}
+
+fn report(as_json: bool, verb: &str, names: &[String], freed: &Freed) {
+    for folder in &freed.pulling {
+        eprintln!(
+            "hutch image: a pull is in progress in {}: hutch image prune removes the blobs later",
+            folder.display()
+        );
+    }
+    freed.failed.iter().for_each(|why| eprintln!("hutch image: {why}"));
+    if as_json {
+        println!("{}", json!({"names": names, "removed": freed.removed, "bytes": freed.bytes}));
+        return;
+    }
+    names.iter().for_each(|name| println!("{verb}: {}", plain(name)));
+    freed.removed.iter().for_each(|content| println!("Deleted: {content}"));
+    println!("Total reclaimed space: {}", bytes(freed.bytes));
+}
+
+/// Shows a size as Docker does: three digits, in powers of 1000.
+fn bytes(count: u64) -> String {
+    let (mut size, mut unit) = (count as f64, "B");
+    for next in ["kB", "MB", "GB", "TB"] {
+        if size < 999.5 {
+            break;
+        }
+        (size, unit) = (size / 1e3, next);
+    }
+    let digits = match size {
+        _ if unit == "B" => 0,
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{size:.digits$}{unit}")
+}
+
+fn ago(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (count, unit) = match seconds {
+        0..60 => return "less than a minute ago".into(),
+        60..3600 => (seconds / 60, "minute"),
+        3600..86400 => (seconds / 3600, "hour"),
+        _ => (seconds / 86400, "day"),
+    };
+    format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
+}
+
+fn short(digest: &str) -> String {
+    digest.strip_prefix("sha256:").unwrap_or(digest).chars().take(SHORT).collect()
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// A name of a folder that another process writes is no control sequence of a terminal.
+fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_docker() {
+        for (count, shown) in [
+            (0, "0B"),
+            (999, "999B"),
+            (1000, "1.00kB"),
+            (45_100_000, "45.1MB"),
+            (999_700_000, "1.00GB"),
+            (124_000_000, "124MB"),
+        ] {
+            assert_eq!(bytes(count), shown);
+        }
+    }
+
+    #[test]
+    fn times_are_rounded_down() {
+        for (seconds, shown) in [
+            (59, "less than a minute ago"),
+            (60, "1 minute ago"),
+            (7300, "2 hours ago"),
+            (90_000, "1 day ago"),
+        ] {
+            assert_eq!(ago(Duration::from_secs(seconds)), shown);
+        }
+    }
+
+    #[test]
+    fn image_is_found_by_name_and_by_digits() {
+        let image = |name: &str, digit: &str| Listed {
+            names: vec![name.to_owned()],
+            digest: format!("sha256:{}", digit.repeat(64)),
+            pulled: format!("sha256:{}", "f".repeat(64)),
+            folder: "/pulled".into(),
+            size: 0,
+            config_digest: String::new(),
+            created: None,
+            platform: String::new(),
+            config: hutch_image::ImageConfig::default(),
+            layers: Vec::new(),
+            last_used: None,
+            users: Vec::new(),
+            problem: None,
+        };
+        let images = [image("docker.io/library/python:3", "a"), image("ghcr.io/org/app:v1", "b")];
+        let found =
+            |text: &str| find(&images, text).ok().map(|(image, names)| (&image.digest[7..8], names.len()));
+        assert_eq!(found("python:3"), Some(("a", 1)));
+        assert_eq!(found("bbbb"), Some(("b", 0)));
+        assert_eq!(found(&format!("sha256:{}", "a".repeat(64))), Some(("a", 0)));
+        assert_eq!(found(&format!("ghcr.io/org/app@sha256:{}", "f".repeat(64))), Some(("b", 0)));
+        for missing in ["python", "aaa", "cccc", "", "sha256:", "docker.io/x@sha256:ff"] {
+            assert_eq!(found(missing), None, "{missing}");
+        }
+    }
+}

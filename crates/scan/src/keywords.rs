@@ -3,6 +3,7 @@
 //! A table of bits answers for every second place of a text whether three bytes of a keyword can stand there. Unlike an automaton,
 //! the steps of this search do not depend on each other, and its table fits the fastest cache.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Bits of the hash of three bytes.
@@ -124,6 +125,7 @@ impl Table {
 impl Keywords {
     /// Prepares a search. A keyword has at least two bytes; its number is its place in the list.
     pub(crate) fn new<'a>(keywords: impl Iterator<Item = &'a str>) -> Keywords {
+        let frequencies = Frequencies::new();
         let (mut even, mut odd) = (Vec::new(), Vec::new());
         let mut bits: Bits = Box::new([0; 1 << (BITS - 6)]);
         let mut odd_bits: Bits = Box::new([0; 1 << (BITS - 6)]);
@@ -132,7 +134,7 @@ impl Keywords {
             let keyword = keyword.as_bytes();
             let entry = |offset, hash| Entry::new(number, keyword, offset, hash);
             // One of these places is even.
-            for offset in [rarest(keyword, 0), rarest(keyword, 1)].into_iter().flatten() {
+            for offset in [0, 1].into_iter().filter_map(|parity| frequencies.rarest(keyword, parity)) {
                 for hash in hashes(&keyword[offset..]) {
                     set(&mut bits, hash);
                     even.push(entry(offset, hash));
@@ -174,24 +176,34 @@ impl Keywords {
     }
 }
 
-/// Returns the place of the three bytes of a keyword that are rarest in texts, of places that are even or odd; `None` if it has
-/// no such place.
-fn rarest(keyword: &[u8], parity: usize) -> Option<usize> {
-    let frequency = |byte: &u8| match byte.to_ascii_lowercase() {
-        letter @ b'a'..=b'z' => LETTERS[usize::from(letter - b'a')],
-        b' ' => SPACE,
-        _ => OTHER,
-    };
-    let of = |gram: &[u8]| {
-        let is = |common: &str| common.replace('_', " ").as_bytes().eq_ignore_ascii_case(gram);
-        match COMMON.split(' ').rev().position(is) {
-            Some(rank) => COMMONER + rank as u64,
-            None => gram.iter().map(frequency).product(),
-        }
-    };
-    let last = keyword.len().saturating_sub(GRAM);
-    let places = (parity..=last).step_by(2);
-    places.min_by_key(|place| of(&keyword[*place..keyword.len().min(place + GRAM)]))
+/// Frequencies of three bytes in texts and in source code.
+struct Frequencies {
+    common: HashMap<Vec<u8>, u64>,
+}
+
+impl Frequencies {
+    fn new() -> Frequencies {
+        let bytes = |common: &str| common.replace('_', " ").into_bytes();
+        Frequencies { common: COMMON.split(' ').rev().map(bytes).zip(COMMONER..).collect() }
+    }
+
+    fn of(&self, gram: &[u8]) -> u64 {
+        let gram = gram.to_ascii_lowercase();
+        let byte = |byte: &u8| match byte {
+            b'a'..=b'z' => LETTERS[usize::from(byte - b'a')],
+            b' ' => SPACE,
+            _ => OTHER,
+        };
+        self.common.get(&gram).copied().unwrap_or_else(|| gram.iter().map(byte).product())
+    }
+
+    /// Returns the place of the three bytes of a keyword that are rarest in texts, of places that are even or odd; `None` if it
+    /// has no such place.
+    fn rarest(&self, keyword: &[u8], parity: usize) -> Option<usize> {
+        let last = keyword.len().saturating_sub(GRAM);
+        let places = (parity..=last).step_by(2);
+        places.min_by_key(|place| self.of(&keyword[*place..keyword.len().min(place + GRAM)]))
+    }
 }
 
 /// Returns all bytes that differ in more than their case.

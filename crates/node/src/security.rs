@@ -139,7 +139,7 @@ fn check_non_root(run_as_user: Option<i64>, of_image: &str) -> Result<(), String
 
 #[cfg(test)]
 mod tests {
-    use hutch_image::{HostMount, ImageConfig};
+    use hutch_image::{Hold, HostMount, ImageConfig};
     use serde_json::{Value, json};
 
     use super::*;
@@ -154,6 +154,7 @@ mod tests {
             config,
             substituted: None,
             wants_sandboxd: false,
+            hold: Hold::default(),
         }
     }
 

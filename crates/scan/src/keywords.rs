@@ -1,7 +1,7 @@
 //! Search for keywords, without regard to case.
 //!
-//! A table of bits answers for every second place of a text whether three bytes of a keyword can stand there. Unlike an automaton,
-//! the steps of this search do not depend on each other, and its table fits the fastest cache.
+//! A table of bits answers for every second place of a text whether three bytes of a keyword can stand there. Unlike an
+//! automaton, the steps of this search do not depend on each other, and its table fits the fastest cache.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -55,6 +55,8 @@ pub use template::{
 pub const GROUP: &str = "agents.x-k8s.io";
 /// API group of `SandboxClaim`, `SandboxTemplate` and `SandboxWarmPool`.
 pub const EXTENSIONS_GROUP: &str = "extensions.agents.x-k8s.io";
+/// Audience of tokens for the API server that `hutch up` serves, and their issuer: the default of Kubernetes.
+pub const API_AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
 /// The stored version, which the types of this crate describe.
 pub const STORED_VERSION: &str = "v1beta1";
 /// The older version, still served by conversion.

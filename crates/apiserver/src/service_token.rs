@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::credentials::{TOKEN_BYTES, read_if_there, write_private};
 
-/// Audience of tokens for this API server, and their issuer: the default of Kubernetes.
-pub(crate) const AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
+pub(crate) use hutch_api::API_AUDIENCE as AUDIENCE;
+
 /// The one header of these tokens. A token with another algorithm is refused.
 const HEADER: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
 /// Bytes of the signing key.

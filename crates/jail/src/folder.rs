@@ -17,6 +17,9 @@ pub struct CheckedFolder {
     path: PathBuf,
     device: u64,
     inode: u64,
+    /// What is looked up below is on the same mount.
+    #[serde(default)]
+    is_one_mount: bool,
 }
 
 impl CheckedFolder {
@@ -24,7 +27,19 @@ impl CheckedFolder {
     pub fn look(path: &Path) -> io::Result<CheckedFolder> {
         let path = std::path::absolute(path)?;
         let found = rustix::fs::fstat(open_without_links(&path)?)?;
-        Ok(CheckedFolder { path, device: found.st_dev, inode: found.st_ino })
+        Ok(CheckedFolder { path, device: found.st_dev, inode: found.st_ino, is_one_mount: false })
+    }
+
+    /// Returns the folder without what is mounted below it: a look-up there fails with EXDEV.
+    #[must_use]
+    pub fn without_mounts(self) -> CheckedFolder {
+        CheckedFolder { is_one_mount: true, ..self }
+    }
+
+    /// How to look up a path below the folder: without links.
+    pub fn within(&self) -> ResolveFlags {
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        if self.is_one_mount { within | ResolveFlags::NO_XDEV } else { within }
     }
 
     /// Its absolute path.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
@@ -137,8 +137,8 @@ fn look_up(wanted: &Wanted<'_>) -> Result<OwnedFd, Errno> {
         Found::WithoutLinks => open_without_links(wanted.path),
         Found::Beneath { folder, path } if path == Path::new("") => folder.descriptor(),
         Found::Beneath { folder, path } => {
-            let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-            rustix::fs::openat2(folder.descriptor()?, path, flags | OFlags::NOFOLLOW, Mode::empty(), within)
+            let flags = flags | OFlags::NOFOLLOW;
+            rustix::fs::openat2(folder.descriptor()?, path, flags, Mode::empty(), folder.within())
         }
     }
 }

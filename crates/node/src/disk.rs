@@ -13,7 +13,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_image::PathSegment;
 use rustix::fs::StatVfs;
 
 use crate::live::Live;
@@ -21,7 +20,7 @@ use crate::places::PodPlaces;
 use crate::register;
 use crate::shared::Shared;
 use crate::usage::{Usage, measure};
-pub(crate) use limits::{memory_exceeded, of_container};
+pub(crate) use limits::{has_memory, memory_exceeded, of_container};
 use measuring::Measuring;
 
 /// How often the room on the disk is read.
@@ -158,8 +157,7 @@ fn volumes(node: &Shared, live: &Live) -> Vec<std::path::PathBuf> {
         return Vec::new();
     }
     let written = live.claims().into_iter().filter(|claim| claim.writes);
-    let names = written.filter_map(|claim| PathSegment::new(claim.uid));
-    names.map(|name| name.below(&node.places.volumes)).collect()
+    written.filter_map(|claim| claim.folder(&node.places.volumes)).collect()
 }
 
 /// Returns true if a Pod had folders before, so that it does not wait for an end of the pressure.

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use hutch_jail::CheckedFolder;
 use k8s_openapi::api::core::v1::HostPathVolumeSource;
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::Error;
@@ -17,8 +17,6 @@ use crate::config::HostPath;
 
 /// File systems of the kernel, of which nothing is mounted.
 const OF_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
-const WITHIN: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 /// The folders that the administrator allows.
 #[derive(Debug, Default)]
@@ -63,6 +61,9 @@ impl HostPaths {
             Some(code) if code == Errno::LOOP.raw_os_error() => {
                 format!("hostPath {path:?} leads over a link")
             }
+            Some(code) if code == Errno::XDEV.raw_os_error() => {
+                format!("hostPath {path:?} leads to something that is mounted below the allowed folder: allow that too")
+            }
             _ => format!("hostPath type check failed: {path:?}: {error}"),
         })?;
         Ok(found)
@@ -91,7 +92,7 @@ fn allow(given: &HostPath, own: &[&Path]) -> io::Result<Allowed> {
             return Err(io::Error::other(format!("it holds {} or lies in it", own.display())));
         }
     }
-    Ok(Allowed { name, folder: CheckedFolder::look(&real)?, writable: given.writable })
+    Ok(Allowed { name, folder: CheckedFolder::look(&real)?.without_mounts(), writable: given.writable })
 }
 
 /// Returns true if `outer` is `inner` or a folder around it.
@@ -132,18 +133,19 @@ impl OnHost {
             return Ok(top);
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        rustix::fs::openat2(top, &self.path, flags, Mode::empty(), WITHIN)
+        rustix::fs::openat2(top, &self.path, flags, Mode::empty(), self.folder.within())
     }
 
     fn make(&self, kind: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let within = self.folder.within();
         let mut here = self.folder.open()?;
         let mut parts = self.path.iter().peekable();
         while let Some(name) = parts.next() {
             let made = if kind == "FileOrCreate" && parts.peek().is_none() {
                 let create =
                     OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                rustix::fs::openat2(&here, name, create, Mode::from_raw_mode(0o644), WITHIN).map(drop)
+                rustix::fs::openat2(&here, name, create, Mode::from_raw_mode(0o644), within).map(drop)
             } else {
                 rustix::fs::mkdirat(&here, name, Mode::from_raw_mode(0o755))
             };
@@ -151,7 +153,7 @@ impl OnHost {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            here = rustix::fs::openat2(&here, name, flags, Mode::empty(), WITHIN)?;
+            here = rustix::fs::openat2(&here, name, flags, Mode::empty(), within)?;
         }
         Ok(here)
     }
@@ -201,6 +203,23 @@ mod tests {
         }
         assert!(!dir.path().join("a/new").exists(), "nothing is made in a folder that is read-only");
         assert!(HostPaths::default().find(&source(dir.path(), "")).is_err());
+    }
+
+    #[test]
+    fn what_is_mounted_below_an_allowed_folder_is_not_found() {
+        hutch_testkit::require!(root);
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = dir.path().join("mounted");
+        std::fs::create_dir(&mounted).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("proc", &mounted, "proc", flags, None).unwrap();
+        let paths = open(dir.path(), false, &[]).unwrap();
+        let errors = ["mounted", "mounted/1"].map(|name| paths.find(&source(&dir.path().join(name), "")));
+        rustix::mount::unmount(&mounted, rustix::mount::UnmountFlags::DETACH).unwrap();
+        for error in errors {
+            let error = error.unwrap_err();
+            assert!(error.contains("is mounted below the allowed folder"), "{error}");
+        }
     }
 
     #[test]

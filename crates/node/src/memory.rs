@@ -20,8 +20,10 @@ pub(crate) const GIVEN_BYTES: u64 = 32 << 20;
 const TOP_BYTES: u64 = 1 << 20;
 /// Maximum folders for mount points: ten for each of 20,000 Pods.
 const TOP_INODES: u64 = 200_000;
-/// Maximum files of one file system. Each costs the kernel about 1 KiB, which the size does not count.
+/// Maximum files of one file system.
 const VOLUME_INODES: u64 = 65_536;
+/// Memory of the kernel for a file, in bytes. The size of a file system does not count it.
+const INODE_BYTES: u64 = 1024;
 /// Maximum leftovers at one mount point: one for each process that was killed.
 const MAX_LEFTOVERS: usize = 64;
 
@@ -70,13 +72,15 @@ pub(crate) fn remove(folder: &Path, given: &Path, written: &Path) -> io::Result<
     remove_tree(folder)
 }
 
-/// Bytes that the file systems in a folder hold.
+/// Bytes that the file systems in a folder hold, with those of the kernel for their files.
 pub(crate) fn used(written: &Path) -> u64 {
     let volumes = std::fs::read_dir(written).into_iter().flatten().flatten();
     let used = volumes.filter_map(|volume| {
         let path = volume.path();
         let system = is_mounted(&path).ok()?.then(|| rustix::fs::statvfs(&path).ok())??;
-        Some(system.f_blocks.saturating_sub(system.f_bfree).saturating_mul(system.f_frsize))
+        let bytes = system.f_blocks.saturating_sub(system.f_bfree).saturating_mul(system.f_frsize);
+        let files = system.f_files.saturating_sub(system.f_ffree);
+        Some(bytes.saturating_add(files.saturating_mul(INODE_BYTES)))
     });
     used.fold(0, u64::saturating_add)
 }
@@ -117,7 +121,10 @@ mod tests {
         std::fs::write(one.join("fits"), vec![1; 512 << 10]).unwrap();
         assert!(std::fs::write(one.join("large"), vec![1; 1 << 20]).is_err());
         std::fs::write(two.join("other"), vec![1; 512 << 10]).expect("it has a size of its own");
-        assert!((512 << 10..=1 << 20).contains(&used(&written)));
+        let before = used(&written);
+        assert!((512 << 10..=(1 << 20) + (8 << 10)).contains(&before), "{before}");
+        std::fs::write(one.join("empty"), "").unwrap();
+        assert!(used(&written) > before, "a file without content costs memory too");
         remove(&pod, &two, &written).unwrap();
         assert_eq!(used(&written), 0);
         assert!(!pod.exists());

@@ -34,6 +34,12 @@ impl ClaimInUse {
         let (namespace, name, uid) = (metadata.namespace?, metadata.name?, metadata.uid?);
         Some(ClaimInUse { namespace, name, uid, writes, exclusive: is_exclusive(claim) })
     }
+
+    /// Returns its folder below that of all persistent volumes.
+    pub(crate) fn folder(&self, volumes: &Path) -> Option<PathBuf> {
+        let namespace = PathSegment::label(&self.namespace)?;
+        Some(PathSegment::new(self.uid.clone())?.below(&namespace.below(volumes)))
+    }
 }
 
 /// The folder of a claim. The error says why it is not ours.

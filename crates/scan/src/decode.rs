@@ -208,9 +208,6 @@ fn run_view(view: &View<'_>, step: Step, long: &[Range<usize>], decoded: &mut De
         let shifts = if digits.len() <= SHIFTED { shifts(step) } else { 1 };
         for shift in 0..shifts {
             let digits = &digits[shift.min(digits.len())..];
-            if shift > 0 && step == Step::Base64 && !may_be_text(digits) {
-                continue;
-            }
             result.clear();
             decode(step, digits, &mut result);
             let part = text(&result);
@@ -308,19 +305,10 @@ fn looks_compressed(bytes: &[u8]) -> bool {
     (TEXT..=BINARY).contains(&bytes.len()) && (known || RANDOM.contains(&bytes.len()))
 }
 
-/// Returns false if digits of base64 hold no text of ASCII in a row: it has two groups of digits whose first byte is one.
-fn may_be_text(digits: &[u8]) -> bool {
-    let groups = digits.as_chunks::<4>().0;
-    groups
-        .array_windows()
-        .any(|two: &[[u8; 4]; 2]| two.iter().all(|group| VALUES[usize::from(group[0])] < 32))
-}
-
-/// Returns false for digits of base64 that are words rather than random bytes: one kind of digits is missing.
+/// Returns false for digits of base64 that are words rather than random bytes: they have no capitals, or no small letters.
 fn is_varied(step: Step, digits: &[u8]) -> bool {
     let has = |kind: fn(&u8) -> bool| digits.iter().any(kind);
-    step != Step::Base64
-        || (has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase) && has(u8::is_ascii_digit))
+    step != Step::Base64 || (has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase))
 }
 
 /// Groups runs that continue on the next line.

@@ -33,7 +33,8 @@ fn volumes(spec: &PodSpec) -> impl Iterator<Item = (&str, &Quantity)> {
     })
 }
 
-fn has_memory(spec: &PodSpec) -> bool {
+/// Returns true if a Pod has volumes in memory.
+pub(crate) fn has_memory(spec: &PodSpec) -> bool {
     spec.volumes.iter().flatten().any(|volume| volume.empty_dir.as_ref().is_some_and(in_memory))
 }
 

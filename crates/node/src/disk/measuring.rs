@@ -4,11 +4,10 @@
 //! takes long is followed by a wait that is twenty times as long, and only some are made at once. So a volume with a million
 //! files costs a twentieth of one processor and does not delay others.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_image::PathSegment;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
@@ -26,9 +25,17 @@ const REST: u32 = 20;
 /// Maximum measurements at once.
 const AT_ONCE: usize = 2;
 
+/// What is measured.
+enum Subject {
+    Pod(Arc<Live>),
+    Claim(ClaimInUse),
+}
+
 /// Time of the next measurement of each Pod and claim, by uid.
 pub(super) struct Measuring {
     due: HashMap<String, Instant>,
+    /// Claims that were written since they were measured.
+    written: HashMap<String, ClaimInUse>,
     turns: Arc<Semaphore>,
     report: mpsc::UnboundedSender<Done>,
     reports: mpsc::UnboundedReceiver<Done>,
@@ -40,7 +47,13 @@ type Done = (String, Duration);
 impl Default for Measuring {
     fn default() -> Measuring {
         let (report, reports) = mpsc::unbounded_channel();
-        Measuring { due: HashMap::new(), turns: Arc::new(Semaphore::new(AT_ONCE)), report, reports }
+        Measuring {
+            due: HashMap::new(),
+            written: HashMap::new(),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            report,
+            reports,
+        }
     }
 }
 
@@ -72,25 +85,32 @@ impl Measuring {
             self.due.insert(uid, now + rest(took));
         }
         let mut pods: Vec<Arc<Live>> = node.all();
-        let mut claims: HashMap<String, ClaimInUse> = HashMap::new();
-        for live in &pods {
-            let written = live.claims().into_iter().filter(|claim| claim.writes);
-            claims.extend(written.map(|claim| (claim.uid.clone(), claim)));
+        let mut present = HashSet::new();
+        for claim in pods.iter().flat_map(|live| live.claims()).filter(|claim| claim.writes) {
+            present.insert(claim.uid.clone());
+            self.written.insert(claim.uid.clone(), claim);
         }
         pods.retain(|live| live.pod().spec.as_ref().is_some_and(limits::has_limits));
-        let pod_uids: Vec<&String> = pods.iter().map(|live| &live.id.uid).collect();
-        self.due.retain(|uid, _| claims.contains_key(uid) || pod_uids.contains(&uid));
+        let pods = pods.into_iter().map(|live| (live.id.uid.clone(), Subject::Pod(live)));
+        let claims = self.written.iter().map(|(uid, claim)| (uid.clone(), Subject::Claim(claim.clone())));
+        let mut all: Vec<_> = pods.chain(claims).collect();
+        let uids: HashSet<&String> = all.iter().map(|(uid, _)| uid).collect();
+        self.due.retain(|uid, _| uids.contains(uid));
         // The one that has waited for the longest time comes first, so that none is left out.
-        pods.sort_by_key(|live| self.due.get(&live.id.uid).copied().unwrap_or(now));
-        for live in pods {
-            let Some(turn) = self.turn(&live.id.uid, now) else { continue };
-            let node = node.clone();
-            tokio::spawn(async move { enforce(&node, &live, turn).await });
-        }
-        for (uid, claim) in claims {
+        all.sort_by_key(|(uid, _)| self.due.get(uid).copied().unwrap_or(now));
+        for (uid, subject) in all {
             let Some(turn) = self.turn(&uid, now) else { continue };
+            // A claim is measured once more after its last writer has gone.
+            if !present.contains(&uid) {
+                self.written.remove(&uid);
+            }
             let node = node.clone();
-            tokio::spawn(async move { check_claim(&node, &claim, turn).await });
+            tokio::spawn(async move {
+                match subject {
+                    Subject::Pod(live) => enforce(&node, &live, turn).await,
+                    Subject::Claim(claim) => check_claim(&node, &claim, turn).await,
+                }
+            });
         }
     }
 
@@ -126,9 +146,7 @@ async fn enforce(node: &Shared, live: &Live, turn: Turn) {
 }
 
 async fn check_claim(node: &Shared, claim: &ClaimInUse, turn: Turn) {
-    let (namespace, uid) = (PathSegment::label(&claim.namespace), PathSegment::new(claim.uid.clone()));
-    let (Some(namespace), Some(uid)) = (namespace, uid) else { return };
-    let folder = uid.below(&namespace.below(&node.places.volumes));
+    let Some(folder) = claim.folder(&node.places.volumes) else { return };
     let Ok(usage) = tokio::task::spawn_blocking(move || measure(&folder)).await else { return };
     drop(turn);
     over_capacity::report(node, claim, usage.bytes).await;

@@ -187,7 +187,7 @@ impl Worker {
             let plan = plan(&self.states, self.policy, Timestamp::now());
             if !plan.start.is_empty() {
                 for start in plan.start {
-                    if let Some(message) = self.memory_exceeded(start.index).await {
+                    if let Some(message) = self.memory_exceeded().await {
                         return Outcome::Evicted(message);
                     }
                     self.start(start).await;

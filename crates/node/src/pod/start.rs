@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use super::blueprint::{Parts, blueprint};
 use super::plan::Start;
 use super::probe::{self, Kind, Target};
-use super::state::{Ended, Life};
+use super::state::Ended;
 use super::{Happening, What, Worker, late_env};
 use crate::blueprint::Blueprint;
 use crate::config::{ContainerChange, Journal};
@@ -88,10 +88,10 @@ impl Worker {
         }
     }
 
-    /// Returns that the volumes in memory are full before a further life of a container: what an earlier life wrote there is
-    /// charged to no container.
-    pub(super) async fn memory_exceeded(&self, index: usize) -> Option<String> {
-        if !matches!(self.states[index].life, Life::Ended(_)) {
+    /// Returns that the volumes in memory are full before a container starts: what a container that has ended wrote there is
+    /// charged to no other.
+    pub(super) async fn memory_exceeded(&self) -> Option<String> {
+        if !disk::has_memory(&self.spec) {
             return None;
         }
         let allocatable = self.node.capacity.total().memory_bytes;

@@ -38,6 +38,29 @@ pub(super) struct Item {
     pub(super) mode: i32,
 }
 
+/// Files and bytes that a volume still takes.
+#[derive(Debug)]
+pub(super) struct Room {
+    files: usize,
+    bytes: usize,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room { files: MAX_FILES, bytes: MAX_VOLUME_BYTES }
+    }
+}
+
+impl Room {
+    /// Accounts for a file of this size. Called before its content is copied.
+    pub(super) fn take(&mut self, bytes: usize) -> Result<(), String> {
+        self.files = self.files.checked_sub(1).ok_or_else(|| format!("more than {MAX_FILES} files"))?;
+        let left = self.bytes.checked_sub(bytes);
+        self.bytes = left.ok_or_else(|| format!("more than {MAX_VOLUME_BYTES} bytes"))?;
+        Ok(())
+    }
+}
+
 /// Returns a number by which files that have changed are noticed.
 pub(super) fn digest(items: &[Item]) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -96,11 +119,9 @@ fn tidy(top: &OwnedFd, path: &Path, names: &BTreeSet<&OsStr>) -> io::Result<()> 
         if [c".", c"..", DATA, &*present].contains(&name) {
             continue;
         }
-        if !name.to_bytes().starts_with(b"..") {
-            if !names.contains(OsStr::from_bytes(name.to_bytes())) {
-                unlinkat(top, name, AtFlags::empty())?;
-            }
-        } else if let Some(name) = name.to_str().ok().and_then(PathSegment::new) {
+        // A folder was made for a subPath that leads nowhere.
+        let is_kept = names.contains(OsStr::from_bytes(name.to_bytes()));
+        if let Some(name) = name.to_str().ok().and_then(PathSegment::new).filter(|_| !is_kept) {
             remove_tree(&name.below(path))?;
         }
     }
@@ -108,12 +129,8 @@ fn tidy(top: &OwnedFd, path: &Path, names: &BTreeSet<&OsStr>) -> io::Result<()> 
 }
 
 fn check(items: &[Item]) -> io::Result<()> {
-    if items.len() > MAX_FILES {
-        return Err(io::Error::other(format!("more than {MAX_FILES} files")));
-    }
-    if items.iter().map(|item| item.content.len()).sum::<usize>() > MAX_VOLUME_BYTES {
-        return Err(io::Error::other(format!("more than {MAX_VOLUME_BYTES} bytes")));
-    }
+    let mut room = Room::default();
+    items.iter().try_for_each(|item| room.take(item.content.len())).map_err(io::Error::other)?;
     for item in items {
         let path = Path::new(&item.path);
         let plain = path.components().all(|part| matches!(part, Component::Normal(_)));

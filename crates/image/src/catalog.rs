@@ -4,6 +4,7 @@
 //! name, which the next removal of unused content takes.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -12,6 +13,9 @@ use crate::layout::{LAYER, LayoutImage};
 use crate::shelf::{Name, Shelf};
 use crate::store::use_of;
 use crate::{Error, ImageConfig, PathSegment, unfinished, uses};
+
+/// Maximum length of a text of an image's configuration that a list has.
+const MAX_TEXT: usize = 100;
 
 /// Images of a data folder.
 #[derive(Debug, Clone)]
@@ -41,8 +45,6 @@ pub struct Listed {
     pub created: Option<String>,
     /// Operating system and architecture.
     pub platform: String,
-    /// Program configuration.
-    pub config: ImageConfig,
     /// Lowest first.
     pub layers: Vec<ListedLayer>,
     /// Time of the last use, else that of the pull.
@@ -87,11 +89,12 @@ struct Content {
 }
 
 impl Content {
-    fn add(&mut self, shelf: &Shelf, name: &Name, image: Option<&LayoutImage>) {
-        self.blobs.extend(shelf.blobs_of(name, image));
+    fn add(&mut self, shelf: &Shelf, name: &Name, image: Option<&LayoutImage>) -> Result<(), Error> {
+        self.blobs.extend(shelf.blobs_of(name, image)?);
         let layers = image.into_iter().flat_map(|image| &image.layers);
         let names = layers.filter_map(crate::layout::Layer::folder_name);
         self.layers.extend(names.map(|name| name.as_str().to_owned()));
+        Ok(())
     }
 }
 
@@ -101,25 +104,43 @@ impl Catalog {
         Catalog { store, shelves }
     }
 
-    /// Returns all images, in the order of their names.
-    ///
-    /// # Errors
-    /// When a folder cannot be read.
-    pub fn list(&self) -> Result<Vec<Listed>, Error> {
-        let mut all: Vec<Listed> = Vec::new();
+    /// Returns all images, in the order of their names, and the reasons why folders could not be read.
+    pub fn list(&self) -> (Vec<Listed>, Vec<Error>) {
+        let (mut all, mut damaged): (Vec<Listed>, Vec<Error>) = (Vec::new(), Vec::new());
         for folder in &self.shelves {
-            let Some(shelf) = Shelf::open(folder)? else { continue };
-            for name in shelf.names()? {
-                let digest = name.manifest.digest().to_string();
-                match all.iter_mut().find(|other| other.digest == digest && other.folder == *folder) {
-                    Some(other) => other.names.push(name.name),
-                    None => all.push(self.listed(folder, &shelf, name)),
-                }
+            match self.list_shelf(folder) {
+                Ok(images) => all.extend(images),
+                Err(error) => damaged.push(error),
             }
         }
         all.iter_mut().for_each(|image| image.names.sort());
         all.sort_by(|a, b| a.names.cmp(&b.names));
+        (all, damaged)
+    }
+
+    fn list_shelf(&self, folder: &Path) -> Result<Vec<Listed>, Error> {
+        let mut all: Vec<Listed> = Vec::new();
+        let Some(shelf) = Shelf::open(folder)? else { return Ok(all) };
+        for name in shelf.names()? {
+            let digest = name.manifest.digest().to_string();
+            match all.iter_mut().find(|other| other.digest == digest) {
+                Some(other) => other.names.push(name.name),
+                None => all.push(self.listed(folder, &shelf, name)),
+            }
+        }
         Ok(all)
+    }
+
+    /// Reads the program configuration of an image; that of a damaged image is empty.
+    ///
+    /// # Errors
+    /// When the names of its folder cannot be read.
+    pub fn config(&self, image: &Listed) -> Result<ImageConfig, Error> {
+        let Some(shelf) = Shelf::open(&image.folder)? else { return Ok(ImageConfig::default()) };
+        let names = shelf.names()?;
+        let name = names.iter().find(|name| name.manifest.digest().to_string() == image.digest);
+        let found = name.and_then(|name| shelf.image(name).ok());
+        Ok(found.map(|image| image.config).unwrap_or_default())
     }
 
     fn listed(&self, folder: &Path, shelf: &Shelf, name: Name) -> Listed {
@@ -142,9 +163,14 @@ impl Catalog {
             layers: image.iter().flat_map(|image| &image.layers).map(layer).collect(),
             size: image.as_ref().map_or(0, |image| image.size),
             config_digest: image.as_ref().map(|image| image.config_digest.clone()).unwrap_or_default(),
-            created: image.as_ref().and_then(|image| image.created.clone()),
-            platform: image.as_ref().map(|image| image.platform.clone()).unwrap_or_default(),
-            config: image.map(|image| image.config).unwrap_or_default(),
+            created: image
+                .as_ref()
+                .and_then(|image| image.created.clone())
+                .filter(|text| text.len() <= MAX_TEXT),
+            platform: image
+                .as_ref()
+                .map(|image| image.platform.chars().take(MAX_TEXT).collect())
+                .unwrap_or_default(),
             names: vec![name.name],
             pulled: name.pulled,
             folder: folder.to_owned(),
@@ -160,20 +186,44 @@ impl Catalog {
     pub fn remove(&self, image: &Listed, names: &[String]) -> Result<Freed, Error> {
         let Some(shelf) = Shelf::open(&image.folder)? else { return Ok(Freed::default()) };
         let gone = if names.is_empty() { &image.names } else { names };
-        let last = image.names.iter().all(|name| gone.contains(name));
-        let gone = gone.iter().map(String::as_str).collect();
-        if !last {
-            shelf.forget(&gone)?;
+        if !image.names.iter().all(|name| gone.contains(name)) {
+            let gone: BTreeSet<&str> = gone.iter().map(String::as_str).collect();
+            shelf.forget(&gone, &image.digest)?;
             return Ok(Freed::default());
         }
+        self.remove_whole(&shelf, image, gone, None)
+    }
+
+    /// Removes an image with all of its names; while a pull is in progress, only its unpacked layers.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if it is in use.
+    pub fn collect(&self, image: &Listed) -> Result<Freed, Error> {
+        let Some(shelf) = Shelf::open(&image.folder)? else { return Ok(Freed::default()) };
+        match shelf.stop_pulls()? {
+            Some(stopped) => self.remove_whole(&shelf, image, &image.names, Some(stopped)),
+            None => Ok(Freed { pulling: vec![image.folder.clone()], ..self.remove_layers(image) }),
+        }
+    }
+
+    /// Removes the last names of an image and its content. `stopped` is the lock of pulls, if it is taken.
+    fn remove_whole(
+        &self,
+        shelf: &Shelf,
+        image: &Listed,
+        gone: &[String],
+        stopped: Option<File>,
+    ) -> Result<Freed, Error> {
         let mut content = Content::default();
         for name in shelf.names()?.iter().filter(|name| name.manifest.digest().to_string() == image.digest) {
-            content.add(&shelf, name, shelf.image(name).ok().as_ref());
+            // What cannot be read stays for a later removal of unused content.
+            let _ = content.add(shelf, name, shelf.image(name).ok().as_ref());
         }
         let right = self.unused(image)?;
-        shelf.forget(&gone)?;
+        let gone: BTreeSet<&str> = gone.iter().map(String::as_str).collect();
+        shelf.forget(&gone, &image.digest)?;
         drop(right);
-        self.take(Some(&content))
+        self.take(Some(&content), stopped.map(|stopped| (image.folder.as_path(), stopped)))
     }
 
     /// Returns the right to remove an image that is not in use.
@@ -194,9 +244,10 @@ impl Catalog {
     /// Removes content that belongs to no image and is not in use: blobs, unpacked layers, and what interrupted pulls left.
     ///
     /// # Errors
-    /// When a folder cannot be read. What the damaged names of a folder are for is unknown, so nothing is removed then.
+    /// When the folder of layers cannot be read. What the damaged names of a folder are for is unknown: its blobs and all
+    /// layers stay then, and [`Freed::failed`] has the reason.
     pub fn prune(&self) -> Result<Freed, Error> {
-        self.take(None)
+        self.take(None, None)
     }
 
     /// Removes the unpacked layers of an image that are not in use. They are unpacked again when they are needed.
@@ -208,24 +259,21 @@ impl Catalog {
         freed
     }
 
-    /// Removes content of no image: all of it, or only what is in `of`.
-    fn take(&self, of: Option<&Content>) -> Result<Freed, Error> {
-        let mut freed = Freed::default();
-        let mut layers = BTreeSet::new();
+    /// Removes content of no image: all of it, or only what is in `of`. `held` is the lock of pulls of a folder.
+    fn take(&self, of: Option<&Content>, mut held: Option<(&Path, File)>) -> Result<Freed, Error> {
+        let (mut freed, mut layers, mut damaged) = (Freed::default(), BTreeSet::new(), false);
         for folder in &self.shelves {
-            let Some(shelf) = Shelf::open(folder)? else { continue };
-            let stopped = shelf.stop_pulls()?;
-            let mut kept = Content::default();
-            for name in shelf.names()? {
-                kept.add(&shelf, &name, shelf.image(&name).ok().as_ref());
-            }
-            layers.append(&mut kept.layers);
-            match stopped {
-                Some(_stopped) => take_blobs(&shelf, &kept, of, &mut freed),
-                None => freed.pulling.push(folder.clone()),
+            let stopped = held.take_if(|(path, _)| *path == folder.as_path()).map(|(_, stopped)| stopped);
+            match take_of_shelf(folder, stopped, of, &mut freed) {
+                Ok(mut named) => layers.append(&mut named),
+                Err(error) => {
+                    damaged = true;
+                    freed.failed.push(error.to_string());
+                }
             }
         }
-        if !self.store.is_dir() {
+        // A damaged folder could name any layer.
+        if damaged || !self.store.is_dir() {
             return Ok(freed);
         }
         unfinished::sweep(&self.store);
@@ -258,6 +306,34 @@ impl Catalog {
             Err(error) => freed.failed.push(format!("{}: {error}", folder.display())),
         }
     }
+}
+
+/// Removes blobs of a folder that belong to none of its images. Returns the layers that its images have.
+fn take_of_shelf(
+    folder: &Path,
+    stopped: Option<File>,
+    of: Option<&Content>,
+    freed: &mut Freed,
+) -> Result<BTreeSet<String>, Error> {
+    let mut kept = Content::default();
+    let Some(shelf) = Shelf::open(folder)? else { return Ok(kept.layers) };
+    let stopped = match stopped {
+        Some(stopped) => Some(stopped),
+        None => shelf.stop_pulls()?,
+    };
+    for name in shelf.names()? {
+        let image = match shelf.image(&name) {
+            Ok(image) => Some(image),
+            Err(error @ Error::File { .. }) => return Err(error),
+            Err(_) => None,
+        };
+        kept.add(&shelf, &name, image.as_ref())?;
+    }
+    match stopped {
+        Some(_stopped) => take_blobs(&shelf, &kept, of, freed),
+        None => freed.pulling.push(folder.to_owned()),
+    }
+    Ok(kept.layers)
 }
 
 fn take_blobs(shelf: &Shelf, kept: &Content, of: Option<&Content>, freed: &mut Freed) {

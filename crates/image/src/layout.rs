@@ -129,7 +129,7 @@ impl Layout {
             if digest == manifest {
                 return true;
             }
-            let entries = self.entries_of(&digest);
+            let entries = self.entries_of(&digest).unwrap_or_default();
             if entries.iter().any(|entry| entry == manifest) {
                 return true;
             }
@@ -138,13 +138,15 @@ impl Layout {
         false
     }
 
-    /// Returns the digests of an index; of anything else none.
-    pub(crate) fn entries_of(&self, digest: &str) -> Vec<String> {
-        let read = self.sha256(digest).and_then(|hex| self.verified(&hex));
-        let document: Value =
-            read.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    /// Returns the digests of an index; of anything else none. Only calls of the operating system fail.
+    pub(crate) fn entries_of(&self, digest: &str) -> Result<Vec<String>, Error> {
+        let text = match self.sha256(digest).and_then(|hex| self.verified(&hex)) {
+            Err(error @ Error::File { .. }) => return Err(error),
+            read => read.unwrap_or_default(),
+        };
+        let document: Value = serde_json::from_slice(&text).unwrap_or_default();
         let entries = document["manifests"].as_array().into_iter().flatten();
-        entries.filter_map(|entry| entry["digest"].as_str()).map(str::to_owned).collect()
+        Ok(entries.filter_map(|entry| entry["digest"].as_str()).map(str::to_owned).collect())
     }
 
     fn has_blob(&self, digest: &str) -> bool {
@@ -274,7 +276,7 @@ impl Layout {
         let mut bytes = Vec::new();
         let file = self.open(path)?;
         let read = file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes);
-        read.map_err(|e| self.error(&format!("cannot read {path}: {e}")))?;
+        read.map_err(Error::file("read", format!("{}/{path}", self.path.display())))?;
         if bytes.len() as u64 > MAX_JSON_BYTES {
             let what = format!("{path} of OCI layout {}", self.path.display());
             return Err(Error::TooLarge { what, limit: format!("{MAX_JSON_BYTES} bytes") });
@@ -289,7 +291,10 @@ impl Layout {
                 self.error(&format!("{path} leads over a link, which is not followed"))
             }
             Errno::NOTSUP | Errno::NXIO => self.error(&format!("{path} is not a regular file")),
-            errno => self.error(&format!("cannot open {path}: {}", std::io::Error::from(errno))),
+            Errno::NOENT | Errno::NOTDIR | Errno::ISDIR => {
+                self.error(&format!("cannot open {path}: {}", std::io::Error::from(errno)))
+            }
+            errno => Error::file("open", format!("{}/{path}", self.path.display()))(errno),
         })
     }
 }

@@ -88,7 +88,11 @@ impl Shelf {
     }
 
     /// Returns the blobs of a name, by the hexadecimal part of their digests.
-    pub(crate) fn blobs_of(&self, name: &Name, image: Option<&LayoutImage>) -> BTreeSet<String> {
+    pub(crate) fn blobs_of(
+        &self,
+        name: &Name,
+        image: Option<&LayoutImage>,
+    ) -> Result<BTreeSet<String>, Error> {
         let mut found = BTreeSet::from([name.manifest.digest().to_string()]);
         if let Some(image) = image {
             found.insert(image.config_digest.clone());
@@ -97,23 +101,28 @@ impl Shelf {
         let mut indexes = vec![name.pulled.clone()];
         for _ in 0..MAX_DEPTH {
             let read = indexes.iter().take(MAX_INDEXES);
-            let entries: Vec<String> = read.flat_map(|index| self.layout.entries_of(index)).collect();
+            let mut entries: Vec<String> = Vec::new();
+            for index in read {
+                entries.extend(self.layout.entries_of(index)?);
+            }
             found.extend(indexes);
             indexes = entries;
         }
         found.extend(indexes);
-        found.iter().filter_map(|digest| self.layout.sha256(digest).ok()).collect()
+        Ok(found.iter().filter_map(|digest| self.layout.sha256(digest).ok()).collect())
     }
 
-    /// Takes names away.
-    pub(crate) fn forget(&self, gone: &BTreeSet<&str>) -> Result<(), Error> {
+    /// Takes names away that are those of a manifest.
+    pub(crate) fn forget(&self, gone: &BTreeSet<&str>, digest: &str) -> Result<(), Error> {
         let _lock = self.lock()?;
         let text = self.layout.read_file("index.json")?;
         let mut index: Value =
             serde_json::from_slice(&text).map_err(|_| self.layout.invalid("file index.json"))?;
-        if let Some(manifests) = index["manifests"].as_array_mut() {
+        if let Some(manifests) = index.get_mut("manifests").and_then(Value::as_array_mut) {
             manifests.retain(|manifest| {
-                manifest["annotations"][TAG].as_str().is_none_or(|name| !gone.contains(name))
+                // A pull may have given the name to another manifest meanwhile.
+                manifest["digest"].as_str() != Some(digest)
+                    || manifest["annotations"][TAG].as_str().is_none_or(|name| !gone.contains(name))
             });
         }
         self.replace("index.json", index.to_string().as_bytes())

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::PathSegment;
@@ -67,7 +67,7 @@ impl Uses {
         DirBuilder::new().recursive(true).mode(0o700).create(USES.below(store))?;
         let path = path(store, name);
         let held = loop {
-            let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
+            let file = open(&path)?;
             while let Err(errno) = rustix::fs::flock(&file, FlockOperation::LockShared) {
                 if errno != Errno::INTR {
                     return Err(errno.into());
@@ -103,7 +103,7 @@ pub(crate) fn removing(store: &Path, name: &PathSegment) -> io::Result<Option<Re
     DirBuilder::new().recursive(true).mode(0o700).create(USES.below(store))?;
     let path = path(store, name);
     loop {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
+        let file = open(&path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) if is_at(&file, &path) => return Ok(Some(Removing { path, _file: file })),
             Ok(()) | Err(Errno::INTR) => {}
@@ -115,12 +115,12 @@ pub(crate) fn removing(store: &Path, name: &PathSegment) -> io::Result<Option<Re
 
 /// Returns the time of the last use, if there was one.
 pub(crate) fn last_use(store: &Path, name: &PathSegment) -> Option<SystemTime> {
-    path(store, name).metadata().and_then(|found| found.modified()).ok()
+    path(store, name).symlink_metadata().and_then(|found| found.modified()).ok()
 }
 
 /// Returns the ids of the processes that use a thing. A process of another pid namespace has none.
 pub(crate) fn users(store: &Path, name: &PathSegment) -> Vec<u32> {
-    let Ok(inode) = path(store, name).metadata().map(|found| found.ino().to_string()) else {
+    let Ok(inode) = path(store, name).symlink_metadata().map(|found| found.ino().to_string()) else {
         return Vec::new();
     };
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -156,6 +156,12 @@ pub(crate) fn describe(pids: &[u32]) -> String {
 
 fn path(store: &Path, name: &PathSegment) -> PathBuf {
     name.below(&USES.below(store))
+}
+
+/// Opens the file of a thing, and makes it if it is missing. A link is not followed.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).custom_flags(flags).open(path)
 }
 
 /// The time is used for the order of removals alone.

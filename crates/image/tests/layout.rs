@@ -144,9 +144,11 @@ impl Image {
     }
 }
 
+/// Names in a folder, except that of the files of holds.
 fn names_in(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != "uses");
     names.sort();
     names
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{bail, ensure};
-use hutch_image::{Catalog, Freed, Listed};
+use hutch_image::{Catalog, Freed, ImageConfig, Listed};
 use hutch_registry::ImageName;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ const SHORT: usize = 12;
 const LEAST_DIGITS: usize = 4;
 
 pub(super) fn list(arguments: &ImageListArguments) -> anyhow::Result<()> {
-    let images = ImageFolders::named(arguments.data_dir.as_deref())?.catalog().list()?;
+    let images = images(&ImageFolders::named(arguments.data_dir.as_deref())?.catalog());
     if arguments.json {
         println!("{}", Value::from(images.iter().map(summary).collect::<Vec<_>>()));
         return Ok(());
@@ -37,6 +37,13 @@ pub(super) fn list(arguments: &ImageListArguments) -> anyhow::Result<()> {
         println!("{}{}", cells.collect::<String>(), row[4]);
     }
     Ok(())
+}
+
+/// Returns the images that can be read, and reports damaged folders.
+fn images(catalog: &Catalog) -> Vec<Listed> {
+    let (images, damaged) = catalog.list();
+    damaged.iter().for_each(|error| eprintln!("hutch image: {}", plain(&error.to_string())));
+    images
 }
 
 /// A line for each name.
@@ -78,14 +85,18 @@ fn summary(image: &Listed) -> Value {
 }
 
 pub(super) fn inspect(arguments: &ImageInspectArguments) -> anyhow::Result<()> {
-    let images = ImageFolders::named(arguments.data_dir.as_deref())?.catalog().list()?;
-    let found = arguments.images.iter().map(|text| Ok(details(find(&images, text)?.0)));
-    let found: Vec<Value> = found.collect::<anyhow::Result<_>>()?;
+    let catalog = ImageFolders::named(arguments.data_dir.as_deref())?.catalog();
+    let images = images(&catalog);
+    let one = |text: &String| -> anyhow::Result<Value> {
+        let image = find(&images, text)?.0;
+        Ok(details(image, &catalog.config(image)?))
+    };
+    let found: Vec<Value> = arguments.images.iter().map(one).collect::<anyhow::Result<_>>()?;
     println!("{}", serde_json::to_string_pretty(&found)?);
     Ok(())
 }
 
-fn details(image: &Listed) -> Value {
+fn details(image: &Listed, config: &ImageConfig) -> Value {
     let layer = |layer: &hutch_image::ListedLayer| {
         json!({
             "digest": layer.digest,
@@ -95,7 +106,6 @@ fn details(image: &Listed) -> Value {
             "folder": layer.unpacked,
         })
     };
-    let config = &image.config;
     let env: BTreeMap<_, _> = config.env.iter().cloned().collect();
     let mut all = summary(image);
     all["config"] = json!({
@@ -129,7 +139,7 @@ pub(super) fn remove(arguments: &ImageRemoveArguments) -> anyhow::Result<()> {
 }
 
 fn remove_one(catalog: &Catalog, text: &str) -> anyhow::Result<(Vec<String>, Freed)> {
-    let images = catalog.list()?;
+    let images = images(catalog);
     let (image, names) = find(&images, text)?;
     let freed = catalog.remove(image, &names)?;
     Ok((if names.is_empty() { image.names.clone() } else { names }, freed))
@@ -138,7 +148,7 @@ fn remove_one(catalog: &Catalog, text: &str) -> anyhow::Result<(Vec<String>, Fre
 pub(super) fn prune(arguments: &ImagePruneArguments) -> anyhow::Result<()> {
     let catalog = ImageFolders::named(arguments.data_dir.as_deref())?.catalog();
     let (mut all, mut names) = (Freed::default(), Vec::new());
-    for image in if arguments.all { catalog.list()? } else { Vec::new() } {
+    for image in if arguments.all { images(&catalog) } else { Vec::new() } {
         match catalog.remove(&image, &[]) {
             Ok(freed) => {
                 names.extend(image.names);
@@ -293,7 +303,6 @@ mod tests {
             config_digest: String::new(),
             created: None,
             platform: String::new(),
-            config: hutch_image::ImageConfig::default(),
             layers: Vec::new(),
             last_used: None,
             users: Vec::new(),

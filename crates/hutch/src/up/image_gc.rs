@@ -26,6 +26,8 @@ pub(super) struct ImageGc {
     high: u8,
     low: u8,
     least_age: Duration,
+    /// Start of this server: before it, no use is known.
+    started: SystemTime,
     data: PathBuf,
 }
 
@@ -43,11 +45,14 @@ impl ImageGc {
         let (high, low) = (arguments.image_gc_high_threshold, arguments.image_gc_low_threshold);
         ensure!(low < high, "--image-gc-low-threshold {low} is not below --image-gc-high-threshold {high}");
         let least_age = arguments.minimum_image_ttl_duration;
-        Ok(ImageGc { high, low, least_age, data: data.path().to_owned() })
+        let started = SystemTime::now();
+        Ok(ImageGc { high, low, least_age, started, data: data.path().to_owned() })
     }
 
     /// Collects again and again.
     pub(super) async fn run(self, client: Client) {
+        // Until then every image is too new.
+        tokio::time::sleep(self.least_age).await;
         let mut still = None;
         let mut interval = tokio::time::interval(INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -91,22 +96,22 @@ impl ImageGc {
         let mut collected = Collected::default();
         let folder = |name: &str| self.data.join(name);
         let catalog = Catalog::new(folder(IMAGES), vec![folder(PULLED), folder(PULLED_FOR_PODS)]);
-        // Also where nothing is collected: damaged names are reported.
-        let images = catalog.list()?;
         let before = self.usage()?;
         if self.high == 100 || before < self.high {
             return Ok(collected);
         }
         tracing::info!(usage = before, high = self.high, low = self.low, "collecting unused images");
+        let (images, damaged) = catalog.list();
+        damaged.iter().for_each(|error| tracing::warn!(%error, "images of a folder are unknown"));
         log(&mut collected, "content of no image", Ok(catalog.prune()?));
-        let images = unused(images, self.least_age, SystemTime::now());
+        let images = unused(images, self.least_age, self.started, SystemTime::now());
         for image in &images {
             if self.usage()? <= self.low {
                 return Ok(collected);
             }
             let name = image.names.first().unwrap_or(&image.digest);
             match is_for_pods(image) {
-                true => log(&mut collected, name, catalog.remove(image, &[])),
+                true => log(&mut collected, name, catalog.collect(image)),
                 false => log(&mut collected, &format!("layers of {name}"), Ok(catalog.remove_layers(image))),
             }
         }
@@ -121,12 +126,14 @@ fn is_for_pods(image: &Listed) -> bool {
 }
 
 /// Returns images in the order in which they are removed: those of Pods first, the least recently used first.
-fn unused(mut images: Vec<Listed>, least_age: Duration, now: SystemTime) -> Vec<Listed> {
+fn unused(mut images: Vec<Listed>, least_age: Duration, started: SystemTime, now: SystemTime) -> Vec<Listed> {
     let age = |image: &Listed| {
         let used = image.last_used.unwrap_or(SystemTime::UNIX_EPOCH);
         now.duration_since(used).unwrap_or_default()
     };
-    images.retain(|image| image.users.is_empty() && age(image) >= least_age);
+    // A use that ended with a killed server is unknown, so no age is higher than that of this one.
+    let is_old = now.duration_since(started).unwrap_or_default() >= least_age;
+    images.retain(|image| is_old && image.users.is_empty() && age(image) >= least_age);
     images.sort_by_key(|image| (!is_for_pods(image), std::cmp::Reverse(age(image))));
     images
 }
@@ -196,7 +203,6 @@ mod tests {
             config_digest: String::new(),
             created: None,
             platform: String::new(),
-            config: hutch_image::ImageConfig::default(),
             layers: Vec::new(),
             last_used: Some(now - Duration::from_secs(age)),
             users: users.to_vec(),
@@ -209,7 +215,9 @@ mod tests {
             image("used", "/d/pulled-for-pods", 5000, &[7]),
             image("early", "/d/pulled-for-pods", 4000, &[]),
         ];
-        let order = unused(images, Duration::from_secs(120), now);
+        let least = Duration::from_secs(120);
+        assert!(unused(images.clone(), least, now - Duration::from_secs(60), now).is_empty());
+        let order = unused(images, least, now - least, now);
         let names: Vec<&str> = order.iter().map(|image| image.names[0].as_str()).collect();
         assert_eq!(names, ["early", "late", "admin"]);
     }

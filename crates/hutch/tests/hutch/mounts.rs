@@ -1,5 +1,6 @@
 //! `hutch run --mount`: further files and folders of the machine.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -80,7 +81,13 @@ impl Home {
         command.env("HOME", self.path("home"));
         without_tools(&mut command);
         command.current_dir(place).stdin(Stdio::null());
-        command.output().expect("hutch")
+        loop {
+            match command.output() {
+                // Another test has started a program while this one's was written, which it inherited for a moment.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {}
+                output => return output.expect("hutch"),
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// Maximum time until the kernel has released a thread that has ended. The program that waits for the thread continues before that.
+/// Maximum time until the kernel has released a thread that has ended. What waits for the thread continues before that.
 const RELEASE: Duration = Duration::from_millis(200);
 /// Time between two looks at the threads.
 const PAUSE: Duration = Duration::from_micros(50);

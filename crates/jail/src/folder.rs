@@ -17,7 +17,7 @@ pub struct CheckedFolder {
     path: PathBuf,
     device: u64,
     inode: u64,
-    /// What is looked up below is on the same mount.
+    /// Look-ups below it stay on its mount.
     #[serde(default)]
     is_one_mount: bool,
 }
@@ -36,7 +36,7 @@ impl CheckedFolder {
         CheckedFolder { is_one_mount: true, ..self }
     }
 
-    /// How to look up a path below the folder: without links.
+    /// Flags of a look-up of a path below the folder: without links.
     pub fn within(&self) -> ResolveFlags {
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         if self.is_one_mount { within | ResolveFlags::NO_XDEV } else { within }

@@ -25,7 +25,7 @@ const REST: u32 = 20;
 /// Maximum measurements at once.
 const AT_ONCE: usize = 2;
 
-/// What is measured.
+/// Pod or claim to be measured.
 enum Subject {
     Pod(Arc<Live>),
     Claim(ClaimInUse),

@@ -111,7 +111,7 @@ fn pull(arguments: &ImagePullArguments) -> anyhow::Result<()> {
         _ => {}
     }
     let name = ImageName::parse(&arguments.name)?;
-    let folders = ImageFolders::named(arguments.data_dir.as_deref())?;
+    let folders = ImageFolders::named(arguments.folder.data_dir.as_deref())?;
     let mut config = match &arguments.image_config {
         Some(file) => {
             Config::read(file).with_context(|| format!("--image-config {}", file.display()))?.or_all()

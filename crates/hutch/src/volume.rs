@@ -87,10 +87,7 @@ fn capacity_text(claim: &PersistentVolumeClaim) -> String {
 /// Returns the phase of a claim, or that its volume is over its capacity.
 fn status(claim: &PersistentVolumeClaim) -> String {
     let Some(status) = &claim.status else { return "-".into() };
-    let over = |condition: &k8s_openapi::api::core::v1::PersistentVolumeClaimCondition| {
-        condition.type_ == "VolumeOverCapacity" && condition.status == "True"
-    };
-    match status.conditions.iter().flatten().any(over) {
+    match hutch_node::is_over_capacity(claim) {
         true => "VolumeOverCapacity".into(),
         false => status.phase.clone().unwrap_or_else(|| "-".into()),
     }
@@ -143,12 +140,8 @@ fn folder(data: &DataDir, claim: &PersistentVolumeClaim) -> anyhow::Result<PathB
         bail!("--data-dir {}: not the data folder of a `hutch up`", data.data_dir.display());
     }
     let (namespace, uid) = (claim.namespace().unwrap_or_default(), claim.uid().unwrap_or_default());
-    let plain = uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    let (namespace, uid) = (PathSegment::label(&namespace), PathSegment::new(uid).filter(|_| plain));
-    let (Some(namespace), Some(uid)) = (namespace, uid) else {
-        bail!("claim {}: it has an unusable namespace or uid", claim.name_any());
-    };
-    Ok(uid.below(&namespace.below(&volumes)))
+    hutch_node::volume_folder(&volumes, &namespace, &uid)
+        .ok_or_else(|| anyhow!("claim {}: it has an unusable namespace or uid", claim.name_any()))
 }
 
 /// Returns a claim and its folder.

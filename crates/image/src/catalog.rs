@@ -107,8 +107,9 @@ impl Catalog {
     /// Returns all images, in the order of their names, and the reasons why folders could not be read.
     pub fn list(&self) -> (Vec<Listed>, Vec<Error>) {
         let (mut all, mut damaged): (Vec<Listed>, Vec<Error>) = (Vec::new(), Vec::new());
+        let locks = uses::Locks::read();
         for folder in &self.shelves {
-            match self.list_shelf(folder) {
+            match self.list_shelf(folder, &locks) {
                 Ok(images) => all.extend(images),
                 Err(error) => damaged.push(error),
             }
@@ -118,14 +119,14 @@ impl Catalog {
         (all, damaged)
     }
 
-    fn list_shelf(&self, folder: &Path) -> Result<Vec<Listed>, Error> {
+    fn list_shelf(&self, folder: &Path, locks: &uses::Locks) -> Result<Vec<Listed>, Error> {
         let mut all: Vec<Listed> = Vec::new();
         let Some(shelf) = Shelf::open(folder)? else { return Ok(all) };
         for name in shelf.names()? {
             let digest = name.manifest.digest().to_string();
             match all.iter_mut().find(|other| other.digest == digest) {
                 Some(other) => other.names.push(name.name),
-                None => all.push(self.listed(folder, &shelf, name)),
+                None => all.push(self.listed(folder, &shelf, name, locks)),
             }
         }
         Ok(all)
@@ -143,7 +144,7 @@ impl Catalog {
         Ok(found.map(|image| image.config).unwrap_or_default())
     }
 
-    fn listed(&self, folder: &Path, shelf: &Shelf, name: Name) -> Listed {
+    fn listed(&self, folder: &Path, shelf: &Shelf, name: Name, locks: &uses::Locks) -> Listed {
         let digest = name.manifest.digest().to_string();
         let (image, problem) = match shelf.image(&name) {
             Ok(image) => (Some(image), None),
@@ -159,7 +160,7 @@ impl Catalog {
         };
         Listed {
             last_used: last_used.or_else(|| shelf.stored(&digest)),
-            users: of_use.map(|of_use| uses::users(&self.store, &of_use)).unwrap_or_default(),
+            users: of_use.map(|of_use| uses::users(&self.store, &of_use, locks)).unwrap_or_default(),
             layers: image.iter().flat_map(|image| &image.layers).map(layer).collect(),
             size: image.as_ref().map_or(0, |image| image.size),
             config_digest: image.as_ref().map(|image| image.config_digest.clone()).unwrap_or_default(),
@@ -234,7 +235,7 @@ impl Catalog {
         match right.map_err(Error::file("lock a file in", &self.store))? {
             Some(right) => Ok(Some(right)),
             None => {
-                let by = uses::describe(&uses::users(&self.store, &name));
+                let by = uses::describe(&uses::users(&self.store, &name, &uses::Locks::read()));
                 let what = format!("image {}", image.names.first().unwrap_or(&image.digest));
                 Err(Error::InUse { what, by })
             }

@@ -118,18 +118,27 @@ pub(crate) fn last_use(store: &Path, name: &PathSegment) -> Option<SystemTime> {
     path(store, name).symlink_metadata().and_then(|found| found.modified()).ok()
 }
 
+/// Locks of all processes, as the kernel lists them.
+pub(crate) struct Locks(String);
+
+impl Locks {
+    /// Reads the list. It is long on a busy machine.
+    pub(crate) fn read() -> Locks {
+        Locks(std::fs::read_to_string("/proc/locks").unwrap_or_default())
+    }
+}
+
 /// Returns the ids of the processes that use a thing. A process of another pid namespace has none.
-pub(crate) fn users(store: &Path, name: &PathSegment) -> Vec<u32> {
+pub(crate) fn users(store: &Path, name: &PathSegment, locks: &Locks) -> Vec<u32> {
     let Ok(inode) = path(store, name).symlink_metadata().map(|found| found.ino().to_string()) else {
         return Vec::new();
     };
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let pid = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, "FLOCK", _, _, pid, place, ..] = words[..] else { return None };
         (place.rsplit(':').next() == Some(inode.as_str())).then(|| pid.parse().ok())?
     };
-    let mut pids: Vec<u32> = locks.lines().filter_map(pid).collect();
+    let mut pids: Vec<u32> = locks.0.lines().filter_map(pid).collect();
     pids.sort_unstable();
     pids.dedup();
     pids
@@ -187,9 +196,9 @@ mod tests {
         let other = Uses::default().hold(dir.path(), &name).unwrap();
         drop((first, other));
         assert!(removing(dir.path(), &name).unwrap().is_none());
-        assert_eq!(users(dir.path(), &name), [std::process::id()]);
+        assert_eq!(users(dir.path(), &name, &Locks::read()), [std::process::id()]);
         drop(second);
-        assert!(users(dir.path(), &name).is_empty());
+        assert!(users(dir.path(), &name, &Locks::read()).is_empty());
         let removed = removing(dir.path(), &name).unwrap().unwrap();
         assert!(removing(dir.path(), &name).unwrap().is_none());
         drop(removed);

@@ -42,7 +42,8 @@ pub(crate) struct OnHost {
 impl HostPaths {
     /// Opens the folders. None of them may hold one of the node's own folders or lie in one. Blocks.
     pub(crate) fn open(given: &[HostPath], own: &[&Path]) -> Result<HostPaths, Error> {
-        given.iter().map(|given| allow(given, own).map_err(Error::folder("allow", &*given.folder))).collect()
+        let allow = |given: &HostPath| allow(given, own).map_err(Error::folder("allow", &*given.folder));
+        given.iter().map(allow).collect::<Result<_, _>>().map(HostPaths)
     }
 
     /// Finds the path of a volume of type `hostPath`, and makes it where its type says so. The error is for the author of the
@@ -67,12 +68,6 @@ impl HostPaths {
             _ => format!("hostPath type check failed: {path:?}: {error}"),
         })?;
         Ok(found)
-    }
-}
-
-impl FromIterator<Allowed> for HostPaths {
-    fn from_iter<I: IntoIterator<Item = Allowed>>(all: I) -> HostPaths {
-        HostPaths(all.into_iter().collect())
     }
 }
 

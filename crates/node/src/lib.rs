@@ -1,7 +1,7 @@
 //! The node: runs the Pods that are bound to it, each container in a jail of its own (the kubelet's role).
 //!
 //! It speaks to the API server as any other client and to the machine through the jail and image crates. It refuses
-//! what would weaken the isolation (host namespaces, privileged containers, capabilities of the machine, host paths), says no
+//! what would weaken the isolation (host namespaces, privileged containers, capabilities of the machine), says no
 //! to what it does not support in an event that names it, and never runs a Pod in less isolation than its spec says.
 //! It decides nothing about which Pods there should be.
 
@@ -58,5 +58,5 @@ pub use error::Error;
 pub use folders::make_volume;
 pub use hutch_attach::{PeerRefusal, ServiceFacts};
 pub use node::Node;
-pub use persistent::capacity;
+pub use persistent::{capacity, is_over_capacity, volume_folder};
 pub use usage::{Usage, measure};

@@ -37,8 +37,7 @@ impl ClaimInUse {
 
     /// Returns its folder below that of all persistent volumes.
     pub(crate) fn folder(&self, volumes: &Path) -> Option<PathBuf> {
-        let namespace = PathSegment::label(&self.namespace)?;
-        Some(PathSegment::new(self.uid.clone())?.below(&namespace.below(volumes)))
+        volume_folder(volumes, &self.namespace, &self.uid)
     }
 }
 
@@ -53,11 +52,15 @@ pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<Pa
         return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
     }
     check(claim)?;
-    let plain = uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    match (PathSegment::label(namespace), PathSegment::new(&**uid).filter(|_| plain)) {
-        (Some(namespace), Some(uid)) => Ok(uid.below(&namespace.below(volumes))),
-        _ => Err(format!("persistentvolumeclaim {name:?} has an unusable namespace or uid")),
-    }
+    let folder = volume_folder(volumes, namespace, uid);
+    folder.ok_or_else(|| format!("persistentvolumeclaim {name:?} has an unusable namespace or uid"))
+}
+
+/// Returns the folder of a claim below that of all persistent volumes; `None` if a name would lead elsewhere.
+pub fn volume_folder(volumes: &Path, namespace: &str, uid: &str) -> Option<PathBuf> {
+    let plain = uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let (namespace, uid) = (PathSegment::label(namespace)?, PathSegment::new(uid).filter(|_| plain)?);
+    Some(uid.below(&namespace.below(volumes)))
 }
 
 /// Checks that a claim is for a volume of this node.
@@ -107,7 +110,7 @@ pub fn capacity(claim: &PersistentVolumeClaim) -> Option<u64> {
 }
 
 /// Returns true if the volume of a claim held more than its capacity when it was measured.
-pub(crate) fn is_over(claim: &PersistentVolumeClaim) -> bool {
+pub fn is_over_capacity(claim: &PersistentVolumeClaim) -> bool {
     let conditions = claim.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.filter(|one| one.type_ == OVER_CAPACITY).any(|one| one.status == "True")
 }
@@ -127,7 +130,7 @@ pub(crate) fn refuse_writer(
     if ran_before {
         return Ok(());
     }
-    let Some(capacity) = capacity(claim).filter(|_| is_over(claim)) else { return Ok(()) };
+    let Some(capacity) = capacity(claim).filter(|_| is_over_capacity(claim)) else { return Ok(()) };
     let used = measure(folder).bytes;
     if used <= capacity {
         return Ok(());

@@ -6,10 +6,23 @@
 
 #[cfg(feature = "cluster")]
 pub mod cluster;
+pub mod disk;
 pub mod hostile;
 pub mod wait;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Copies a program to be executed.
+///
+/// This process never has the copy open for writing: a child that another test starts would inherit that for a moment, in which
+/// the copy cannot be executed.
+///
+/// # Panics
+/// When it cannot be copied.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    disk::run(Command::new("cp").arg("--preserve=mode").args([from.as_ref(), to.as_ref()]));
+}
 
 /// Something of the machine that a test needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

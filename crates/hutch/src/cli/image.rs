@@ -30,6 +30,14 @@ pub(crate) enum ImageCommand {
     Prune(ImagePruneArguments),
 }
 
+/// Flag for the data folder.
+#[derive(Args)]
+pub(crate) struct ImageFolder {
+    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
 /// `hutch image login`.
 #[derive(Args)]
 pub(crate) struct ImageLoginArguments {
@@ -47,9 +55,8 @@ pub(crate) struct ImageLoginArguments {
 /// `hutch image list`.
 #[derive(Args)]
 pub(crate) struct ImageListArguments {
-    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) folder: ImageFolder,
     /// Print names alone.
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
@@ -64,9 +71,8 @@ pub(crate) struct ImageInspectArguments {
     /// Image: a name, a digest, or the first digits of one.
     #[arg(value_name = "IMAGE", required = true)]
     pub(crate) images: Vec<String>,
-    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) folder: ImageFolder,
 }
 
 /// `hutch image remove`.
@@ -75,9 +81,8 @@ pub(crate) struct ImageRemoveArguments {
     /// Image: a name, or a digest or the first digits of one, by which all of its names are removed.
     #[arg(value_name = "IMAGE", required = true)]
     pub(crate) images: Vec<String>,
-    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) folder: ImageFolder,
     /// Print one JSON object with the result.
     #[arg(long)]
     pub(crate) json: bool,
@@ -89,9 +94,8 @@ pub(crate) struct ImagePruneArguments {
     /// Remove also all images that nothing uses.
     #[arg(long, short)]
     pub(crate) all: bool,
-    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) folder: ImageFolder,
     /// Print one JSON object with the result.
     #[arg(long)]
     pub(crate) json: bool,
@@ -103,9 +107,8 @@ pub(crate) struct ImagePullArguments {
     /// Image, such as python:3.12-slim, ghcr.io/org/app@sha256:... or localhost:5000/app.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Data folder; default /var/lib/hutch for root, else the cache of the user.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) folder: ImageFolder,
     /// File with mirrors, authorities, registries without TLS and files with credentials.
     #[arg(long, value_name = "FILE")]
     pub(crate) image_config: Option<PathBuf>,

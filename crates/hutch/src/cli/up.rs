@@ -53,8 +53,8 @@ pub(crate) struct UpArguments {
     /// Folder of the OCI layouts that Pods may name as `oci:PATH`; without it they may name none.
     #[arg(long, value_name = "DIR")]
     pub(crate) image_dir: Option<PathBuf>,
-    /// Folder of this machine that Pods may mount as hostPath, with everything below it: read-only, or also to write with
-    /// `:rw`. Repeatable. Without it, none.
+    /// Folder of this machine that Pods may mount as hostPath, with what is below it on the same mount: read-only, or also to
+    /// write with `:rw`. Repeatable. Without it, none.
     #[arg(long, value_name = "DIR[:rw]", value_parser = quantity::host_path)]
     pub(crate) host_path: Vec<HostPath>,
     /// Registries, and paths of them, from which images of Pods may be pulled, separated by commas: docker.io,ghcr.io/org, or

@@ -17,7 +17,7 @@ const SHORT: usize = 12;
 const LEAST_DIGITS: usize = 4;
 
 pub(super) fn list(arguments: &ImageListArguments) -> anyhow::Result<()> {
-    let images = images(&ImageFolders::named(arguments.data_dir.as_deref())?.catalog());
+    let images = images(&ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog());
     if arguments.json {
         println!("{}", Value::from(images.iter().map(summary).collect::<Vec<_>>()));
         return Ok(());
@@ -85,7 +85,7 @@ fn summary(image: &Listed) -> Value {
 }
 
 pub(super) fn inspect(arguments: &ImageInspectArguments) -> anyhow::Result<()> {
-    let catalog = ImageFolders::named(arguments.data_dir.as_deref())?.catalog();
+    let catalog = ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog();
     let images = images(&catalog);
     let one = |text: &String| -> anyhow::Result<Value> {
         let image = find(&images, text)?.0;
@@ -122,7 +122,7 @@ fn details(image: &Listed, config: &ImageConfig) -> Value {
 }
 
 pub(super) fn remove(arguments: &ImageRemoveArguments) -> anyhow::Result<()> {
-    let catalog = ImageFolders::named(arguments.data_dir.as_deref())?.catalog();
+    let catalog = ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog();
     let (mut all, mut names, mut failed) = (Freed::default(), Vec::new(), Vec::new());
     for text in &arguments.images {
         match remove_one(&catalog, text) {
@@ -146,7 +146,7 @@ fn remove_one(catalog: &Catalog, text: &str) -> anyhow::Result<(Vec<String>, Fre
 }
 
 pub(super) fn prune(arguments: &ImagePruneArguments) -> anyhow::Result<()> {
-    let catalog = ImageFolders::named(arguments.data_dir.as_deref())?.catalog();
+    let catalog = ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog();
     let (mut all, mut names) = (Freed::default(), Vec::new());
     for image in if arguments.all { images(&catalog) } else { Vec::new() } {
         match catalog.remove(&image, &[]) {

@@ -205,7 +205,7 @@ impl Bench {
             let rootfs = bench.place.folder_of(caller, &format!("rootfs-{caller:?}"));
             let workspace = bench.place.folder_of(caller, &format!("workspace-{caller:?}"));
             for folder in [rootfs, workspace] {
-                fs::copy(program(), folder.join("hutch-attack")).expect("copy");
+                hutch_testkit::copy_program(program(), folder.join("hutch-attack"));
             }
         }
         bench

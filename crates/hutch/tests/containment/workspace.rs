@@ -292,7 +292,7 @@ fn gvisor_makes_no_mount_point_in_a_root_of_the_caller() {
     hutch_testkit::require!(root, runsc);
     let place = Place::new();
     let root = place.folder_of(Caller::Root, "root");
-    fs::copy(place.path().join("hutch"), root.join("hutch")).expect("copy");
+    hutch_testkit::copy_program(place.path().join("hutch"), root.join("hutch"));
     let workspace = place.folder_of(Caller::Root, "workspace").display().to_string();
     let named = root.display().to_string();
     let options = ["run", "--isolation", "gvisor", "--rootfs", &named, "--workspace", &workspace];

@@ -84,7 +84,7 @@ fn ordinary_user_gets_an_error_that_names_root() {
     hutch_testkit::require!(root);
     let folder = tempfile::tempdir().expect("tempdir");
     let binary = folder.path().join("hutch");
-    std::fs::copy(HUTCH, &binary).expect("copy");
+    hutch_testkit::copy_program(HUTCH, &binary);
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), permissions).expect("chmod");
     let output = Command::new("setpriv")

@@ -50,7 +50,7 @@ impl Site {
         );
         std::fs::write(path("hosts"), hosts).expect("written");
         // Where an ordinary user can read it.
-        std::fs::copy(HUTCH, path("hutch")).expect("copied");
+        hutch_testkit::copy_program(HUTCH, path("hutch"));
         std::fs::create_dir(path("home")).expect("made");
         std::os::unix::fs::chown(path("home"), Some(1000), Some(1000)).expect("chown");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

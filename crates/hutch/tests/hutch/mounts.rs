@@ -1,6 +1,5 @@
 //! `hutch run --mount`: further files and folders of the machine.
 
-use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -38,7 +37,7 @@ impl Home {
             std::fs::write(home.path(name), "before\n").expect("written");
             home.own(name);
         }
-        std::fs::copy(HUTCH, home.path("hutch")).expect("copied");
+        hutch_testkit::copy_program(HUTCH, home.path("hutch"));
         home
     }
 
@@ -81,13 +80,7 @@ impl Home {
         command.env("HOME", self.path("home"));
         without_tools(&mut command);
         command.current_dir(place).stdin(Stdio::null());
-        loop {
-            match command.output() {
-                // Another test has started a program while this one's was written, which it inherited for a moment.
-                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {}
-                output => return output.expect("hutch"),
-            }
-        }
+        command.output().expect("hutch")
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn tunnel_programs(into: &Path) -> Vec<String> {
     std::fs::create_dir_all(into).expect("a folder");
     for name in hutch_testkit::TUNNELS {
         let program = hutch_testkit::tool(name).expect("a program").canonicalize().expect("a path");
-        std::fs::copy(&program, into.join(name)).expect("copied");
+        hutch_testkit::copy_program(&program, into.join(name));
         // Unpacked beside the programs; without them, they are those of the machine.
         let libraries = program.parent().and_then(Path::parent).expect("a folder").join("lib");
         let script = "[ \"$1\" = /usr/lib ] || find \"$1\" -name '*.so*' -exec cp -L {} \"$2\" \\;";

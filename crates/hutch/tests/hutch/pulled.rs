@@ -210,7 +210,7 @@ impl Home {
         give(&path(".docker"));
         // Where an ordinary user can read it.
         if !path("hutch").exists() {
-            std::fs::copy(binary(), path("hutch")).expect("copied");
+            hutch_testkit::copy_program(binary(), path("hutch"));
         }
         let mut setpriv = Command::new("setpriv");
         setpriv.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(path("hutch")).args(words);

@@ -66,7 +66,7 @@ fn as_ordinary_user(home: &Path, options: &[&str], command: &[&str]) -> Output {
     std::fs::set_permissions(home, std::fs::Permissions::from_mode(0o777)).expect("chmod");
     // The binary may lie where that user cannot reach it.
     let binary = home.join("hutch");
-    std::fs::copy(HUTCH, &binary).expect("copy");
+    hutch_testkit::copy_program(HUTCH, &binary);
     Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(binary)

@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::persistent::{ClaimInUse, OVER_CAPACITY, capacity, is_over, message};
+use crate::persistent::{ClaimInUse, OVER_CAPACITY, capacity, is_over_capacity, message};
 use crate::shared::Shared;
 
 /// Sets or ends the condition of a claim whose volume holds so many bytes.
@@ -25,7 +25,7 @@ pub(super) async fn report(node: &Shared, used_by: &ClaimInUse, used: u64) {
         }
     };
     let over = capacity(&claim).filter(|capacity| used > *capacity);
-    if over.is_some() == is_over(&claim) {
+    if over.is_some() == is_over_capacity(&claim) {
         return;
     }
     let text = over.map(|capacity| message(used, capacity));
@@ -83,7 +83,7 @@ mod tests {
         let conditions = with_condition(&claim, Some("full"), Timestamp::UNIX_EPOCH);
         assert_eq!(conditions.iter().map(|one| &*one.type_).collect::<Vec<_>>(), ["Resizing", OVER_CAPACITY]);
         claim.status.as_mut().unwrap().conditions = Some(conditions);
-        assert!(is_over(&claim));
+        assert!(is_over_capacity(&claim));
         assert_eq!(with_condition(&claim, None, Timestamp::UNIX_EPOCH).len(), 1);
     }
 }

@@ -211,6 +211,18 @@ mod tests {
     }
 
     #[test]
+    fn folder_that_was_made_for_a_sub_path_does_not_hold_up_a_refresh() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("v");
+        write_new(&volume, &[item("a", "1")], None).unwrap();
+        std::fs::create_dir_all(volume.join("missing/deep")).unwrap();
+        publish(&volume, &[item("a", "2")], None).unwrap();
+        assert_eq!(std::fs::read_to_string(volume.join("a")).unwrap(), "2");
+        let left = std::fs::read_dir(&volume).unwrap().count();
+        assert_eq!(left, 3, "the files, the link to them, and a name");
+    }
+
+    #[test]
     fn digest_changes_with_path_content_and_mode() {
         let one = digest(&[item("a", "1")]);
         assert_eq!(one, digest(&[item("a", "1")]));

@@ -1,54 +1,14 @@
 //! Volumes on a file system that has quotas.
 
-use std::path::PathBuf;
 use std::process::Command;
 
+use hutch_testkit::disk::{Disk, run};
 use serde_json::json;
 
 use crate::machine::Machine;
 
 /// Size of the disk, in bytes.
 const DISK_BYTES: u64 = 400 << 20;
-
-/// A disk of its own with btrfs, on a loop device.
-struct Disk {
-    folder: Option<tempfile::TempDir>,
-}
-
-impl Disk {
-    fn new() -> Disk {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let (image, mount) = (folder.path().join("image"), folder.path().join("disk"));
-        std::fs::File::create(&image).and_then(|file| file.set_len(DISK_BYTES)).expect("image");
-        std::fs::create_dir(&mount).expect("folder");
-        run(Command::new("mkfs.btrfs").arg("-q").arg(&image));
-        let disk = Disk { folder: Some(folder) };
-        run(Command::new("mount").args(["-o", "loop"]).args([&image, &mount]));
-        run(Command::new("btrfs").args(["quota", "enable"]).arg(&mount));
-        disk
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.as_ref().expect("mounted").path().join("disk")
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let path = self.path();
-        let unmounted = Command::new("umount").arg("--recursive").arg(&path).status();
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        if !unmounted.is_ok_and(|status| status.success()) || mounts.contains(&*path.to_string_lossy()) {
-            // What is still mounted must not be removed.
-            let _ = self.folder.take().map(tempfile::TempDir::keep);
-        }
-    }
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().expect("a program");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// Writes 16 MiB into each folder, and prints what is there then. Limits are 4 MiB.
 const SCRIPT: &str = "for each in /scratch /data /var; do \
@@ -81,7 +41,8 @@ async fn printed(machine: &Machine, class: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_beyond_a_limit_fail_on_btrfs_with_quotas() {
     hutch_testkit::require!(root, btrfs);
-    let disk = Disk::new();
+    let disk = Disk::new(DISK_BYTES, &["mkfs.btrfs", "-q"]);
+    run(Command::new("btrfs").args(["quota", "enable"]).arg(disk.path()));
     let data = disk.path().join("data");
     let machine = Machine::start(&data).await;
     let _: k8s_openapi::api::core::v1::PersistentVolumeClaim = machine

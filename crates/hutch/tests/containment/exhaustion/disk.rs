@@ -2,8 +2,8 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
 
+use hutch_testkit::disk::Disk;
 use serde_json::json;
 
 use super::inside::{PRELUDE, name_of, noisy};
@@ -20,44 +20,9 @@ const INODES: &str = "16384";
 /// Free bytes of the disk before the last attack: too few for an eviction to end the pressure.
 const LEFT_BYTES: u64 = 8 << 20;
 
-/// A disk of its own: a file with a file system, mounted at an empty folder.
-struct Disk {
-    folder: Option<tempfile::TempDir>,
-}
-
-impl Disk {
-    fn new() -> Disk {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let (image, mount) = (folder.path().join("image"), folder.path().join("disk"));
-        std::fs::File::create(&image).and_then(|file| file.set_len(DISK_BYTES)).expect("image");
-        std::fs::create_dir(&mount).expect("folder");
-        // Nothing is kept back for root.
-        run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0", "-N", INODES]).arg(&image));
-        let disk = Disk { folder: Some(folder) };
-        run(Command::new("mount").args(["-o", "loop"]).args([&image, &mount]));
-        disk
-    }
-
-    fn path(&self) -> std::path::PathBuf {
-        self.folder.as_ref().expect("mounted").path().join("disk")
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let path = self.path();
-        let unmounted = Command::new("umount").arg("--recursive").arg(&path).status();
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        if !unmounted.is_ok_and(|status| status.success()) || mounts.contains(&*path.to_string_lossy()) {
-            // What is still mounted must not be removed.
-            let _ = self.folder.take().map(tempfile::TempDir::keep);
-        }
-    }
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().expect("a program");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+/// A disk of which nothing is kept back for root.
+fn disk() -> Disk {
+    Disk::new(DISK_BYTES, &["mkfs.ext4", "-q", "-F", "-m", "0", "-N", INODES])
 }
 
 fn free(disk: &Path) -> u64 {
@@ -81,7 +46,7 @@ fn evicted(up: &Up, resource: Resource) {
 #[test]
 fn pod_that_fills_the_disk_is_evicted_and_others_continue() {
     hutch_testkit::require!(root, kubectl, python);
-    let disk = Disk::new();
+    let disk = disk();
     let up = Up::start_on(&disk.path().join("data"), &[]);
     let quiet = Quiet::start(&up);
     for resource in RESOURCES {
@@ -97,7 +62,7 @@ fn pod_that_fills_the_disk_is_evicted_and_others_continue() {
 #[test]
 fn server_answers_and_starts_again_on_a_full_disk() {
     hutch_testkit::require!(root, kubectl, python);
-    let disk = Disk::new();
+    let disk = disk();
     let mut up = Up::start_on(&disk.path().join("data"), &[]);
     let script = format!("{PRELUDE}\nwhile not os.path.exists('/tmp/go'): time.sleep(0.1)\n");
     let script = format!("{script}{}", include_str!("attackers/files.py"));

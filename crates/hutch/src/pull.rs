@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context;
 use hutch_jail::service::{Confinement, confine};
 use hutch_privsep::{Channel, send_now};
-use hutch_registry::{Config, Connections, Event, ImageName, Keychain, Limits, Puller};
+use hutch_registry::{Config, Connections, Event, Evidence, ImageName, Keychain, Limits, Puller};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
@@ -71,6 +71,8 @@ pub(crate) struct Pulled {
     pub(crate) manifest: String,
     /// Bytes of all layers.
     pub(crate) bytes: u64,
+    /// The signature that counted, if the image needs one.
+    pub(crate) evidence: Option<Evidence>,
 }
 
 /// Reason why an image was not pulled.
@@ -79,12 +81,16 @@ pub(crate) struct Failure {
     pub(crate) why: String,
     /// The registry has decided so.
     pub(crate) refused: bool,
+    /// It has no valid signature.
+    pub(crate) unsigned: bool,
 }
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        let refused = error.downcast_ref::<hutch_registry::Error>().is_some_and(|error| error.is_refusal());
-        Failure { why: format!("{error:#}"), refused }
+        let cause = error.downcast_ref::<hutch_registry::Error>();
+        let refused = cause.is_some_and(|error| error.is_refusal());
+        let unsigned = matches!(cause, Some(hutch_registry::Error::Unsigned { .. }));
+        Failure { why: format!("{error:#}"), refused, unsigned }
     }
 }
 
@@ -191,5 +197,6 @@ async fn pull(puller: &Puller, image: &str, files: Vec<OwnedFd>) -> anyhow::Resu
         }
     };
     let pulled = puller.pull(&name, &keychain, progress).await?;
-    Ok(Pulled { manifest: pulled.manifest.to_string(), bytes: all.into_inner() })
+    let (manifest, evidence) = (pulled.manifest.to_string(), pulled.evidence);
+    Ok(Pulled { manifest, bytes: all.into_inner(), evidence })
 }

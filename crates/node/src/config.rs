@@ -82,13 +82,24 @@ pub trait ImagePuller: Send + Sync + 'static {
     fn check(&self, name: &ImageName) -> Result<(), String>;
     /// Returns the name by digest of the image that the registry has given for that name and these credentials.
     fn has_pulled(&self, name: &ImageName, secrets: &[PullSecret]) -> Option<ImageName>;
+    /// Returns `true` if an image needs a signature, so that only what this puller has checked is used.
+    fn needs_signature(&self, name: &ImageName) -> bool;
     /// Pulls an image. Returns its name by digest, by which it is in the folder, and the bytes of its layers as the registry
     /// has them.
     fn pull(
         &self,
         name: &ImageName,
         secrets: Vec<PullSecret>,
-    ) -> BoxFuture<'_, Result<(ImageName, u64), String>>;
+    ) -> BoxFuture<'_, Result<(ImageName, u64), PullFailure>>;
+}
+
+/// Why an image was not pulled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PullFailure {
+    /// It has no valid signature, and needs one.
+    Unsigned(String),
+    /// Any other reason.
+    Failed(String),
 }
 
 /// Credentials of a Secret, in the form of a `config.json` of Docker.

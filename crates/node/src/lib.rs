@@ -50,8 +50,8 @@ mod volumes;
 
 pub use config::{
     Bundle, Config, ContainerChange, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews,
-    EmbeddedService, Handler, Holder, HostPath, ImagePuller, Journal, Offer, PeerRequest, PullSecret,
-    ServiceKind,
+    EmbeddedService, Handler, Holder, HostPath, ImagePuller, Journal, Offer, PeerRequest, PullFailure,
+    PullSecret, ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;

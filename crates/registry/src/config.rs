@@ -24,6 +24,14 @@ pub struct Config {
     plain_http: BTreeSet<String>,
     ca_files: Vec<PathBuf>,
     credentials: Vec<PathBuf>,
+    signatures: Vec<SignatureRule>,
+}
+
+/// Keys of which one must have signed the images below a prefix. Without keys, no signature is needed.
+#[derive(Debug, Clone)]
+pub(crate) struct SignatureRule {
+    pub(crate) prefix: Prefix,
+    pub(crate) keys: Vec<PathBuf>,
 }
 
 /// A place that serves repositories of a registry.
@@ -57,6 +65,41 @@ struct File {
     ca_files: Vec<PathBuf>,
     #[serde(default)]
     credentials: Vec<PathBuf>,
+    #[serde(default)]
+    signatures: Vec<SignatureText>,
+}
+
+/// A rule about signatures in `images.yaml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SignatureText {
+    prefix: String,
+    #[serde(default)]
+    keys: Vec<PathBuf>,
+    required: Option<bool>,
+}
+
+impl SignatureText {
+    /// Reads a rule whose field in the file is `field`.
+    fn read(&self, field: &str) -> Result<SignatureRule, Error> {
+        let invalid =
+            |part: &str, reason: String| Error::InvalidConfig { field: format!("{field}.{part}"), reason };
+        let prefix = Prefix::parse(&self.prefix).map_err(|reason| invalid("prefix", reason))?;
+        let required = self.required.unwrap_or(true);
+        if required && self.keys.is_empty() {
+            let reason = "names no key: write the files of public keys, or required: false".to_owned();
+            return Err(invalid("keys", reason));
+        }
+        if !required && !self.keys.is_empty() {
+            let reason =
+                "must be empty with required: false, because no signature is checked then".to_owned();
+            return Err(invalid("keys", reason));
+        }
+        if let Some(i) = self.keys.iter().position(|path| !path.is_absolute()) {
+            return Err(invalid(&format!("keys[{i}]"), "must be an absolute path".into()));
+        }
+        Ok(SignatureRule { prefix, keys: self.keys.clone() })
+    }
 }
 
 impl Config {
@@ -101,6 +144,17 @@ impl Config {
                 return Err(invalid(&format!("{field}[{i}]"), "must be an absolute path".into()));
             }
         }
+        for (i, text) in file.signatures.iter().enumerate() {
+            let field = format!("signatures[{i}]");
+            let rule = text.read(&field)?;
+            if config.signatures.iter().any(|other| other.prefix == rule.prefix) {
+                return Err(invalid(
+                    &format!("{field}.prefix"),
+                    "occurs twice: write one rule with all keys".into(),
+                ));
+            }
+            config.signatures.push(rule);
+        }
         config.ca_files = file.ca_files;
         config.credentials = file.credentials;
         Ok(config)
@@ -140,6 +194,11 @@ impl Config {
     pub fn with_plain_http(mut self, registry: &str) -> Config {
         self.plain_http.insert(registry.to_owned());
         self
+    }
+
+    /// Returns `true` if signatures are needed for any image.
+    pub fn has_signature_rules(&self) -> bool {
+        !self.signatures.is_empty()
     }
 
     /// Takes the files with credentials out, for a puller that cannot read them.
@@ -194,6 +253,10 @@ impl Config {
 
     pub(crate) fn ca_files(&self) -> &[PathBuf] {
         &self.ca_files
+    }
+
+    pub(crate) fn signatures(&self) -> &[SignatureRule] {
+        &self.signatures
     }
 
     pub(crate) fn credentials(&self) -> &[PathBuf] {

@@ -121,6 +121,14 @@ pub enum Error {
         /// Content.
         what: String,
     },
+    /// The image needs a signature, and none is valid.
+    #[error("image {name} has no valid signature: {reason}")]
+    Unsigned {
+        /// Full name of the image.
+        name: String,
+        /// Fault of the signatures.
+        reason: String,
+    },
     /// The image has a form that is not supported.
     #[error("the image is not supported: {0}")]
     Unsupported(String),

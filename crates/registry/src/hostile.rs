@@ -3,6 +3,7 @@
 use crate::keychain::Keychain;
 use crate::manifest::Manifest;
 use crate::platform::Platform;
+use crate::signature::{Evidence, Signers, evidence_of};
 use crate::{Config, Digest, ImageName, challenge, choice};
 
 /// A name. What is taken displays as a text that means the same.
@@ -54,6 +55,21 @@ pub fn credentials(bytes: &[u8]) {
     }
 }
 
+/// A bundle of a signature, and a signature as another process passes it on.
+///
+/// # Panics
+/// When one counts for an image of another digest than the recorded one.
+pub fn signatures(bytes: &[u8]) {
+    let name = ImageName::parse("localhost/org/app").expect("a valid name");
+    let signers = Signers::of_all(include_str!("../tests/cosign/p256.pub"));
+    let passed_on: Option<Evidence> = serde_json::from_slice(bytes).ok();
+    for evidence in evidence_of(bytes).into_iter().chain(passed_on) {
+        for digest in signers.check(&name, &evidence).unwrap_or_default() {
+            assert_eq!(digest.hex(), include_str!("../tests/cosign/signed").trim());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use hutch_testkit::hostile::feed;
@@ -64,5 +80,6 @@ mod tests {
         feed("registry_manifests", super::manifests);
         feed("registry_challenges", super::challenges);
         feed("registry_credentials", super::credentials);
+        feed("registry_signatures", super::signatures);
     }
 }

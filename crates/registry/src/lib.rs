@@ -33,6 +33,7 @@ mod pull;
 mod resolve;
 mod secret;
 mod session;
+mod signature;
 mod tls;
 mod token;
 
@@ -45,3 +46,4 @@ pub use login::log_in;
 pub use names::ImageName;
 pub use pull::{Connections, Event, Pulled, Puller};
 pub use secret::Secret;
+pub use signature::{Evidence, Signers};

@@ -39,6 +39,14 @@ impl Prefix {
         Ok(Prefix::Below { registry: read_registry(registry)?, path: path.to_owned() })
     }
 
+    /// Number of parts: of prefixes that fit a name, the one with most parts is the closest.
+    pub(crate) fn depth(&self) -> usize {
+        match self {
+            Prefix::All => 0,
+            Prefix::Below { path, .. } => 1 + path.split('/').filter(|part| !part.is_empty()).count(),
+        }
+    }
+
     /// Returns `true` when the name lies below the prefix, by whole parts of the path.
     pub(crate) fn allows(&self, name: &ImageName) -> bool {
         match self {

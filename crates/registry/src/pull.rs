@@ -16,6 +16,7 @@ use crate::names::DOCKER;
 use crate::platform::Platform;
 use crate::resolve::{Resolved, resolve};
 use crate::session::Session;
+use crate::signature::{self, Evidence, Signers};
 use crate::{Digest, Error, ImageName, Limits};
 
 /// Pulls images into one store. Clones share their work.
@@ -27,6 +28,7 @@ pub struct Puller {
 struct Inner {
     config: Config,
     http: Arc<HttpClient>,
+    signers: Signers,
     layout: Layout,
     resolving: Flights<Arc<Resolved>>,
     downloading: Flights<()>,
@@ -40,6 +42,8 @@ pub struct Pulled {
     pub digest: Digest,
     /// Digest of the manifest for this machine.
     pub manifest: Digest,
+    /// The signature that counted, if the image needs one.
+    pub evidence: Option<Evidence>,
 }
 
 /// Progress of a pull.
@@ -69,15 +73,17 @@ pub enum Event {
 pub struct Connections {
     config: Config,
     http: Arc<HttpClient>,
+    signers: Signers,
 }
 
 impl Connections {
-    /// Reads the files with authorities.
+    /// Reads the files with authorities and with the keys of signers.
     ///
     /// # Errors
-    /// When a file cannot be read or has no certificate.
+    /// When a file cannot be read, or has no certificate or key.
     pub fn new(config: Config, limits: Limits) -> Result<Connections, Error> {
-        Ok(Connections { http: Arc::new(HttpClient::new(&config, limits)?), config })
+        let (http, signers) = (Arc::new(HttpClient::new(&config, limits)?), Signers::read(&config)?);
+        Ok(Connections { http, signers, config })
     }
 }
 
@@ -101,10 +107,11 @@ impl Puller {
         connections: Connections,
         by_digest: bool,
     ) -> Result<Puller, Error> {
-        let Connections { config, http } = connections;
+        let Connections { config, http, signers } = connections;
         let layout = Layout::open(store)?;
         let (resolving, downloading) = (Flights::default(), Flights::default());
-        Ok(Puller { inner: Arc::new(Inner { config, http, layout, resolving, downloading, by_digest }) })
+        let inner = Inner { config, http, signers, layout, resolving, downloading, by_digest };
+        Ok(Puller { inner: Arc::new(inner) })
     }
 
     /// Folder of the store, an OCI layout. Its tags are full names, as [`ImageName`] displays them.
@@ -118,7 +125,8 @@ impl Puller {
     /// When the store cannot be read.
     pub fn find(&self, name: &ImageName) -> Result<Option<Pulled>, Error> {
         let stored = self.inner.layout.find(name)?;
-        Ok(stored.map(|stored| Pulled { digest: stored.pulled, manifest: stored.manifest.digest }))
+        let evidence = None;
+        Ok(stored.map(|stored| Pulled { digest: stored.pulled, manifest: stored.manifest.digest, evidence }))
     }
 
     /// Pulls an image. Credentials of `secrets` are tried before those of the configuration. Blobs that are in the store
@@ -140,6 +148,8 @@ impl Puller {
         let resolved = inner.resolving(&key, name, &sessions).await?;
         let stored = &resolved.stored;
         let layers = &resolved.image.layers;
+        // Before anything is downloaded that is not signed.
+        let evidence = signature::find(&inner.signers, name, &sessions, &resolved.digests()).await?;
         progress(Event::Resolved {
             digest: stored.pulled.clone(),
             layers: layers.len(),
@@ -159,7 +169,8 @@ impl Puller {
             .buffer_unordered(parallel)
             .try_collect::<()>()
             .await?;
-        let pulled = Pulled { digest: stored.pulled.clone(), manifest: stored.manifest.digest.clone() };
+        let (digest, manifest) = (stored.pulled.clone(), stored.manifest.digest.clone());
+        let pulled = Pulled { digest, manifest, evidence };
         let (layout, by_digest) = (inner.layout.clone(), inner.by_digest);
         let name = if by_digest { name.with_digest(&pulled.manifest) } else { name.clone() };
         blocking(move || {

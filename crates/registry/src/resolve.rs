@@ -24,6 +24,11 @@ pub(crate) struct Resolved {
 }
 
 impl Resolved {
+    /// Digests of the indexes on the way and of the manifest.
+    pub(crate) fn digests(&self) -> Vec<Digest> {
+        self.documents.iter().map(|bytes| Digest::of(bytes)).collect()
+    }
+
     /// Stores the documents.
     pub(crate) fn store(&self, layout: &Layout) -> Result<(), Error> {
         self.documents.iter().try_for_each(|bytes| layout.put(bytes).map(drop))

@@ -64,10 +64,47 @@ impl Session {
 
     /// Fetches a manifest or an index by tag or digest. Content under a digest has that digest.
     pub(crate) async fn manifest(&self, reference: &str) -> Result<Document, Error> {
+        self.manifest_as(reference, ACCEPT).await
+    }
+
+    /// As [`Session::manifest`], with these types.
+    pub(crate) async fn manifest_as(&self, reference: &str, accept: &'static str) -> Result<Document, Error> {
+        self.repeatedly(|| self.manifest_once(reference, accept)).await
+    }
+
+    /// Fetches the index of the manifests of a type that refer to a digest.
+    pub(crate) async fn referrers(&self, digest: &Digest, artifact_type: &str) -> Result<Bytes, Error> {
+        let uri = self.uri("referrers", &format!("{digest}?artifactType={artifact_type}"))?;
+        let what = format!("referrers of {digest}");
+        self.repeatedly(|| self.get_all(&uri, &what, MAX_MANIFEST)).await
+    }
+
+    /// Fetches a small blob as a whole, which has its digest.
+    pub(crate) async fn document(&self, blob: &Blob) -> Result<Bytes, Error> {
+        let what = blob.digest.to_string();
+        let uri = self.uri("blobs", &what)?;
+        let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
+        let bytes = self.repeatedly(|| self.get_all(&uri, &what, size)).await?;
+        match Digest::of(&bytes) == blob.digest {
+            true => Ok(bytes),
+            false => Err(Error::DigestMismatch { host: self.host().into(), what }),
+        }
+    }
+
+    async fn get_all(&self, uri: &Uri, what: &str, most: usize) -> Result<Bytes, Error> {
+        let query = Query { uri: uri.clone(), accept: Some(ACCEPT), ..Query::default() };
+        self.get(query).await?.check(what)?.read_all(most, what, &self.http.limits).await
+    }
+
+    /// Repeats a request for a small document while that may help.
+    async fn repeatedly<T, F>(&self, once: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         let mut attempts = Attempts::new(&self.http.limits);
         loop {
             let limit = self.http.limits.document;
-            let outcome = tokio::time::timeout(limit, self.manifest_once(reference)).await;
+            let outcome = tokio::time::timeout(limit, once()).await;
             let silent = |_| Err(Error::Silent { host: self.host().into(), limit });
             match outcome.unwrap_or_else(silent) {
                 Ok(document) => return Ok(document),
@@ -76,10 +113,10 @@ impl Session {
         }
     }
 
-    async fn manifest_once(&self, reference: &str) -> Result<Document, Error> {
+    async fn manifest_once(&self, reference: &str, accept: &'static str) -> Result<Document, Error> {
         let what = format!("manifest {}", shorten(reference));
         let uri = self.uri("manifests", reference)?;
-        let answer = self.get(Query { uri, accept: Some(ACCEPT), ..Query::default() }).await?.check(&what)?;
+        let answer = self.get(Query { uri, accept: Some(accept), ..Query::default() }).await?.check(&what)?;
         let text = |name| answer.response.headers().get(name).and_then(|value| value.to_str().ok());
         let content_type = text(CONTENT_TYPE.as_str()).map(str::to_owned);
         let named = text("docker-content-digest").and_then(Digest::parse);

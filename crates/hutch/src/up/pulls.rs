@@ -7,14 +7,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_image::Store;
 use hutch_jail::{IdRange, IdRanges};
-use hutch_node::{ImagePuller, PullSecret};
+use hutch_node::{ImagePuller, PullFailure, PullSecret};
 use hutch_privsep::Channel;
-use hutch_registry::{Config, Connections, Digest, ImageName, Limits};
+use hutch_registry::{Config, Connections, Digest, Evidence, ImageName, Limits, Signers};
 use tokio::sync::{mpsc, oneshot};
 
 use super::lock;
@@ -39,6 +39,8 @@ const CREDENTIALS: usize = 4 << 20;
 pub(super) struct Pulls {
     folder: PathBuf,
     config: Config,
+    /// Checks signatures again: what registries send may have taken over the process.
+    signers: Signers,
     /// Files with credentials for all Pods.
     credentials: Vec<PathBuf>,
     requests: mpsc::UnboundedSender<Asked>,
@@ -75,9 +77,15 @@ impl Pulls {
             None => String::new(),
         };
         let mut config = config(&yaml, pull_from.as_deref())?;
+        if config.allows_none() && config.has_signature_rules() {
+            bail!(
+                "signatures are required and no image may be pulled: name registries in allow or --pull-from"
+            );
+        }
         if config.allows_none() {
             return Ok(None);
         }
+        let signers = Signers::read(&config)?;
         let credentials = config.take_credentials();
         let folder = data.join(PULLED_FOR_PODS);
         // Checks the files; what is in the folder is opened by the process alone, because an earlier one has made it.
@@ -89,7 +97,7 @@ impl Pulls {
         let (requests, receiver) = mpsc::unbounded_channel();
         tokio::spawn(client.run(started, receiver));
         let (last, known) = (AtomicU64::new(0), Mutex::default());
-        Ok(Some(Pulls { folder, config, credentials, requests, last, known }))
+        Ok(Some(Pulls { folder, config, signers, credentials, requests, last, known }))
     }
 
     /// Returns the Secrets, and the credentials for all Pods after them.
@@ -111,7 +119,7 @@ impl Pulls {
     }
 
     async fn request(&self, name: &ImageName, credentials: &[u8]) -> Result<Pulled, Failure> {
-        let failed = |why: String| Failure { why, refused: false };
+        let failed = |why: String| Failure { why, refused: false, unsigned: false };
         let credentials = memory(credentials).map_err(|error| failed(error.to_string()))?;
         let waiting = Waiting(self, self.last.fetch_add(1, Ordering::Relaxed));
         let (answer, receiver) = oneshot::channel();
@@ -131,14 +139,43 @@ impl Pulls {
         checked.map_err(|error| error.to_string())
     }
 
+    /// Checks that the manifest is that of an image with a valid signature, or one to which an index with one leads.
+    async fn check_signed(
+        &self,
+        name: &ImageName,
+        manifest: &Digest,
+        evidence: Option<Evidence>,
+    ) -> Result<(), PullFailure> {
+        if !self.signers.cover(name) {
+            return Ok(());
+        }
+        let unsigned =
+            |why: &str| PullFailure::Unsigned(format!("image {name} has no valid signature: {why}"));
+        let evidence = evidence.ok_or_else(|| unsigned("none was reported"))?;
+        let signed =
+            self.signers.check(name, &evidence).map_err(|error| PullFailure::Unsigned(error.to_string()))?;
+        for digest in signed {
+            if self.check_pinned(&name.with_digest(&digest), manifest).await.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(unsigned("the signature is of another image"))
+    }
+
     /// Returns the name by digest of what was pulled.
-    async fn pull_once(&self, name: &ImageName, secrets: &[PullSecret]) -> Result<(ImageName, u64), String> {
-        let credentials = self.credentials(secrets)?;
+    async fn pull_once(
+        &self,
+        name: &ImageName,
+        secrets: &[PullSecret],
+    ) -> Result<(ImageName, u64), PullFailure> {
+        let credentials = self.credentials(secrets).map_err(PullFailure::Failed)?;
         let key = key(name, &credentials);
         match self.request(name, &credentials).await {
-            Ok(Pulled { manifest, bytes }) => {
-                let digest = Digest::parse(&manifest).ok_or("the image that was pulled has no digest")?;
-                self.check_pinned(name, &digest).await?;
+            Ok(Pulled { manifest, bytes, evidence }) => {
+                let none = || PullFailure::Failed("the image that was pulled has no digest".into());
+                let digest = Digest::parse(&manifest).ok_or_else(none)?;
+                self.check_pinned(name, &digest).await.map_err(PullFailure::Failed)?;
+                self.check_signed(name, &digest, evidence).await?;
                 let stored = name.with_digest(&digest);
                 let mut known = lock(&self.known);
                 if known.len() >= KNOWN
@@ -149,13 +186,14 @@ impl Pulls {
                 known.insert(key, stored.clone());
                 Ok((stored, bytes))
             }
-            Err(Failure { why, refused }) => {
-                if refused {
+            Err(Failure { why, refused, unsigned }) => {
+                if refused || unsigned {
                     // They have lost the right.
                     lock(&self.known).remove(&key);
                 }
                 // It is the text of a process that parses what registries send.
-                Err(why.chars().filter(|c| !c.is_control()).take(MESSAGE).collect())
+                let why = why.chars().filter(|c| !c.is_control()).take(MESSAGE).collect();
+                Err(if unsigned { PullFailure::Unsigned(why) } else { PullFailure::Failed(why) })
             }
         }
     }
@@ -189,11 +227,15 @@ impl ImagePuller for Pulls {
         lock(&self.known).get(&key(name, &credentials)).cloned()
     }
 
+    fn needs_signature(&self, name: &ImageName) -> bool {
+        self.signers.cover(name)
+    }
+
     fn pull(
         &self,
         name: &ImageName,
         secrets: Vec<PullSecret>,
-    ) -> BoxFuture<'_, Result<(ImageName, u64), String>> {
+    ) -> BoxFuture<'_, Result<(ImageName, u64), PullFailure>> {
         let name = name.clone();
         async move { self.pull_once(&name, &secrets).await }.boxed()
     }
@@ -257,6 +299,52 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The process that pulls is not believed.
+    #[tokio::test]
+    async fn image_without_evidence_or_with_that_of_another_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |path: &str| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../registry/tests/cosign").join(path);
+            std::fs::read_to_string(path).unwrap()
+        };
+        let key = folder.path().join("key.pub");
+        std::fs::write(&key, read("p256.pub")).unwrap();
+        let config =
+            Config::parse(&format!("signatures: [{{prefix: ghcr.io, keys: ['{}']}}]", key.display()));
+        let config = config.unwrap();
+        let pulls = Pulls {
+            folder: folder.path().to_owned(),
+            signers: Signers::read(&config).unwrap(),
+            config,
+            credentials: Vec::new(),
+            requests: mpsc::unbounded_channel().0,
+            last: AtomicU64::new(0),
+            known: Mutex::default(),
+        };
+        let signed = Digest::parse(&format!("sha256:{}", read("signed").trim())).unwrap();
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/registry_signatures");
+        let evidence = std::fs::read_to_string(corpus.join("evidence-1")).unwrap();
+        let evidence: Evidence = serde_json::from_str(&evidence).unwrap();
+        let name = ImageName::parse("ghcr.io/org/app:v1").unwrap();
+        let of = |evidence: Option<Evidence>, manifest: &Digest| {
+            let (pulls, name, manifest) = (&pulls, &name, manifest.clone());
+            async move { pulls.check_signed(name, &manifest, evidence).await }
+        };
+        assert_eq!(of(Some(evidence.clone()), &signed).await, Ok(()));
+        let other = Digest::of(b"other");
+        for (evidence, reason) in
+            [(None, "none was reported"), (Some(evidence), "the signature is of another image")]
+        {
+            let refused = of(evidence, &other).await;
+            assert!(
+                matches!(&refused, Err(PullFailure::Unsigned(why)) if why.ends_with(reason)),
+                "{refused:?}"
+            );
+        }
+        let free = ImageName::parse("docker.io/library/python").unwrap();
+        assert_eq!(pulls.check_signed(&free, &other, None).await, Ok(()));
+    }
 
     #[test]
     fn known_pulls_differ_by_image_and_by_credentials() {

@@ -1,5 +1,7 @@
 //! Images from the registry of Debian, over TLS and with a password: pulled by a user, and for Pods.
 
+mod signed;
+
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -149,13 +151,15 @@ impl Registry {
             self.push_blob("application/vnd.oci.image.config.v1+json", config.to_string().as_bytes());
         let manifest =
             json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]});
+        self.push_manifest("v1", &manifest);
+    }
+
+    fn push_manifest(&self, tag: &str, manifest: &Value) {
         let body = self.path("body");
         std::fs::write(&body, manifest.to_string()).expect("written");
         let (kind, data) = (format!("Content-Type: {MANIFEST}"), format!("@{}", body.display()));
-        self.curl(
-            &["--request", "PUT", "--header", &kind, "--data-binary", &data],
-            "/v2/org/app/manifests/v1",
-        );
+        let put = ["--request", "PUT", "--header", &kind, "--data-binary", &data];
+        self.curl(&put, &format!("/v2/org/app/manifests/{tag}"));
     }
 
     /// A file `images.yaml` that trusts the registry.

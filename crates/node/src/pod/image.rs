@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{LocalObjectReference, Secret, ServiceAccount};
 use super::start::Setback;
 use super::state::Life;
 use super::{Worker, outcome_of};
-use crate::config::{ImagePuller, PullSecret};
+use crate::config::{ImagePuller, PullFailure, PullSecret};
 use crate::{trust, volumes};
 
 /// First wait before an image is tried again; it doubles with each failure.
@@ -29,6 +29,9 @@ const BACK_OFF: &str = "ImagePullBackOff";
 const NEVER: &str = "ErrImageNeverPull";
 /// Its name is invalid.
 const INVALID: &str = "InvalidImageName";
+
+/// It has no valid signature.
+const UNSIGNED: &str = "SignatureValidationFailed";
 
 /// Where an image comes from.
 enum Origin {
@@ -48,17 +51,17 @@ impl Worker {
     /// Records why a container cannot be made now.
     pub(super) fn set_back(&mut self, index: usize, setback: Setback) {
         let Setback { mut reason, mut message, mut retry } = setback;
-        let of_image = [PULL, NEVER, INVALID].contains(&reason);
+        let of_image = [PULL, UNSIGNED, NEVER, INVALID].contains(&reason);
         let (name, image) = (self.states[index].name.clone(), self.states[index].image.clone());
         if of_image {
             let failures = self.states[index].image_failures.saturating_add(1);
             self.states[index].image_failures = failures;
             retry = retry_after(failures);
             let was_waiting = matches!(self.states[index].life, Life::Waiting { .. });
-            if reason == PULL && failures > 1 && was_waiting {
+            if [PULL, UNSIGNED].contains(&reason) && failures > 1 && was_waiting {
                 let text = format!("Back-off pulling image {image:?}");
                 self.node.events.container(&self.pod, &name, false, "BackOff", text.clone());
-                message = format!("{text}: {PULL}: {message}");
+                message = format!("{text}: {reason}: {message}");
                 reason = BACK_OFF;
             }
         }
@@ -139,8 +142,10 @@ impl Worker {
                 name.registry()
             )),
         };
-        // What the administrator has pulled is for all Pods.
+        // What the administrator has pulled is for all Pods, unless it needs a signature, which nothing has checked.
+        let needs_signature = puller.as_ref().is_some_and(|puller| puller.needs_signature(name));
         if (!always || allowed.is_err())
+            && !needs_signature
             && let Some(image) = self.find(index, self.node.config.pulled.clone(), name).await?
         {
             self.tell(index, false, "Pulled", self.present(index));
@@ -187,10 +192,13 @@ impl Worker {
         };
         let pulled = tokio::select! {
             pulled = puller.pull(name, secrets) => pulled,
-            () = ended => Err("the pod has ended".into()),
-            () = self.node.shutdown.wait() => Err("the server stops".into()),
+            () = ended => Err(PullFailure::Failed("the pod has ended".into())),
+            () = self.node.shutdown.wait() => Err(PullFailure::Failed("the server stops".into())),
         };
-        let (stored, bytes) = pulled.map_err(|why| self.not_pulled(index, &why))?;
+        let (stored, bytes) = pulled.map_err(|failure| match failure {
+            PullFailure::Failed(why) => self.not_pulled(index, &why),
+            PullFailure::Unsigned(why) => Setback { reason: UNSIGNED, ..self.not_pulled(index, &why) },
+        })?;
         let found = self.find(index, puller.folder().to_owned(), &stored).await?;
         let image = found.ok_or_else(|| self.not_pulled(index, "it was pulled and is not there"))?;
         let took = started.elapsed().as_millis();

@@ -6,3 +6,4 @@ mod fixture;
 mod login;
 mod lying;
 mod manifests;
+mod signatures;

@@ -36,7 +36,7 @@ async fn image_of_this_machine_is_chosen_from_an_index() {
     ]);
     let digest = image.add_manifest("v1", OCI_INDEX, index);
     let (outcome, _) = pull_image(image).await;
-    assert_eq!(outcome.unwrap(), Pulled { digest, manifest: Digest::of(&manifest) });
+    assert_eq!(outcome.unwrap(), Pulled { digest, manifest: Digest::of(&manifest), evidence: None });
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ const MAX_SUBJECTS: usize = 64;
 const STATEMENT: &str = "application/vnd.in-toto+json";
 /// Type of payloads of `.sig` tags.
 const SIMPLE: &str = "cosign container image signature";
-/// What a statement says about an image that is signed. Attestations, also of the same key, say other things.
+/// Predicate of a statement about an image that is signed. Attestations, also of the same key, have others.
 const SIGNED: &str = "https://sigstore.dev/cosign/sign/v1";
 
 /// Which images need a signature, with the keys of their signers.

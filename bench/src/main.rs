@@ -8,6 +8,7 @@ mod claims;
 mod contender;
 mod egress;
 mod idle;
+mod images;
 mod least;
 mod machine;
 mod noise;
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 21] = [
+const BENCHMARKS: [Benchmark; 22] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -52,6 +53,7 @@ const BENCHMARKS: [Benchmark; 21] = [
     ("revoke", revoke::run),
     ("scan", scan::run),
     ("audit", audit::run),
+    ("images", images::run),
 ];
 
 fn main() -> ExitCode {

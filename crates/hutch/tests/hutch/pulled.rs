@@ -1,5 +1,6 @@
 //! Images from the registry of Debian, over TLS and with a password: pulled by a user, and for Pods.
 
+mod built;
 mod signed;
 
 use std::io::Write;

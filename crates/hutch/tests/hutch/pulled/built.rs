@@ -1,0 +1,97 @@
+//! Images that buildah builds and pushes.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{Home, PASSWORD, Registry, USER};
+use crate::harness::succeeded;
+
+impl Registry {
+    /// Pushes an image of buildah, with these flags, under a name.
+    fn push_built(&self, name: &str, push: &[&str]) {
+        let buildah = |words: &[&str]| {
+            let mut command = Command::new("buildah");
+            command.args(["--storage-driver", "vfs", "--root"]).arg(self.path("built"));
+            command.arg("--runroot").arg(self.path("building")).args(words);
+            succeeded(words[0], &command.output().expect("buildah")).trim().to_owned()
+        };
+        // buildah trusts the authorities of a folder.
+        std::fs::create_dir_all(self.path("trusted")).expect("made");
+        std::fs::copy(self.path("ca.pem"), self.path("trusted/ca.crt")).expect("copied");
+        let program = self.path("hutch-sandboxd").display().to_string();
+        let container = buildah(&["from", "scratch"]);
+        buildah(&["copy", &container, &program, "/bin/sandboxd"]);
+        // The content differs, because buildah keeps packed layers for the next image.
+        std::fs::write(self.path(name), format!("{name} {}", self.host)).expect("written");
+        let file = self.path(name).display().to_string();
+        buildah(&["copy", "--chown", "5:6", &container, &file, "/srv/of/five"]);
+        buildah(&[
+            "config",
+            "--user",
+            "5:6",
+            "--workingdir",
+            "/srv/of",
+            "--env",
+            "A=b",
+            "--label",
+            "l=m",
+            "--port",
+            "80",
+            "--entrypoint",
+            r#"["/bin/sandboxd"]"#,
+            "--cmd",
+            "--pause",
+            "--stop-signal",
+            "SIGINT",
+            &container,
+        ]);
+        let local = format!("localhost/{name}");
+        buildah(&[
+            "commit",
+            "--quiet",
+            "--format",
+            if push.contains(&"v2s2") { "docker" } else { "oci" },
+            &container,
+            &local,
+        ]);
+        let (creds, place) = (format!("{USER}:{PASSWORD}"), format!("docker://{}/built/{name}", self.host));
+        let trusted = self.path("trusted").display().to_string();
+        buildah(
+            &[&["push", "--quiet", "--creds", &creds, "--cert-dir", &trusted][..], push, &[&local, &place]]
+                .concat(),
+        );
+    }
+}
+
+#[test]
+fn image_of_buildah_is_pulled_in_each_format() {
+    hutch_testkit::require!(root, user_namespaces, docker_registry, curl, buildah);
+    let (registry, home) = (Registry::start(), Home::new());
+    home.log_in(&registry.host, PASSWORD);
+    let config = registry.trusting();
+    for (name, push, layer) in [
+        ("oci", &["--format", "oci"][..], "application/vnd.oci.image.layer.v1.tar+gzip"),
+        ("docker", &["--format", "v2s2"], "application/vnd.docker.image.rootfs.diff.tar.gzip"),
+        ("plain", &["--format", "oci", "--disable-compression"], "application/vnd.oci.image.layer.v1.tar"),
+    ] {
+        registry.push_built(name, push);
+        let image = format!("{}/built/{name}", registry.host);
+        succeeded("pull", &home.hutch(&["image", "pull", &image, "--image-config", &config]));
+        let inspected = succeeded("inspect", &home.hutch(&["image", "inspect", &image]));
+        let inspected: Value = serde_json::from_str(&inspected).expect("JSON");
+        let config = &inspected[0]["config"];
+        assert_eq!(
+            (&config["user"], &config["workingDir"], &config["entrypoint"], &config["cmd"]),
+            (&json!("5:6"), &json!("/srv/of"), &json!(["/bin/sandboxd"]), &json!(["--pause"])),
+            "{name}: {inspected}"
+        );
+        let digest = inspected[0]["digest"].as_str().expect("a digest").replace(':', "/");
+        let manifest = std::fs::read(home.lib().join("pulled/blobs").join(digest)).expect("the manifest");
+        let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+        assert_eq!(manifest["layers"][0]["mediaType"], layer, "{manifest}");
+        let ran =
+            succeeded("run", &home.hutch(&["run", "--image", &image, "--", "/bin/sandboxd", "--version"]));
+        assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")), "{name}");
+    }
+}

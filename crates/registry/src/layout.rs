@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::read_text;
 use crate::manifest::Blob;
+use crate::platform::Platform;
 use crate::{Digest, Error, ImageName};
 
 /// Annotation of the OCI with the name of an image.
@@ -129,6 +130,22 @@ impl Layout {
         Ok(file)
     }
 
+    /// As [`Layout::pulling`], for a thread that may block.
+    pub(crate) fn importing(&self) -> Result<File, Error> {
+        let path = self.pulls();
+        let file = File::open(&path).map_err(Error::file("open", &path))?;
+        rustix::fs::flock(&file, FlockOperation::LockShared).map_err(Error::file("lock", &path))?;
+        Ok(file)
+    }
+
+    /// Checks for which machine an image is, whose configuration is there.
+    pub(crate) fn check_platform(&self, config: &Blob) -> Result<(), Error> {
+        let bytes = self.read(config)?;
+        let platform: Platform = serde_json::from_slice(&bytes)
+            .map_err(|_| Error::Unsupported("its configuration is not valid".into()))?;
+        platform.check_on(&Platform::of_this_machine())
+    }
+
     /// Gives a damaged `index.json` another name and starts an empty one: its images are pulled again. The caller has the
     /// lock.
     fn set_damaged_index_aside(&self) -> Result<(), Error> {
@@ -143,7 +160,7 @@ impl Layout {
         self.write_index(&self.empty())
     }
 
-    fn partials(&self) -> PathBuf {
+    pub(crate) fn partials(&self) -> PathBuf {
         self.dir.join("partial")
     }
 

@@ -101,6 +101,7 @@ pub(crate) fn main(arguments: &ImageArguments) -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if crate::audit::is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hutch image {name}: {error:#}");
             ExitCode::FAILURE

@@ -252,8 +252,12 @@ impl Layout {
         let file = File::open(&path).map_err(Error::file("open", &path))?;
         let mut bytes = Vec::new();
         file.take(MAX_INDEX + 1).read_to_end(&mut bytes).map_err(Error::file("read", &path))?;
-        let read = if bytes.len() as u64 > MAX_INDEX { None } else { serde_json::from_slice(&bytes).ok() };
-        read.ok_or_else(|| Error::Damaged { path: path.display().to_string() })
+        let read: Option<Index> =
+            if bytes.len() as u64 > MAX_INDEX { None } else { serde_json::from_slice(&bytes).ok() };
+        // Other readers refuse the whole file for one digest.
+        let valid =
+            |index: &Index| index.manifests.iter().all(|named| Digest::parse(&named.digest).is_some());
+        read.filter(valid).ok_or_else(|| Error::Damaged { path: path.display().to_string() })
     }
 
     fn write_index(&self, index: &Index) -> Result<(), Error> {
@@ -358,7 +362,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::open(dir.path()).unwrap();
         let name = ImageName::parse("python").unwrap();
-        for damaged in [&b"{"[..], b"", b"\xff\xfe", &vec![b' '; MAX_INDEX as usize + 1]] {
+        let bad_digest =
+            br#"{"schemaVersion":2,"mediaType":"m","manifests":[{"mediaType":"m","digest":"x","size":1}]}"#;
+        for damaged in [&b"{"[..], b"", b"\xff\xfe", bad_digest, &vec![b' '; MAX_INDEX as usize + 1]] {
             let image = stored(&layout, "one");
             layout.name(&name, &image, false).unwrap();
             std::fs::write(dir.path().join("index.json"), damaged).unwrap();

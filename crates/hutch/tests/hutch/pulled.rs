@@ -583,3 +583,35 @@ fn full_disk_has_unused_images_of_pods_removed_and_no_used_one() {
     apply(&up, "default", &pod("again", &name, &json!({"imagePullSecrets": [{"name": "login"}]})));
     up.ok("wait --for=condition=Ready pod/again --timeout=120s");
 }
+
+/// Lists the images of a folder with one image of that name, whose blobs are absent.
+fn list_of(name: &str, arguments: &[&str], output: Stdio) -> Output {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let pulled = folder.path().join("pulled");
+    std::fs::create_dir(&pulled).expect("made");
+    let index = json!({"schemaVersion": 2, "manifests": [{"mediaType": MANIFEST, "size": 1,
+        "digest": format!("sha256:{}", "a".repeat(64)),
+        "annotations": {"org.opencontainers.image.ref.name": name}}]});
+    std::fs::write(pulled.join("index.json"), index.to_string()).expect("written");
+    let mut list = Command::new(HUTCH);
+    list.args(["image", "list", "--data-dir"]).arg(folder.path()).args(arguments);
+    list.stdout(output).stderr(Stdio::piped()).spawn().expect("hutch").wait_with_output().expect("ended")
+}
+
+#[test]
+fn list_of_names_has_no_control_characters() {
+    for arguments in [&["--quiet"][..], &["--json"], &[]] {
+        let listed = text(&list_of("a\u{1b}[2Jb", arguments, Stdio::piped()).stdout).to_owned();
+        assert!(listed.contains("[2Jb") && !listed.contains('\u{1b}'), "{listed:?}");
+    }
+}
+
+#[test]
+fn list_whose_reader_has_ended_does_not_fail() {
+    for arguments in [&["--quiet"][..], &["--json"], &[]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = list_of("app", arguments, writer.into());
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    }
+}

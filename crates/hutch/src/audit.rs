@@ -42,7 +42,8 @@ pub(crate) fn main(arguments: &AuditArguments) -> ExitCode {
     }
 }
 
-fn is_closed(error: &anyhow::Error) -> bool {
+/// Returns `true` if the program that reads the output has ended.
+pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 

@@ -9,12 +9,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use hutch_image::{Catalog, Reference, Resolved, Store};
 use hutch_registry::{Config, Digest, Event, ImageName, Keychain, Limits, Pulled, Puller, Secret};
 use serde_json::json;
 
-use crate::cli::{ImageArguments, ImageCommand, ImageLoginArguments, ImagePullArguments};
+use crate::cli::{
+    ImageArguments, ImageCommand, ImageImportArguments, ImageLoginArguments, ImagePullArguments,
+};
 use crate::unpack::unpacker;
 
 /// Folder of pulled images in a data folder: an OCI layout of the administrator or the user.
@@ -76,9 +78,11 @@ impl ImageFolders {
         let store = self.store()?;
         if !matches!(Reference::parse(name), Ok(Reference::BuiltIn(_) | Reference::Layout(_)))
             && let Ok(full) = ImageName::parse(name)
-            && let Some(pulled) = store.find_pulled(&self.pulled(), &full.to_string())?
         {
-            return Ok(pulled);
+            if let Some(pulled) = store.find_pulled(&self.pulled(), &full.to_string())? {
+                return Ok(pulled);
+            }
+            ensure!(!full.is_imported(), "image {full} was not imported: hutch image import imports it");
         }
         Ok(store.resolve(name)?)
     }
@@ -88,6 +92,7 @@ impl ImageFolders {
 pub(crate) fn main(arguments: &ImageArguments) -> ExitCode {
     let (name, result) = match &arguments.command {
         ImageCommand::Pull(arguments) => ("pull", pull(arguments)),
+        ImageCommand::Import(arguments) => ("import", import(arguments)),
         ImageCommand::Login(arguments) => ("login", log_in(arguments)),
         ImageCommand::List(arguments) => ("list", stored::list(arguments)),
         ImageCommand::Inspect(arguments) => ("inspect", stored::inspect(arguments)),
@@ -96,6 +101,7 @@ pub(crate) fn main(arguments: &ImageArguments) -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if crate::audit::is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hutch image {name}: {error:#}");
             ExitCode::FAILURE
@@ -134,6 +140,23 @@ fn pull(arguments: &ImagePullArguments) -> anyhow::Result<()> {
     let pulled = pulled?;
     let image = store.resolve_pulled(&folders.pulled(), &name.to_string())?;
     report(arguments.json, &name, &pulled, &progress, (image.layers.len(), started));
+    Ok(())
+}
+
+fn import(arguments: &ImageImportArguments) -> anyhow::Result<()> {
+    let name = arguments.name.as_deref().map(ImageName::parse_imported).transpose()?;
+    let folders = ImageFolders::named(arguments.folder.data_dir.as_deref())?;
+    let store = folders.store()?;
+    let from = &arguments.from;
+    let imported = hutch_registry::import(&folders.pulled(), from, name.as_ref());
+    let (name, image) = imported.with_context(|| from.display().to_string())?;
+    store.resolve_pulled(&folders.pulled(), &name.to_string())?;
+    if arguments.json {
+        let (name, digest) = (name.to_string(), image.digest.to_string());
+        println!("{}", json!({"name": name, "digest": digest, "manifest": image.manifest.to_string()}));
+    } else {
+        println!("{name}\n{}", image.digest);
+    }
     Ok(())
 }
 

@@ -226,6 +226,10 @@ impl Config {
     /// # Errors
     /// [`Error::NotAllowed`], with the allowed prefixes.
     pub fn check(&self, name: &ImageName) -> Result<(), Error> {
+        if name.is_imported() {
+            let allowed = "names below hutch.local are those of hutch image import".to_owned();
+            return Err(Error::NotAllowed { name: name.to_string(), allowed });
+        }
         if self.allow.iter().any(|prefix| prefix.allows(name)) {
             return Ok(());
         }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::read_text;
 use crate::manifest::Blob;
+use crate::platform::Platform;
 use crate::{Digest, Error, ImageName};
 
 /// Annotation of the OCI with the name of an image.
@@ -129,6 +130,22 @@ impl Layout {
         Ok(file)
     }
 
+    /// As [`Layout::pulling`], for a thread that may block.
+    pub(crate) fn importing(&self) -> Result<File, Error> {
+        let path = self.pulls();
+        let file = File::open(&path).map_err(Error::file("open", &path))?;
+        rustix::fs::flock(&file, FlockOperation::LockShared).map_err(Error::file("lock", &path))?;
+        Ok(file)
+    }
+
+    /// Checks for which machine an image is, whose configuration is there.
+    pub(crate) fn check_platform(&self, config: &Blob) -> Result<(), Error> {
+        let bytes = self.read(config)?;
+        let platform: Platform = serde_json::from_slice(&bytes)
+            .map_err(|_| Error::Unsupported("its configuration is not valid".into()))?;
+        platform.check_on(&Platform::of_this_machine())
+    }
+
     /// Gives a damaged `index.json` another name and starts an empty one: its images are pulled again. The caller has the
     /// lock.
     fn set_damaged_index_aside(&self) -> Result<(), Error> {
@@ -143,7 +160,7 @@ impl Layout {
         self.write_index(&self.empty())
     }
 
-    fn partials(&self) -> PathBuf {
+    pub(crate) fn partials(&self) -> PathBuf {
         self.dir.join("partial")
     }
 
@@ -235,8 +252,12 @@ impl Layout {
         let file = File::open(&path).map_err(Error::file("open", &path))?;
         let mut bytes = Vec::new();
         file.take(MAX_INDEX + 1).read_to_end(&mut bytes).map_err(Error::file("read", &path))?;
-        let read = if bytes.len() as u64 > MAX_INDEX { None } else { serde_json::from_slice(&bytes).ok() };
-        read.ok_or_else(|| Error::Damaged { path: path.display().to_string() })
+        let read: Option<Index> =
+            if bytes.len() as u64 > MAX_INDEX { None } else { serde_json::from_slice(&bytes).ok() };
+        // Other readers refuse the whole file for one digest.
+        let valid =
+            |index: &Index| index.manifests.iter().all(|named| Digest::parse(&named.digest).is_some());
+        read.filter(valid).ok_or_else(|| Error::Damaged { path: path.display().to_string() })
     }
 
     fn write_index(&self, index: &Index) -> Result<(), Error> {
@@ -341,7 +362,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::open(dir.path()).unwrap();
         let name = ImageName::parse("python").unwrap();
-        for damaged in [&b"{"[..], b"", b"\xff\xfe", &vec![b' '; MAX_INDEX as usize + 1]] {
+        let bad_digest =
+            br#"{"schemaVersion":2,"mediaType":"m","manifests":[{"mediaType":"m","digest":"x","size":1}]}"#;
+        for damaged in [&b"{"[..], b"", b"\xff\xfe", bad_digest, &vec![b' '; MAX_INDEX as usize + 1]] {
             let image = stored(&layout, "one");
             layout.name(&name, &image, false).unwrap();
             std::fs::write(dir.path().join("index.json"), damaged).unwrap();

@@ -7,6 +7,8 @@
 //! memory, drops the header `Retry-After`, sends credentials to any realm that a registry names, also without TLS, and
 //! follows redirects by rules that cannot be set.
 //!
+//! Archives of other tools are imported into the same folder.
+//!
 //! Nothing here runs or unpacks an image, and nothing is pushed.
 
 mod challenge;
@@ -20,6 +22,7 @@ mod helper;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod http_client;
+mod import;
 mod keychain;
 mod layout;
 mod limits;
@@ -40,6 +43,7 @@ mod token;
 pub use config::Config;
 pub use digest::Digest;
 pub use error::Error;
+pub use import::import;
 pub use keychain::Keychain;
 pub use limits::Limits;
 pub use login::log_in;

@@ -11,9 +11,9 @@ pub(crate) const MAX_MANIFEST: usize = 4 << 20;
 /// Maximum layers of an image.
 const MAX_LAYERS: usize = 127;
 /// Maximum bytes of one layer; as `hutch-image` unpacks.
-const MAX_LAYER: u64 = 16 << 30;
+pub(crate) const MAX_LAYER: u64 = 16 << 30;
 /// Maximum bytes of all layers of an image.
-const MAX_IMAGE: u64 = 64 << 30;
+pub(crate) const MAX_IMAGE: u64 = 64 << 30;
 /// Maximum entries of an index.
 const MAX_ENTRIES: usize = 1024;
 

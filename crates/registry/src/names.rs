@@ -15,6 +15,8 @@ const MAX_REPOSITORY: usize = 255;
 const MAX_TAG: usize = 128;
 /// Registry of names without one.
 pub(crate) const DOCKER: &str = "docker.io";
+/// Registry of imported images. It is reserved: nothing is pulled from it.
+const IMPORTED: &str = "hutch.local";
 
 /// A valid name of an image. Only [`ImageName::parse`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -61,6 +63,27 @@ impl ImageName {
         }
         let tag = if tag.is_none() && digest.is_none() { Some("latest".to_owned()) } else { tag };
         Ok(ImageName { registry, repository, tag, digest })
+    }
+
+    /// Reads the name of an imported image: `app:v1` and `hutch.local/app:v1` are the same.
+    ///
+    /// # Errors
+    /// [`Error::InvalidImageName`], also for a name with a digest.
+    pub fn parse_imported(text: &str) -> Result<ImageName, Error> {
+        let path = text.strip_prefix(IMPORTED).and_then(|rest| rest.strip_prefix('/')).unwrap_or(text);
+        let name = ImageName::parse(&format!("{IMPORTED}/{path}"))?;
+        match &name.digest {
+            None => Ok(name),
+            Some(_) => Err(Error::InvalidImageName {
+                name: shorten(text),
+                reason: "an imported image has a tag and no digest, such as app:v1".into(),
+            }),
+        }
+    }
+
+    /// Returns `true` for names of imported images, which no registry has.
+    pub fn is_imported(&self) -> bool {
+        self.registry == IMPORTED
     }
 
     /// Host and port of the registry, in lower case: `docker.io`, `localhost:5000`.

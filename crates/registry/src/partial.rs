@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
@@ -21,6 +21,16 @@ const POLL: Duration = Duration::from_millis(100);
 const POLLS: u32 = 50;
 /// Part of the file system, and bytes, of which the smaller one stays free.
 const RESERVE: (u64, u64) = (20, 1 << 30);
+
+/// Returns an error if so many more bytes would leave too little of the disk free.
+pub(crate) fn check_reserve(file: &File, path: &Path, bytes: usize) -> Result<(), Error> {
+    let disk = rustix::fs::fstatvfs(file).map_err(Error::file("write", path))?;
+    let reserve = (disk.f_blocks * disk.f_frsize / RESERVE.0).min(RESERVE.1);
+    match (disk.f_bavail * disk.f_frsize).saturating_sub(bytes as u64) < reserve {
+        true => Err(Error::file("write", path)(rustix::io::Errno::NOSPC)),
+        false => Ok(()),
+    }
+}
 
 /// An incomplete blob, locked.
 pub(crate) struct Partial {
@@ -135,11 +145,7 @@ impl Partial {
     fn write_pending(&mut self) -> Result<(), Error> {
         let pending = std::mem::take(&mut self.pending);
         let path = self.path.clone();
-        let disk = rustix::fs::fstatvfs(&self.file).map_err(Error::file("write", &path))?;
-        let reserve = (disk.f_blocks * disk.f_frsize / RESERVE.0).min(RESERVE.1);
-        if (disk.f_bavail * disk.f_frsize).saturating_sub(pending.len() as u64) < reserve {
-            return Err(Error::file("write", &path)(rustix::io::Errno::NOSPC));
-        }
+        check_reserve(&self.file, &path, pending.len())?;
         self.file.write_all(&pending).map_err(Error::file("write", &path))?;
         self.hash.update(&pending);
         self.written += pending.len() as u64;

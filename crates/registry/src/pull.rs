@@ -13,7 +13,6 @@ use crate::keychain::{Credential, Keychain, fingerprint};
 use crate::layout::Layout;
 use crate::manifest::Blob;
 use crate::names::DOCKER;
-use crate::platform::Platform;
 use crate::resolve::{Resolved, resolve};
 use crate::session::Session;
 use crate::signature::{self, Evidence, Signers};
@@ -158,7 +157,7 @@ impl Puller {
         let place = format!("{}/{} {identity}", name.registry(), name.repository());
         // The configuration first: what is not for this machine is not downloaded.
         inner.downloading(&place, &resolved.image.config, &sessions).outcome.await?;
-        inner.check_platform(&resolved.image.config)?;
+        inner.layout.check_platform(&resolved.image.config)?;
         let layer = |blob: Blob| {
             let flight = inner.downloading(&place, &blob, &sessions);
             wait(flight, blob, &progress)
@@ -229,14 +228,6 @@ impl Inner {
         self.downloading.join(format!("{} {place}", blob.digest), |progress| {
             async move { download(&layout, &sessions, &wanted, &http.limits, &progress).await }.boxed()
         })
-    }
-
-    /// Checks for which machine the image is.
-    fn check_platform(&self, config: &Blob) -> Result<(), Error> {
-        let bytes = self.layout.read(config)?;
-        let platform: Platform = serde_json::from_slice(&bytes)
-            .map_err(|_| Error::Unsupported("its configuration is not valid".into()))?;
-        platform.check_on(&Platform::of_this_machine())
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct ImageArguments {
 pub(crate) enum ImageCommand {
     /// Pull an image, for `hutch run --image` of this user, or for `hutch up` on the same data folder.
     Pull(ImagePullArguments),
+    /// Import an image from an archive of `docker save` or an OCI layout, as hutch.local/NAME:TAG.
+    Import(ImageImportArguments),
     /// Store the password for a registry in Docker's config.json. It is read from standard input.
     Login(ImageLoginArguments),
     /// List the images that were pulled.
@@ -36,6 +38,22 @@ pub(crate) struct ImageFolder {
     /// Data folder; default /var/lib/hutch for root, else the cache of the user.
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// `hutch image import`.
+#[derive(Args)]
+pub(crate) struct ImageImportArguments {
+    /// Archive of `docker save`, or OCI layout: a folder, or a tar archive, also with gzip.
+    #[arg(value_name = "FILE|FOLDER")]
+    pub(crate) from: PathBuf,
+    /// Name, such as app:v1 or hutch.local/app:v1; default is the name in the archive.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) folder: ImageFolder,
+    /// Print one JSON object with the result.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `hutch image login`.

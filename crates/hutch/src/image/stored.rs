@@ -1,6 +1,7 @@
 //! `hutch image list`, `inspect`, `remove` and `prune`.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{bail, ensure};
@@ -19,12 +20,10 @@ const LEAST_DIGITS: usize = 4;
 pub(super) fn list(arguments: &ImageListArguments) -> anyhow::Result<()> {
     let images = images(&ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog());
     if arguments.json {
-        println!("{}", Value::from(images.iter().map(summary).collect::<Vec<_>>()));
-        return Ok(());
+        return print([Value::from(images.iter().map(summary).collect::<Vec<_>>()).to_string()]);
     }
     if arguments.quiet {
-        images.iter().flat_map(|image| &image.names).for_each(|name| println!("{name}"));
-        return Ok(());
+        return print(images.iter().flat_map(|image| &image.names).map(|name| plain(name)));
     }
     let rows: Vec<[String; 5]> = images.iter().flat_map(rows).collect();
     let title = ["IMAGE", "TAG", "IMAGE ID", "SIZE", "LAST USED"].map(str::to_owned);
@@ -32,11 +31,19 @@ pub(super) fn list(arguments: &ImageListArguments) -> anyhow::Result<()> {
         rows.iter().chain([&title]).map(|row| row[column].chars().count()).max().unwrap_or_default() + 3
     };
     let widths: [usize; 4] = [0, 1, 2, 3].map(width);
-    for row in [&title].into_iter().chain(&rows) {
+    print([&title].into_iter().chain(&rows).map(|row| {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        println!("{}{}", cells.collect::<String>(), row[4]);
+        format!("{}{}", cells.collect::<String>(), row[4])
+    }))
+}
+
+/// Prints lines. It fails if the program that reads them has ended.
+fn print(lines: impl IntoIterator<Item = String>) -> anyhow::Result<()> {
+    let mut output = std::io::stdout().lock();
+    for line in lines {
+        writeln!(output, "{line}")?;
     }
-    Ok(())
+    Ok(output.flush()?)
 }
 
 /// Returns the images that can be read, and reports damaged folders.
@@ -92,8 +99,7 @@ pub(super) fn inspect(arguments: &ImageInspectArguments) -> anyhow::Result<()> {
         Ok(details(image, &catalog.config(image)?))
     };
     let found: Vec<Value> = arguments.images.iter().map(one).collect::<anyhow::Result<_>>()?;
-    println!("{}", serde_json::to_string_pretty(&found)?);
-    Ok(())
+    print([serde_json::to_string_pretty(&found)?])
 }
 
 fn details(image: &Listed, config: &ImageConfig) -> Value {
@@ -133,9 +139,9 @@ pub(super) fn remove(arguments: &ImageRemoveArguments) -> anyhow::Result<()> {
             Err(error) => failed.push(format!("{error:#}")),
         }
     }
-    report(arguments.json, "Untagged", &names, &all);
+    let printed = report(arguments.json, "Untagged", &names, &all);
     ensure!(failed.is_empty(), "{}", failed.join("; "));
-    Ok(())
+    printed
 }
 
 fn remove_one(catalog: &Catalog, text: &str) -> anyhow::Result<(Vec<String>, Freed)> {
@@ -159,8 +165,7 @@ pub(super) fn prune(arguments: &ImagePruneArguments) -> anyhow::Result<()> {
         }
     }
     add(&mut all, catalog.prune()?);
-    report(arguments.json, "Removed", &names, &all);
-    Ok(())
+    report(arguments.json, "Removed", &names, &all)
 }
 
 /// Finds an image, and the name that the text means; none means all.
@@ -183,8 +188,11 @@ fn find<'a>(images: &'a [Listed], text: &str) -> anyhow::Result<(&'a Listed, Vec
     }
     let digits = text.strip_prefix("sha256:").unwrap_or(text);
     let is_digits = digits.len() >= LEAST_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let hex =
-        |image: &&Listed| image.digest.strip_prefix("sha256:").is_some_and(|hex| hex.starts_with(digits));
+    // A pull prints the digest that the registry has, which may be that of an index.
+    let hex = |image: &&Listed| {
+        let of = |digest: &str| digest.strip_prefix("sha256:").is_some_and(|hex| hex.starts_with(digits));
+        of(&image.digest) || of(&image.pulled)
+    };
     match images.iter().filter(|image| is_digits && hex(image)).collect::<Vec<_>>()[..] {
         [image] => Ok((image, Vec::new())),
         [] => bail!("no image {} was pulled: hutch image list shows them", plain(text)),
@@ -203,7 +211,7 @@ fn add(all: &mut Freed, freed: Freed) {
     all.failed.extend(freed.failed);
 }
 
-fn report(as_json: bool, verb: &str, names: &[String], freed: &Freed) {
+fn report(as_json: bool, verb: &str, names: &[String], freed: &Freed) -> anyhow::Result<()> {
     for folder in &freed.pulling {
         eprintln!(
             "hutch image: a pull is in progress in {}: hutch image prune removes the blobs later",
@@ -212,12 +220,13 @@ fn report(as_json: bool, verb: &str, names: &[String], freed: &Freed) {
     }
     freed.failed.iter().for_each(|why| eprintln!("hutch image: {why}"));
     if as_json {
-        println!("{}", json!({"names": names, "removed": freed.removed, "bytes": freed.bytes}));
-        return;
+        let result = json!({"names": names, "removed": freed.removed, "bytes": freed.bytes});
+        return print([result.to_string()]);
     }
-    names.iter().for_each(|name| println!("{verb}: {}", plain(name)));
-    freed.removed.iter().for_each(|content| println!("Deleted: {content}"));
-    println!("Total reclaimed space: {}", bytes(freed.bytes));
+    let names = names.iter().map(|name| format!("{verb}: {}", plain(name)));
+    let removed = freed.removed.iter().map(|content| format!("Deleted: {content}"));
+    let total = format!("Total reclaimed space: {}", bytes(freed.bytes));
+    print(names.chain(removed).chain([total]))
 }
 
 /// Shows a size as Docker does: three digits, in powers of 1000.
@@ -297,7 +306,7 @@ mod tests {
         let image = |name: &str, digit: &str| Listed {
             names: vec![name.to_owned()],
             digest: format!("sha256:{}", digit.repeat(64)),
-            pulled: format!("sha256:{}", "f".repeat(64)),
+            pulled: format!("sha256:{}", if digit == "a" { "e" } else { "f" }.repeat(64)),
             folder: "/pulled".into(),
             size: 0,
             config_digest: String::new(),
@@ -315,6 +324,7 @@ mod tests {
         assert_eq!(found("bbbb"), Some(("b", 0)));
         assert_eq!(found(&format!("sha256:{}", "a".repeat(64))), Some(("a", 0)));
         assert_eq!(found(&format!("ghcr.io/org/app@sha256:{}", "f".repeat(64))), Some(("b", 0)));
+        assert_eq!(found(&format!("sha256:{}", "e".repeat(64))), Some(("a", 0)), "digest of an index");
         for missing in ["python", "aaa", "cccc", "", "sha256:", "docker.io/x@sha256:ff"] {
             assert_eq!(found(missing), None, "{missing}");
         }

@@ -429,6 +429,75 @@ fn image_of_the_administrator_is_for_all_pods() {
     assert!(event(&up, "default", "pod", "Pulled").contains("already present"));
 }
 
+/// Writes an archive as `docker save` does, of the image `org/app:v1` with sandboxd.
+fn save(folder: &Path) -> PathBuf {
+    let install = Command::new(HUTCH).args(["sandboxd", "install"]).arg(folder).output();
+    succeeded("install", &install.expect("hutch"));
+    let program = std::fs::read(folder.join("hutch-sandboxd")).expect("the program");
+    let tar = |files: &[(&str, &[u8])]| {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (name, content) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o755);
+            header.set_uid(0);
+            header.set_gid(0);
+            archive.append_data(&mut header, name, *content).expect("added");
+        }
+        archive.into_inner().expect("an archive")
+    };
+    let layer = tar(&[("hutch-sandboxd", &program)]);
+    let architecture = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
+    let config = json!({
+        "architecture": architecture, "os": "linux",
+        "config": {"Cmd": ["/hutch-sandboxd", "--pause"]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))]},
+    });
+    let list = json!([{"Config": "config.json", "RepoTags": ["org/app:v1"], "Layers": ["1/layer.tar"]}]);
+    let (config, list) = (config.to_string(), list.to_string());
+    let files =
+        [("1/layer.tar", &*layer), ("config.json", config.as_bytes()), ("manifest.json", list.as_bytes())];
+    let path = folder.join("saved.tar");
+    std::fs::write(&path, tar(&files)).expect("written");
+    path
+}
+
+#[test]
+fn imported_image_runs_by_its_name() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    let folder = tempfile::tempdir().expect("tempdir");
+    let saved = save(folder.path()).display().to_string();
+    let command = ["run", "--image", "hutch.local/org/app:v1", "--", "/hutch-sandboxd", "--version"];
+    let before = home.hutch(&command);
+    assert!(text(&before.stderr).contains("hutch image import"), "{}", text(&before.stderr));
+    failed(&home.hutch(&["image", "pull", "hutch.local/org/app:v1"]), "hutch image import");
+    failed(&home.hutch(&["image", "import", "/etc/passwd", "app"]), "/etc/passwd");
+    let printed = succeeded("import", &home.hutch(&["image", "import", &saved, "--json"]));
+    let result: Value = serde_json::from_str(&printed).expect("JSON");
+    assert_eq!(result["name"], "hutch.local/org/app:v1", "{printed}");
+    let ran = succeeded("run", &home.hutch(&command));
+    assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn pod_uses_an_imported_image_without_a_pull() {
+    hutch_testkit::require!(root, user_namespaces, kubectl);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let (saved, data) = (save(folder.path()), folder.path().join("data"));
+    let mut import = Command::new(HUTCH);
+    import.args(["image", "import"]).arg(saved).args(["app:v2", "--data-dir"]).arg(&data);
+    succeeded("import", &import.output().expect("hutch"));
+    let up = Up::start_on(&data, &["--pull-from", "*"]);
+    let always = json!({"imagePullPolicy": "Always"});
+    apply(&up, "default", &pod("here", "hutch.local/app:v2", &always));
+    up.ok("wait --for=condition=Ready pod/here --timeout=120s");
+    assert!(event(&up, "default", "here", "Pulled").contains("already present"));
+    apply(&up, "default", &pod("missing", "hutch.local/app:v3", &always));
+    waits(&up, "default", "missing", "ErrImageNeverPull");
+    assert!(event(&up, "default", "missing", "ErrImageNeverPull").contains("hutch image import"));
+}
+
 #[test]
 fn image_in_use_is_not_removed_and_an_unused_one_leaves_nothing() {
     hutch_testkit::require!(root, user_namespaces, docker_registry, curl);
@@ -518,4 +587,36 @@ fn full_disk_has_unused_images_of_pods_removed_and_no_used_one() {
     up.eventually(&words, |messages| messages.contains("Failed to garbage collect"));
     apply(&up, "default", &pod("again", &name, &json!({"imagePullSecrets": [{"name": "login"}]})));
     up.ok("wait --for=condition=Ready pod/again --timeout=120s");
+}
+
+/// Lists the images of a folder with one image of that name, whose blobs are absent.
+fn list_of(name: &str, arguments: &[&str], output: Stdio) -> Output {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let pulled = folder.path().join("pulled");
+    std::fs::create_dir(&pulled).expect("made");
+    let index = json!({"schemaVersion": 2, "manifests": [{"mediaType": MANIFEST, "size": 1,
+        "digest": format!("sha256:{}", "a".repeat(64)),
+        "annotations": {"org.opencontainers.image.ref.name": name}}]});
+    std::fs::write(pulled.join("index.json"), index.to_string()).expect("written");
+    let mut list = Command::new(HUTCH);
+    list.args(["image", "list", "--data-dir"]).arg(folder.path()).args(arguments);
+    list.stdout(output).stderr(Stdio::piped()).spawn().expect("hutch").wait_with_output().expect("ended")
+}
+
+#[test]
+fn list_of_names_has_no_control_characters() {
+    for arguments in [&["--quiet"][..], &["--json"], &[]] {
+        let listed = text(&list_of("a\u{1b}[2Jb", arguments, Stdio::piped()).stdout).to_owned();
+        assert!(listed.contains("[2Jb") && !listed.contains('\u{1b}'), "{listed:?}");
+    }
+}
+
+#[test]
+fn list_whose_reader_has_ended_does_not_fail() {
+    for arguments in [&["--quiet"][..], &["--json"], &[]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = list_of("app", arguments, writer.into());
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    }
 }

@@ -134,8 +134,10 @@ impl Worker {
     async fn pulled(&mut self, index: usize, name: &ImageName) -> Result<Resolved, Setback> {
         let policy = self.containers[index].image_pull_policy.as_deref().unwrap_or("IfNotPresent");
         let always = policy == "Always";
+        let imported = name.is_imported();
         let puller = self.node.config.puller.clone();
         let allowed = match &puller {
+            _ if imported => Err(format!("image {name} was not imported: hutch image import imports it")),
             Some(puller) => puller.check(name),
             None => Err(format!(
                 "image {name} is not on this machine, and this server pulls none: hutch up --pull-from {} allows it",
@@ -159,9 +161,12 @@ impl Worker {
             self.tell(index, false, "Pulled", self.present(index));
             return Ok(image);
         }
-        if policy == "Never" {
+        if policy == "Never" || imported {
             let image = &self.states[index].image;
-            let why = format!("Container image {image:?} is not present with pull policy of Never");
+            let why = match &allowed {
+                Err(why) if imported => why.clone(),
+                _ => format!("Container image {image:?} is not present with pull policy of Never"),
+            };
             self.tell(index, true, NEVER, why.clone());
             return Err(Setback { reason: NEVER, message: why, retry: MAX_RETRY });
         }

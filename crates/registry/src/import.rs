@@ -1,0 +1,396 @@
+//! Imports an image from an archive of `docker save`, or from an OCI layout as a folder or an archive.
+//!
+//! The source is untrusted. Each regular file that is needed goes into the store under the digest that it has, so that no
+//! path of the source names a file here. The image gets its name after all its blobs are there; without a name they are
+//! removed by the next prune.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use hutch_archive::{AbsolutePaths, Entry, Kind, ReadError};
+use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::Digest as _;
+
+use crate::choice::choose;
+use crate::config::read_text;
+use crate::error::shorten;
+use crate::layout::{Layout, Stored};
+use crate::manifest::{Blob, MAX_IMAGE, MAX_LAYER, MAX_MANIFEST, Manifest};
+use crate::partial::check_reserve;
+use crate::platform::Platform;
+use crate::{Digest, Error, ImageName, Pulled};
+
+/// Limits of an archive.
+const LIMITS: hutch_archive::Limits = hutch_archive::Limits {
+    entries: 10_000,
+    header_bytes: 1 << 20,
+    content_bytes: MAX_IMAGE,
+    absolute: AbsolutePaths::Refused,
+};
+/// Maximum indexes between the index of a layout and a manifest.
+const MAX_DEPTH: usize = 3;
+/// Maximum images of an archive of `docker save`.
+const MAX_IMAGES: usize = 1024;
+/// First bytes of compressed content.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Bytes that are copied at once.
+const CHUNK: usize = 256 << 10;
+/// Ending of files whose digest is not known yet. Files with an ending are removed if their process has ended.
+const ENDING: &str = ".import";
+/// Annotations with the name of an image, the more exact one first.
+const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
+
+/// Imports an image into the store, under the name, or under the one that the source has for it.
+///
+/// # Errors
+/// When the source is not valid, has several images or none for this machine, or the store cannot be written.
+pub fn import(store: &Path, from: &Path, name: Option<&ImageName>) -> Result<(ImageName, Pulled), Error> {
+    let layout = Layout::open(store)?;
+    let _pulling = layout.importing()?;
+    let found = std::fs::metadata(from).map_err(Error::file("open", from))?;
+    let mut source = match found.is_dir() {
+        true => Source::open_folder(&layout, from)?,
+        false => Source::read_archive(&layout, from)?,
+    };
+    let (stored, own_name) = match source.document("index.json")? {
+        Some(index) if source.find("oci-layout")?.is_some() => source.oci(&index)?,
+        _ => match source.document("manifest.json")? {
+            Some(list) => source.docker(&list)?,
+            None => {
+                return Err(unsupported(
+                    "it has neither oci-layout with index.json, nor manifest.json of docker save",
+                ));
+            }
+        },
+    };
+    let name = match (name, own_name) {
+        (Some(name), _) => name.clone(),
+        (None, Some(own)) => imported_name(&own)?,
+        (None, None) => return Err(unsupported("it has no name: hutch image import FILE NAME gives it one")),
+    };
+    layout.name(&name, &stored, false)?;
+    Ok((name, Pulled { digest: stored.pulled, manifest: stored.manifest.digest }))
+}
+
+/// Returns the name below `hutch.local` for one of a registry.
+fn imported_name(own: &str) -> Result<ImageName, Error> {
+    let own = ImageName::parse(own)?;
+    let path = own.repository().strip_prefix("library/").unwrap_or(own.repository());
+    ImageName::parse_imported(&format!("{path}:{}", own.tag().unwrap_or("latest")))
+}
+
+/// Image of `manifest.json`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+/// The source of an import.
+struct Source<'a> {
+    layout: &'a Layout,
+    place: Place,
+}
+
+enum Place {
+    /// Files of an archive, which are in the store.
+    Archive(BTreeMap<String, Blob>),
+    Folder(OwnedFd),
+}
+
+impl<'a> Source<'a> {
+    fn open_folder(layout: &'a Layout, path: &Path) -> Result<Source<'a>, Error> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::file("open", path))?;
+        Ok(Source { layout, place: Place::Folder(folder) })
+    }
+
+    fn read_archive(layout: &'a Layout, path: &Path) -> Result<Source<'a>, Error> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::file("open", path))?;
+        let mut file = File::from(file);
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(unsupported("it is neither a regular file nor a folder"));
+        }
+        let start = first_bytes(&mut file).map_err(Error::file("read", path))?;
+        if start == ZSTD {
+            return Err(unsupported("it is compressed with zstd; supported are tar and gzip"));
+        }
+        let file = BufReader::with_capacity(CHUNK, file);
+        let from: Box<dyn Read> = match start.starts_with(&GZIP) {
+            true => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+            false => Box::new(file),
+        };
+        let mut files = BTreeMap::new();
+        hutch_archive::read(from, LIMITS, |entry| keep_entry(layout, entry, &mut files))
+            .map_err(|Failed(error)| error)?;
+        Ok(Source { layout, place: Place::Archive(files) })
+    }
+
+    /// Stores a file of the source; `None` if it is missing.
+    fn find(&mut self, path: &str) -> Result<Option<Blob>, Error> {
+        let folder = match &self.place {
+            Place::Archive(files) => return Ok(files.get(path.trim_start_matches("./")).cloned()),
+            Place::Folder(folder) => folder,
+        };
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let opened = rustix::fs::openat2(folder, path, flags, Mode::empty(), within);
+        let shown = || Path::new("a file of the image").to_owned();
+        let mut file = match opened {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(Error::file("open", &shown())(errno)),
+        };
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(unsupported(&format!("{:?} is not a regular file", shorten(path))));
+        }
+        let mut new = New::start(self.layout)?;
+        let mut piece = vec![0; CHUNK];
+        loop {
+            let count = file.read(&mut piece).map_err(Error::file("read", &shown()))?;
+            if count == 0 {
+                return new.finish().map(Some);
+            }
+            new.push(&piece[..count])?;
+        }
+    }
+
+    /// Reads a small file of the source.
+    fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, Error> {
+        self.find(path)?.map(|blob| self.read(&blob)).transpose()
+    }
+
+    fn read(&self, blob: &Blob) -> Result<Vec<u8>, Error> {
+        let limit = MAX_MANIFEST as u64;
+        if blob.size > limit {
+            return Err(Error::TooLarge { what: "a document".into(), limit: format!("{limit} bytes") });
+        }
+        read_text(&self.layout.blob(&blob.digest), limit).map(String::into_bytes)
+    }
+
+    /// Stores a blob of a layout, and checks that it is what its descriptor promises.
+    fn blob(&mut self, promised: &Blob) -> Result<(), Error> {
+        let path = format!("blobs/sha256/{}", promised.digest.hex());
+        match self.find(&path)? {
+            Some(found) if found == *promised => Ok(()),
+            Some(_) => Err(unsupported(&format!("{path} has another digest or size"))),
+            None => Err(unsupported(&format!("{path} is missing, or is a link"))),
+        }
+    }
+
+    /// Finds the image of an OCI layout.
+    fn oci(&mut self, index: &[u8]) -> Result<(Stored, Option<String>), Error> {
+        let own_name = own_name(index)?;
+        let (mut document, mut pulled) = (index.to_vec(), None);
+        let mut kind = Some("application/vnd.oci.image.index.v1+json");
+        let mut blob = None;
+        for _ in 0..=MAX_DEPTH + 1 {
+            match Manifest::parse(&document, kind)? {
+                Manifest::Image(image) => {
+                    let Some(manifest) = blob else { break };
+                    self.blob(&image.config)?;
+                    self.layout.check_platform(&image.config)?;
+                    image.layers.iter().try_for_each(|layer| self.blob(layer))?;
+                    let media_type = image.media_type.into();
+                    let pulled = pulled.unwrap_or_else(|| Digest::of(&document));
+                    return Ok((Stored { pulled, manifest, media_type }, own_name));
+                }
+                Manifest::Index(entries) => {
+                    let next = choose(&entries, &Platform::of_this_machine())?.blob.clone();
+                    self.blob(&next)?;
+                    document = self.read(&next)?;
+                    pulled.get_or_insert_with(|| next.digest.clone());
+                    kind = media_type_of(&document);
+                    blob = Some(next);
+                }
+            }
+        }
+        Err(Error::TooLarge { what: "the depth of its indexes".into(), limit: MAX_DEPTH.to_string() })
+    }
+
+    /// Makes the manifest for the image of an archive of `docker save`.
+    fn docker(&mut self, list: &[u8]) -> Result<(Stored, Option<String>), Error> {
+        let list: Vec<Saved> =
+            serde_json::from_slice(list).map_err(|_| unsupported("its manifest.json is not valid"))?;
+        if list.len() > MAX_IMAGES {
+            return Err(Error::TooLarge { what: "its list".into(), limit: format!("{MAX_IMAGES} images") });
+        }
+        let [saved] = &list[..] else { return Err(several(list.len())) };
+        let config = self.needed(&saved.config)?;
+        if config.size > MAX_MANIFEST as u64 {
+            let limit = format!("{MAX_MANIFEST} bytes");
+            return Err(Error::TooLarge { what: "its configuration".into(), limit });
+        }
+        self.layout.check_platform(&config)?;
+        let mut layers = Vec::new();
+        for path in saved.layers.iter().take(MAX_IMAGES) {
+            let layer = self.needed(path)?;
+            let file = self.layout.blob(&layer.digest);
+            let start = File::open(&file).and_then(|mut file| first_bytes(&mut file));
+            let start = start.map_err(Error::file("read", &file))?;
+            let kind = match start {
+                ZSTD => "application/vnd.oci.image.layer.v1.tar+zstd",
+                _ if start.starts_with(&GZIP) => "application/vnd.oci.image.layer.v1.tar+gzip",
+                _ => "application/vnd.oci.image.layer.v1.tar",
+            };
+            let (digest, size) = (layer.digest.to_string(), layer.size);
+            layers.push(json!({"mediaType": kind, "digest": digest, "size": size}));
+        }
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": {
+                "mediaType": "application/vnd.oci.image.config.v1+json",
+                "digest": config.digest.to_string(),
+                "size": config.size,
+            },
+            "layers": layers,
+        });
+        let text = manifest.to_string().into_bytes();
+        // Its bounds are those of every manifest.
+        let Manifest::Image(image) = Manifest::parse(&text, None)? else { return Err(several(0)) };
+        let manifest = self.layout.put(&text)?;
+        let (pulled, media_type) = (manifest.digest.clone(), image.media_type.into());
+        let own_name = saved.repo_tags.iter().flatten().next().cloned();
+        Ok((Stored { pulled, manifest, media_type }, own_name))
+    }
+
+    fn needed(&mut self, path: &str) -> Result<Blob, Error> {
+        let missing = || unsupported(&format!("its file {:?} is missing, or is a link", shorten(path)));
+        self.find(path)?.ok_or_else(missing)
+    }
+}
+
+/// Returns the media type of a document that names none: an index has `manifests`.
+fn media_type_of(document: &[u8]) -> Option<&'static str> {
+    let document: Value = serde_json::from_slice(document).ok()?;
+    Some(match document.get("manifests") {
+        Some(_) => "application/vnd.oci.image.index.v1+json",
+        None => "application/vnd.oci.image.manifest.v1+json",
+    })
+}
+
+/// Returns the name of the image of an index; a tag alone is no name. Several tagged images are refused.
+fn own_name(index: &[u8]) -> Result<Option<String>, Error> {
+    let index: Value =
+        serde_json::from_slice(index).map_err(|_| unsupported("its index.json is not valid"))?;
+    let entries = index["manifests"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let name = |key: &str, entry: &Value| entry["annotations"][key].as_str().map(str::to_owned);
+    let tagged: BTreeSet<&str> = entries
+        .iter()
+        .filter(|entry| NAMES.iter().any(|key| name(key, entry).is_some()))
+        .filter_map(|entry| entry["digest"].as_str())
+        .collect();
+    if tagged.len() > 1 {
+        return Err(several(tagged.len()));
+    }
+    let mut names = NAMES.iter().flat_map(|key| entries.iter().filter_map(|entry| name(key, entry)));
+    Ok(names.find(|name| name.contains([':', '/'])))
+}
+
+/// Stores a regular file of an archive under its digest. Links, folders and devices are left out.
+fn keep_entry(
+    layout: &Layout,
+    entry: &mut Entry<'_, Box<dyn Read>>,
+    files: &mut BTreeMap<String, Blob>,
+) -> Result<(), Failed> {
+    match entry.kind() {
+        Kind::File => {}
+        Kind::SparseFile => return Err(Failed(unsupported("an entry is a sparse file"))),
+        _ => return Ok(()),
+    }
+    let mut new = New::start(layout)?;
+    entry.content(|piece| new.push(piece).map_err(Failed))?;
+    let blob = new.finish()?;
+    let path = entry.path().to_str().ok_or_else(|| unsupported("a path is not UTF-8"))?;
+    if files.insert(path.to_owned(), blob).is_some() {
+        return Err(Failed(unsupported("two entries have one path")));
+    }
+    Ok(())
+}
+
+/// Failure while an archive is read.
+struct Failed(Error);
+
+impl From<ReadError> for Failed {
+    fn from(error: ReadError) -> Failed {
+        Failed(unsupported(&shorten(&error.to_string())))
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed(error)
+    }
+}
+
+/// A file that gets the name of its digest.
+struct New<'a> {
+    layout: &'a Layout,
+    file: tempfile::NamedTempFile,
+    hash: sha2::Sha256,
+    size: u64,
+}
+
+impl<'a> New<'a> {
+    fn start(layout: &'a Layout) -> Result<New<'a>, Error> {
+        let folder = layout.partials();
+        let file = tempfile::Builder::new().prefix("new").suffix(ENDING).tempfile_in(&folder);
+        let file = file.map_err(Error::file("make a file in", &folder))?;
+        rustix::fs::flock(file.as_file(), FlockOperation::NonBlockingLockExclusive)
+            .map_err(Error::file("lock", file.path()))?;
+        Ok(New { layout, file, hash: sha2::Sha256::new(), size: 0 })
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.size += bytes.len() as u64;
+        if self.size > MAX_LAYER {
+            return Err(Error::TooLarge { what: "a file".into(), limit: format!("{MAX_LAYER} bytes") });
+        }
+        check_reserve(self.file.as_file(), self.file.path(), bytes.len())?;
+        self.file.write_all(bytes).map_err(Error::file("write", self.file.path()))?;
+        self.hash.update(bytes);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Blob, Error> {
+        let blob = Blob { digest: Digest::finish(self.hash), size: self.size };
+        if !self.layout.has(&blob) {
+            let (file, path) = self.file.into_parts();
+            self.layout.keep(&file, &path, &blob.digest)?;
+            // It has another name now.
+            let _ = path.keep();
+        }
+        Ok(blob)
+    }
+}
+
+/// Returns the first bytes, zeros for those that are missing, and goes back to the start.
+fn first_bytes(file: &mut File) -> io::Result<[u8; 4]> {
+    let mut bytes = Vec::new();
+    file.take(4).read_to_end(&mut bytes)?;
+    file.rewind()?;
+    bytes.resize(4, 0);
+    Ok([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+fn several(count: usize) -> Error {
+    unsupported(&format!("it has {count} images: import one at a time"))
+}
+
+fn unsupported(reason: &str) -> Error {
+    Error::Unsupported(reason.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -285,13 +285,18 @@ fn tidy(metadata: &mut Map<String, Value>) {
 
 /// Returns true if objects of a built-in kind count the generations of their spec.
 pub(crate) fn counts_generations(group: &str, plural: &str) -> bool {
-    matches!(group, "apps" | "batch" | "networking.k8s.io" | "policy" | "apiextensions.k8s.io")
-        || (group.is_empty() && plural == "pods")
+    match group {
+        "apps" => plural != "controllerrevisions",
+        "batch" | "networking.k8s.io" | "policy" | "apiextensions.k8s.io" => true,
+        "" => matches!(plural, "pods" | "podtemplates" | "replicationcontrollers"),
+        _ => false,
+    }
 }
 
 fn spec_changed(kind: &Kind, current: &Value, next: &Value) -> bool {
     if !kind.is_custom() {
-        return counts_generations(&kind.group, &kind.plural) && current.get("spec") != next.get("spec");
+        let field = if kind.plural == "podtemplates" { "template" } else { "spec" };
+        return counts_generations(&kind.group, &kind.plural) && current.get(field) != next.get(field);
     }
     let rest = |object: &Value| {
         let mut rest = object.as_object().cloned().unwrap_or_default();

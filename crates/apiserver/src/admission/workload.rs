@@ -10,7 +10,7 @@ use crate::kinds::Kind;
 use crate::meta;
 use crate::selector::LabelSelector;
 
-/// Fields of a StatefulSet that can change, and what is said of the others.
+/// Fields of a StatefulSet that can change, and the message about all others.
 const CHANGEABLE: [&str; 7] = [
     "replicas",
     "ordinals",

@@ -46,7 +46,7 @@ fn decide(object: &impl Resource, owner: &impl Resource, matches: bool) -> Claim
     }
 }
 
-/// What adopts and releases: an owner, its API and the name of its objects in messages.
+/// An owner that adopts and releases, its API, and the name of its objects in messages.
 pub(super) struct Claimant<'a, O> {
     pub(super) reader: &'a Reader,
     pub(super) owner: &'a O,

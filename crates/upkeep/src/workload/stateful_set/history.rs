@@ -67,7 +67,7 @@ fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     serde_json::from_value(template).ok()
 }
 
-/// Reads the revisions of a set, and stores one for its template if there is none.
+/// Reads the revisions of a set, and stores one for its template unless it exists.
 pub(super) async fn read(
     claimant: &Claimant<'_, StatefulSet>,
     namespace: &str,

@@ -6,6 +6,7 @@ pub(crate) mod certificate_request;
 pub(crate) mod creator;
 pub(crate) mod data;
 pub(crate) mod definition;
+pub(crate) mod disruption;
 pub(crate) mod escalation;
 pub(crate) mod ingress;
 pub(crate) mod names;
@@ -67,6 +68,7 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
             workload::create(kind, object)
         }
         ("networking.k8s.io", _) => ingress::check(kind, None, object),
+        ("policy", "poddisruptionbudgets") => disruption::check(kind, None, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::create(kind, object, core.ambient.now())
         }
@@ -107,6 +109,7 @@ pub(crate) fn update(
             workload::update(kind, old, object)
         }
         ("networking.k8s.io", _) => ingress::check(kind, Some(old), object),
+        ("policy", "poddisruptionbudgets") => disruption::check(kind, Some(old), object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::update(kind, old, object, core.ambient.now())
         }

@@ -41,8 +41,8 @@ pub(crate) enum Part {
     Finalize,
     /// The conditions of a CertificateSigningRequest that approve or deny it.
     Approval,
-    /// A Pod's node, with the condition that reports it. The change is the server's own.
-    Bind,
+    /// A Pod's node or a condition of it. The change is the server's own.
+    Server,
 }
 
 /// Makes the next state from the current one; both are in the version of the request.
@@ -198,7 +198,7 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
             admission::certificate_request::may_approve(call, current)?;
             admission::certificate_request::decided(call, current, &wanted)?
         }
-        Part::Bind => wanted,
+        Part::Server => wanted,
     };
     guard_metadata(kind, current, &mut next)?;
     check(call, &mut next, Some(current))?;

@@ -12,9 +12,11 @@ use k8s_openapi::api::core::v1::{
     Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    ApiResource, DeleteParams, DynamicObject, EvictParams, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams,
 };
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -440,6 +442,49 @@ async fn deployment_adopts_the_replica_sets_that_an_earlier_one_left() {
         sets.get(&all[0].name_any()).await.unwrap().owner_references().is_empty().then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn disruption_budget_bounds_evictions() {
+    let client = start().await;
+    make_pods_ready(&client);
+    let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(client);
+    let selector = json!({"matchLabels": {"app": "x"}});
+    let spec = json!({"replicas": 3, "selector": selector, "template": template("1")});
+    create(&deployments, json!({"metadata": {"name": "d"}, "spec": spec})).await;
+    eventually("the rollout", async || Some(deployments.get("d").await.ok()?).filter(rolled_out)).await;
+    create(&budgets, json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 2, "selector": selector}}))
+        .await;
+    let allowed = async |wanted: i32| {
+        eventually("the budget is counted", async || {
+            let status = budgets.get("b").await.unwrap().status?;
+            let counted = status.observed_generation >= Some(1) && status.expected_pods == Some(3);
+            (counted && status.disruptions_allowed == Some(wanted)).then_some(status)
+        })
+        .await
+    };
+    let status = allowed(1).await;
+    assert_eq!((status.current_healthy, status.desired_healthy), (Some(3), Some(2)));
+    let names: Vec<_> =
+        pods.list(&ListParams::default()).await.unwrap().items.iter().map(ResourceExt::name_any).collect();
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let dry = EvictParams { post_options: dry_run, ..EvictParams::default() };
+    pods.evict(&names[0], &dry).await.unwrap();
+    assert!(pods.get(&names[0]).await.unwrap().metadata.deletion_timestamp.is_none());
+    pods.evict(&names[0], &EvictParams::default()).await.unwrap();
+    gone(&pods, &names[0]).await;
+    let all = Patch::Merge(json!({"spec": {"minAvailable": 3}}));
+    budgets.patch("b", &PatchParams::default(), &all).await.unwrap();
+    let refused = pods.evict(&names[1], &EvictParams::default()).await.unwrap_err();
+    let kube::Error::Api(refused) = refused else { panic!("{refused}") };
+    assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
+    assert_eq!(refused.message, "Cannot evict pod as it would violate the pod's disruption budget.");
+    assert_eq!(refused.details.unwrap().causes[0].reason, "DisruptionBudget");
+    budgets.delete("b", &DeleteParams::default()).await.unwrap();
+    pods.evict(&names[1], &EvictParams::default()).await.unwrap();
+    gone(&pods, &names[1]).await;
 }
 
 #[tokio::test]

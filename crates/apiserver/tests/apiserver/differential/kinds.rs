@@ -8,10 +8,11 @@ const TEMPLATES: &str = "/api/v1/namespaces/default/podtemplates";
 const REVISIONS: &str = "/apis/apps/v1/namespaces/default/controllerrevisions";
 const INGRESSES: &str = "/apis/networking.k8s.io/v1/namespaces/default/ingresses";
 const CLASSES: &str = "/apis/networking.k8s.io/v1/ingressclasses";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 const SETS: &str = "/apis/apps/v1/namespaces/default/replicasets";
 
 pub(crate) fn cases() -> Vec<Case> {
-    [controllers(), templates(), revisions(), ingresses(), classes()].concat()
+    [controllers(), templates(), revisions(), ingresses(), classes(), budgets()].concat()
 }
 
 fn template(fields: &Value) -> Value {
@@ -144,4 +145,24 @@ fn classes() -> Vec<Case> {
     };
     let long = format!("a.b/{}", "c".repeat(247));
     ["a.b/c", "", "a", "A/b", "a/", "/b", &long].into_iter().map(of).collect()
+}
+
+fn budgets() -> Vec<Case> {
+    let specs = [
+        json!({"minAvailable": 1}),
+        json!({"minAvailable": -1}),
+        json!({"minAvailable": "50%"}),
+        json!({"maxUnavailable": "101%"}),
+        json!({"maxUnavailable": "some"}),
+        json!({"maxUnavailable": "%"}),
+        json!({"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "Never"}),
+        json!({"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow"}),
+        json!({}),
+    ];
+    let of = |spec: Value| {
+        let name = format!("PodDisruptionBudget of {spec}");
+        let object = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "x"}, "spec": spec});
+        Case::new(name, "POST", BUDGETS, object).showing("/status/disruptionsAllowed")
+    };
+    specs.into_iter().map(of).collect()
 }

@@ -61,11 +61,13 @@ async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
         ahead: request.extensions().get::<Ahead>().is_some(),
         user_agent: agent.unwrap_or_default().to_owned(),
     };
+    let has_rows = !target.resource.kind.is_review()
+        && !matches!(target.subresource.as_str(), "binding" | "eviction" | "token");
     let form = if target.subresource.is_empty() || request.method() != Method::GET {
-        accept::form(request.headers())?
+        accept::form(request.headers(), has_rows)?
     } else {
         // Logs and streams are not JSON; their clients accept anything.
-        accept::form(request.headers()).unwrap_or(accept::Form::Json)
+        accept::form(request.headers(), has_rows).unwrap_or(accept::Form::Json)
     };
     let call = Call::new(core, caller, &target, query, form);
     if let Some(warning) = &call.kind().deprecation_warning {

@@ -307,6 +307,7 @@ static TABLE: &[(&str, Columns)] = &[
             wide("Selector")
         ),
     ),
+    ("Scale", columns!(workload::scale, NAME, number("Desired"), number("Available"), AGE)),
     (
         "PodTemplate",
         columns!(workload::pod_template, NAME, word("Containers"), word("Images"), word("Pod Labels")),

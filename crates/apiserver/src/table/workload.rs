@@ -63,6 +63,11 @@ pub(super) fn replication_controller(object: &Value, now: Timestamp) -> Vec<Valu
     cells
 }
 
+pub(super) fn scale(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (wanted, there) = (integer(object, "/spec/replicas"), integer(object, "/status/replicas"));
+    vec![name(object), wanted.into(), there.into(), created(object, now)]
+}
+
 pub(super) fn pod_template(object: &Value, _: Timestamp) -> Vec<Value> {
     let [names, images] = containers(object, "/template");
     vec![name(object), names, images, labels(object.pointer("/template/metadata/labels")).into()]

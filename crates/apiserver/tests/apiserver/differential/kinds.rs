@@ -1,8 +1,9 @@
 //! ReplicationControllers, PodTemplates, ControllerRevisions, Ingresses and their classes.
 
-use super::cases::Case;
+use super::cases::{Case, SANDBOXES, THINGS};
 use serde_json::{Value, json};
 
+const PODS: &str = "/api/v1/namespaces/default/pods";
 const CONTROLLERS: &str = "/api/v1/namespaces/default/replicationcontrollers";
 const TEMPLATES: &str = "/api/v1/namespaces/default/podtemplates";
 const REVISIONS: &str = "/apis/apps/v1/namespaces/default/controllerrevisions";
@@ -12,7 +13,7 @@ const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 const SETS: &str = "/apis/apps/v1/namespaces/default/replicasets";
 
 pub(crate) fn cases() -> Vec<Case> {
-    [controllers(), templates(), revisions(), ingresses(), classes(), budgets()].concat()
+    [controllers(), templates(), revisions(), ingresses(), classes(), budgets(), strict()].concat()
 }
 
 fn template(fields: &Value) -> Value {
@@ -165,4 +166,30 @@ fn budgets() -> Vec<Case> {
         Case::new(name, "POST", BUDGETS, object).showing("/status/disruptionsAllowed")
     };
     specs.into_iter().map(of).collect()
+}
+
+/// Unknown and duplicate fields, which strict requests are refused for.
+fn strict() -> Vec<Case> {
+    let pod = r#"{"kind":"Pod","apiVersion":"v1","zeta":1,"metadata":{"name":"p","wrong":1,"labels":{"a":"b","a":"c"}},
+        "spec":{"restartPolicy":"Always","restartPolicy":"Always","unknown":{"inner":1,"inner":2},
+        "containers":[{"name":"c","imagee":"i","image":"i","env":[{"name":"E","valu":"x"}]},{"foo":1,"name":"d","image":"i"}],
+        "alpha":1},"alpha":1}"#;
+    let revision = r#"{"kind":"ControllerRevision","apiVersion":"apps/v1","metadata":{"name":"r"},
+        "data":{"a":1,"a":2,"any":{"b":1}},"revision":1,"revision":2,"more":1}"#;
+    let thing = r#"{"kind":"Thing","apiVersion":"example.com/v1","zeta":1,"metadata":{"name":"t","wrong":1,"name":"t"},
+        "spec":{"free":1,"free":2},"alpha":[{"x":1}],"status":{"a":1}}"#;
+    let sandbox = r#"{"kind":"Sandbox","apiVersion":"agents.x-k8s.io/v1beta1","metadata":{"name":"s","labelz":{}},
+        "spec":{"zeta":1,"podTemplate":{"spec":{"containers":[{"name":"c","image":"i","imagee":"x"}],"alpha":1}},"beta":2},"gamma":1}"#;
+    [
+        ("Pod", PODS, pod),
+        ("ControllerRevision", REVISIONS, revision),
+        ("Thing", THINGS, thing),
+        ("Sandbox", SANDBOXES, sandbox),
+    ]
+    .into_iter()
+    .map(|(kind, path, text)| {
+        let path = format!("{path}?fieldValidation=Strict");
+        Case::new(format!("strict {kind} with wrong fields"), "POST", &path, text)
+    })
+    .collect()
 }

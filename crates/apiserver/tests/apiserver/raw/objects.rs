@@ -296,6 +296,9 @@ async fn scale_of_a_replication_controller_shows_its_labels_as_selector() {
     assert_eq!(call(&app, "POST", path, &controller.to_string()).await.0, 201);
     let (_, scale) = call(&app, "GET", &format!("{path}/r/scale"), "").await;
     assert_eq!((&scale["spec"]["replicas"], &scale["status"]["selector"]), (&json!(1), &json!("a=b,c=d")));
+    let (_, table) =
+        get_as(&app, &format!("{path}/r/scale"), "application/json;as=Table;v=v1;g=meta.k8s.io").await;
+    assert_eq!(table["rows"][0]["cells"].as_array().unwrap()[..3], [json!("r"), json!(1), json!(0)]);
 }
 
 #[tokio::test]

@@ -11,6 +11,9 @@ use kube::ResourceExt;
 use super::super::pod;
 use super::{History, REVISION_LABEL, Version};
 
+/// Maximum Pods created in one reconcile; the events of these Pods request the next one.
+const BATCH: usize = 50;
+
 /// Actions for a StatefulSet.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Plan {
@@ -65,6 +68,9 @@ pub(super) fn plan(set: &StatefulSet, history: &History, pods: &[Pod], now: Time
                 let is_current = partition.is_some_and(|partition| number < first.saturating_add(partition));
                 let version = if is_current { &history.current } else { &history.update };
                 plan.create.push((number, version.clone()));
+                if plan.create.len() >= BATCH {
+                    return plan;
+                }
             }
             Some(pod) if pod::has_ended(pod) && !pod::is_deleting(pod) => plan.delete.push(target(pod)),
             Some(pod) if view.is_available(pod) => continue,
@@ -121,17 +127,14 @@ fn update(
     update: &str,
     delete: &mut Vec<(String, Option<String>)>,
 ) {
-    let wanted = || view.first..view.last;
-    let unavailable =
-        wanted().filter(|number| view.pods.get(number).is_none_or(|pod| !view.is_available(pod))).count();
-    let allowed = max_unavailable(strategy, view.last - view.first).saturating_sub(unavailable);
-    let earlier = wanted()
-        .rev()
-        .take_while(|number| *number >= view.first.saturating_add(partition))
-        .filter_map(|number| view.pods.get(&number))
-        .filter(|pod| {
-            !pod::is_deleting(pod) && pod.labels().get(REVISION_LABEL).is_none_or(|label| label != update)
-        });
+    let wanted = view.last - view.first;
+    let available = view.pods.range(view.first..view.last).filter(|(_, pod)| view.is_available(pod)).count();
+    let unavailable = usize::try_from(wanted).unwrap_or(0).saturating_sub(available);
+    let allowed = max_unavailable(strategy, wanted).saturating_sub(unavailable);
+    let least = view.first.saturating_add(partition.max(0)).min(view.last);
+    let earlier = view.pods.range(least..view.last).rev().map(|(_, pod)| pod).filter(|pod| {
+        !pod::is_deleting(pod) && pod.labels().get(REVISION_LABEL).is_none_or(|label| label != update)
+    });
     delete.extend(earlier.take(allowed).map(|pod| target(pod)));
 }
 
@@ -240,6 +243,23 @@ pub(super) mod tests {
         assert_eq!(created(&ordered, &[pod(&ordered, 0, true)]), [1]);
         assert_eq!(created(&ordered, &[pod(&ordered, 0, true), pod(&ordered, 2, true)]), [1]);
         assert_eq!(created(&set(3, "Parallel"), &[]), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_huge_set_creates_some_pods_at_a_time() {
+        let huge = set(i32::MAX, "Parallel");
+        assert_eq!(planned(&huge, &huge, &[]).create.len(), BATCH);
+        let pods: Vec<Pod> = (0..3).map(|number| pod(&huge, number, true)).collect();
+        let mut delete = Vec::new();
+        let view = View {
+            pods: (0..3).zip(&pods).collect(),
+            first: 0,
+            last: i32::MAX,
+            min_ready: 0,
+            now: Timestamp::UNIX_EPOCH,
+        };
+        update(&view, &StatefulSetUpdateStrategy::default(), 0, "other", &mut delete);
+        assert!(delete.is_empty());
     }
 
     #[test]

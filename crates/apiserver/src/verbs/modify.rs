@@ -82,6 +82,7 @@ pub(crate) async fn modify(
             admission::update(&call.core, &call.resource, &stored, &mut next)?;
             admission::policy::check_use(call, Some(&stored), &next)?;
             admission::policy::warn(call, &next);
+            admission::pod::effect::warn(call, &next);
             quota::check_change(&call.core, kind, &stored, &next)?;
         }
         admission::owner::check(call, Some(&stored), &next)?;

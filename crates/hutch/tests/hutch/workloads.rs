@@ -41,6 +41,20 @@ fn kubectl_undoes_a_rollout_and_drain_heeds_a_disruption_budget() {
     disruption_budget(&up);
 }
 
+#[test]
+fn kubectl_shows_warnings_about_fields_without_effect() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let overrides = r#"{"spec": {"nodeSelector": {"a": "b"}}}"#;
+    let run = ["run", "p", "--image=hutch/pause", "--overrides", overrides, "--dry-run=server"];
+    let output = up.kubectl_args(&run);
+    let warning = text(&output.stderr);
+    assert!(
+        output.status.success() && warning.starts_with("Warning: spec.nodeSelector: has no effect"),
+        "{warning}"
+    );
+}
+
 fn stateful_set(up: &Up) {
     let set = |version: &str, partition: i32| {
         json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}, "spec": {

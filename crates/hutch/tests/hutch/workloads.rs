@@ -1,7 +1,7 @@
 //! Workloads of `hutch up` with an unmodified kubectl: templates of StatefulSets, adoption, disruption budgets.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -123,4 +123,40 @@ fn disruption_budget(up: &Up) {
     up.ok("delete pdb b");
     up.ok_args(&["drain", &node, "--pod-selector=app=d", "--timeout=60s"]);
     up.ok_args(&["uncordon", &node]);
+}
+
+/// Regression: it could not create anything without `--validate=false`, since there was no `/openapi/v2`.
+#[test]
+fn kubectl_before_1_27_creates_applies_and_explains() {
+    hutch_testkit::require!(root, old_kubectl);
+    let up = Up::start(&[]);
+    let old = |args: &[&str], input: &Value| {
+        let mut command = Command::new("kubectl-1.24");
+        command.args(args).env("KUBECONFIG", up.kubeconfig()).env("HOME", up.folder());
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.to_string().as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "d"}}, "template": template("1", "d")}});
+    let sandbox = json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "s"},
+        "spec": {"podTemplate": {"spec": template("1", "s")["spec"]}}});
+    for object in [&deployment, &sandbox] {
+        succeeded("create", &old(&["create", "-f", "-"], object));
+        succeeded("apply", &old(&["apply", "-f", "-"], object));
+        succeeded("apply", &old(&["apply", "--dry-run=server", "-f", "-"], object));
+    }
+    let mut wrong = deployment.clone();
+    wrong["metadata"]["name"] = "e".into();
+    wrong["spec"]["template"]["spec"]["containers"][0]["imagee"] = "x".into();
+    let refused = old(&["create", "-f", "-"], &wrong);
+    assert!(
+        !refused.status.success() && text(&refused.stderr).contains("imagee"),
+        "{}",
+        text(&refused.stderr)
+    );
+    for path in ["deployment.spec.strategy", "sandbox.spec.podTemplate"] {
+        succeeded("explain", &old(&["explain", path], &Value::Null));
+    }
 }

@@ -18,14 +18,15 @@ pub(crate) enum Form {
     Metadata,
 }
 
-/// The first form of the `Accept` header that is known here.
-pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Failure> {
+/// The first form of the `Accept` header that is known here. Some answers are not objects with rows: `has_rows` is false.
+pub(crate) fn form(headers: &HeaderMap, has_rows: bool) -> Result<Form, Failure> {
     let Some(accept) = headers.get(header::ACCEPT) else { return Ok(Form::Json) };
     let accept = accept.to_str().map_err(|_| Failure::not_acceptable())?;
     if accept.trim().is_empty() {
         return Ok(Form::Json);
     }
-    accept.split(',').find_map(of_range).ok_or_else(Failure::not_acceptable)
+    let fits = |form: &Form| has_rows || *form != Form::Table;
+    accept.split(',').filter_map(of_range).find(fits).ok_or_else(Failure::not_acceptable)
 }
 
 fn of_range(range: &str) -> Option<Form> {
@@ -61,12 +62,12 @@ mod tests {
     fn of(accept: &str) -> Option<Form> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, accept.parse().unwrap());
-        form(&headers).ok()
+        form(&headers, true).ok()
     }
 
     #[test]
     fn the_first_known_range_counts() {
-        assert_eq!(form(&HeaderMap::new()).unwrap(), Form::Json);
+        assert_eq!(form(&HeaderMap::new(), true).unwrap(), Form::Json);
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert_eq!(of(kubectl), Some(Form::Table));
         assert_eq!(of("application/vnd.kubernetes.protobuf,application/json"), Some(Form::Json));
@@ -76,5 +77,10 @@ mod tests {
         assert_eq!(of("application/vnd.kubernetes.protobuf"), Some(Form::Json));
         assert_eq!(of("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io"), None);
         assert_eq!(of("text/html"), None);
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, kubectl.parse().unwrap());
+        assert_eq!(form(&headers, false).unwrap(), Form::Json);
+        headers.insert(header::ACCEPT, "application/json;as=Table;v=v1;g=meta.k8s.io".parse().unwrap());
+        assert_eq!(form(&headers, false).unwrap_err().code, 406);
     }
 }

@@ -6,13 +6,16 @@ pub(crate) mod certificate_request;
 pub(crate) mod creator;
 pub(crate) mod data;
 pub(crate) mod definition;
+pub(crate) mod disruption;
 pub(crate) mod escalation;
+pub(crate) mod ingress;
 pub(crate) mod names;
 pub(crate) mod namespace;
 pub(crate) mod owner;
 pub(crate) mod pod;
 pub(crate) mod policy;
 pub(crate) mod rbac;
+pub(crate) mod revision;
 pub(crate) mod service;
 pub(crate) mod token_secret;
 pub(crate) mod volume_claim;
@@ -60,7 +63,12 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
             Ok(())
         }
         ("", "nodes") => Ok(()),
-        ("apps" | "batch", _) => workload::create(kind, object),
+        ("apps", "controllerrevisions") => revision::check(kind, None, object),
+        ("apps" | "batch", _) | ("", "podtemplates" | "replicationcontrollers") => {
+            workload::create(kind, object)
+        }
+        ("networking.k8s.io", _) => ingress::check(kind, None, object),
+        ("policy", "poddisruptionbudgets") => disruption::check(kind, None, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::create(kind, object, core.ambient.now())
         }
@@ -96,7 +104,12 @@ pub(crate) fn update(
             token_secret::fill(core, kind, object)?;
             data::check(kind, Some(old), object)
         }
-        ("apps" | "batch", _) => workload::update(kind, old, object),
+        ("apps", "controllerrevisions") => revision::check(kind, Some(old), object),
+        ("apps" | "batch", _) | ("", "podtemplates" | "replicationcontrollers") => {
+            workload::update(kind, old, object)
+        }
+        ("networking.k8s.io", _) => ingress::check(kind, Some(old), object),
+        ("policy", "poddisruptionbudgets") => disruption::check(kind, Some(old), object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::update(kind, old, object, core.ambient.now())
         }

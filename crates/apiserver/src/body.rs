@@ -23,6 +23,8 @@ pub(crate) struct Decoded {
     pub(crate) value: Value,
     /// Paths of fields that appear twice; the last one counts.
     pub(crate) duplicates: Vec<String>,
+    /// The body itself if it is JSON.
+    pub(crate) text: Bytes,
 }
 
 /// Reads the whole body, 3 MiB at most.
@@ -42,13 +44,13 @@ pub(crate) fn media_type(headers: &HeaderMap) -> String {
 }
 
 /// Decodes the body of a create, an update or a delete.
-pub(crate) fn decode(bytes: &[u8], media_type: &str) -> Result<Decoded, Failure> {
+pub(crate) fn decode(bytes: &Bytes, media_type: &str) -> Result<Decoded, Failure> {
     match media_type {
-        "application/json" => json(bytes),
+        "application/json" => json(bytes).map(|decoded| Decoded { text: bytes.clone(), ..decoded }),
         "application/yaml" => yaml(bytes),
         protobuf::MEDIA_TYPE => {
             let value = protobuf::decode(bytes).map_err(|error| Failure::bad_request(error.to_string()))?;
-            Ok(Decoded { value, duplicates: Vec::new() })
+            Ok(Decoded { value, ..Decoded::default() })
         }
         _ => Err(Failure::unsupported_media_type(ACCEPTED)),
     }
@@ -62,7 +64,7 @@ pub(crate) fn json(bytes: &[u8]) -> Result<Decoded, Failure> {
     let value = seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
     let value =
         value.map_err(|error| Failure::bad_request(format!("couldn't decode the body as JSON: {error}")))?;
-    Ok(Decoded { value, duplicates })
+    Ok(Decoded { value, duplicates, ..Decoded::default() })
 }
 
 /// Decodes YAML. Errors tell line and column.
@@ -73,7 +75,7 @@ pub(crate) fn yaml(bytes: &[u8]) -> Result<Decoded, Failure> {
         .map_err(|error| Failure::bad_request(format!("couldn't decode the body as YAML: {error}")))?;
     // On its way through JSON a whole number loses its point.
     crate::number::shorten(&mut value);
-    Ok(Decoded { value, duplicates: Vec::new() })
+    Ok(Decoded { value, ..Decoded::default() })
 }
 
 /// Builds a [`Value`] and notes duplicate fields by path.

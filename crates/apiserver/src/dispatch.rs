@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
@@ -60,11 +61,13 @@ async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
         ahead: request.extensions().get::<Ahead>().is_some(),
         user_agent: agent.unwrap_or_default().to_owned(),
     };
+    let has_rows = !target.resource.kind.is_review()
+        && !matches!(target.subresource.as_str(), "binding" | "eviction" | "token");
     let form = if target.subresource.is_empty() || request.method() != Method::GET {
-        accept::form(request.headers())?
+        accept::form(request.headers(), has_rows)?
     } else {
         // Logs and streams are not JSON; their clients accept anything.
-        accept::form(request.headers()).unwrap_or(accept::Form::Json)
+        accept::form(request.headers(), has_rows).unwrap_or(accept::Form::Json)
     };
     let call = Call::new(core, caller, &target, query, form);
     if let Some(warning) = &call.kind().deprecation_warning {
@@ -142,17 +145,27 @@ fn about_the_server(core: &Core, request: &Request, path: &str) -> Result<Option
     let address = core.address.get().map_or("localhost", String::as_str);
     let found = match segments.as_slice() {
         [""] => Some(
-            json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"] }),
+            json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"] }),
         ),
         ["healthz" | "livez" | "readyz", ..] => return Ok(Some("ok".into_response())),
         ["version"] => Some(version()),
         ["api"] => {
-            return Ok(Some(discovered(&discovery::api(kinds(), form, address), &form.content_type())));
+            return Ok(Some(discovered(
+                discovery::api(kinds(), form, address).to_string(),
+                &form.content_type(),
+            )));
         }
-        ["apis"] => return Ok(Some(discovered(&discovery::apis(kinds(), form), &form.content_type()))),
+        ["apis"] => {
+            return Ok(Some(discovered(discovery::apis(kinds(), form).to_string(), &form.content_type())));
+        }
         ["api", version] => discovery::resources(kinds(), "", version),
         ["apis", group] => discovery::group(kinds(), group),
         ["apis", group, version] => discovery::resources(kinds(), group, version),
+        ["openapi", "v2"] => {
+            let found = served.old_openapi().form(accept);
+            let (document, media_type) = found.ok_or_else(Failure::not_acceptable)?;
+            return Ok(Some(discovered(document, media_type)));
+        }
         ["openapi", "v3"] => Some(openapi::index(kinds())),
         ["openapi", "v3", rest @ ..] => openapi::document(kinds(), &rest.join("/"), SERVER_VERSION),
         _ => None,
@@ -161,8 +174,8 @@ fn about_the_server(core: &Core, request: &Request, path: &str) -> Result<Option
     Ok(Some(respond::json_value(StatusCode::OK, &found)))
 }
 
-fn discovered(value: &serde_json::Value, content_type: &str) -> Response {
-    let mut response = respond::json_bytes(StatusCode::OK, value.to_string());
+fn discovered(text: impl Into<Bytes>, content_type: &str) -> Response {
+    let mut response = respond::json_bytes(StatusCode::OK, text.into());
     if let Ok(content_type) = HeaderValue::from_str(content_type) {
         response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     }

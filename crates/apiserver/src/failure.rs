@@ -209,6 +209,16 @@ impl Failure {
         failure
     }
 
+    /// An eviction that a disruption budget does not allow now.
+    pub(crate) fn disrupts(why: String, retry_after_seconds: u64) -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let mut failure = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        let details = failure.details.get_or_insert_default();
+        details.causes = vec![Cause::new("DisruptionBudget", "", why)];
+        details.retry_after_seconds = retry_after_seconds;
+        failure
+    }
+
     pub(crate) fn internal(message: impl std::fmt::Display) -> Self {
         let message = format!("Internal error occurred: {message}");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)

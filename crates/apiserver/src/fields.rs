@@ -17,14 +17,14 @@ enum Validation {
 
 /// Checks the fields of a body against its kind, drops the unknown ones, and gives the object.
 pub(crate) fn settle(call: &Call, body: Decoded) -> Result<Value, Failure> {
-    let Decoded { mut value, duplicates } = body;
+    let Decoded { mut value, duplicates, text } = body;
     if let Some(mistyped) = mistyped(call, &mut value).into_iter().next() {
         return Err(Failure::bad_request(format!("{}: json: {mistyped}", cannot_be_handled(call))));
     }
-    drop_unknown(call, value, duplicates)
+    drop_unknown(call, value, &duplicates, &text)
 }
 
-fn drop_unknown(call: &Call, mut value: Value, duplicates: Vec<String>) -> Result<Value, Failure> {
+fn drop_unknown(call: &Call, mut value: Value, duplicates: &[String], text: &[u8]) -> Result<Value, Failure> {
     for map in ["/metadata/labels", "/metadata/annotations"] {
         let texts = value.pointer_mut(map).and_then(Value::as_object_mut).into_iter().flatten();
         // A text that is not there is an empty one.
@@ -37,9 +37,7 @@ fn drop_unknown(call: &Call, mut value: Value, duplicates: Vec<String>) -> Resul
     if validation == Validation::Ignore || (unknown.is_empty() && duplicates.is_empty()) {
         return Ok(value);
     }
-    let mut problems: Vec<String> =
-        duplicates.iter().map(|path| format!("duplicate field \"{path}\"")).collect();
-    problems.extend(unknown.iter().map(|path| format!("unknown field \"{path}\"")));
+    let problems = problems(call, unknown, duplicates, text);
     if validation == Validation::Warn {
         for problem in problems {
             call.warn(problem);
@@ -48,6 +46,22 @@ fn drop_unknown(call: &Call, mut value: Value, duplicates: Vec<String>) -> Resul
     }
     let text = problems.join(", ");
     Err(Failure::bad_request(format!("{}: strict decoding error: {text}", cannot_be_handled(call))))
+}
+
+/// The messages about unknown and duplicate fields in Kubernetes' order: of a built-in kind that of the text, of a custom
+/// kind duplicates first, then unknown fields of the metadata, then the others.
+fn problems(call: &Call, mut unknown: Vec<String>, duplicates: &[String], text: &[u8]) -> Vec<String> {
+    if !call.kind().is_custom() {
+        let found = kinds::problems(text, call.kind().shape());
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    unknown.sort_by_key(|path| (!path.starts_with("metadata."), path.clone()));
+    let mut problems: Vec<String> =
+        duplicates.iter().map(|path| format!("duplicate field \"{path}\"")).collect();
+    problems.extend(unknown.iter().map(|path| format!("unknown field \"{path}\"")));
+    problems
 }
 
 /// Checks the outcome of a patch in the same way; it has no duplicates. Values that were stored before a rule existed
@@ -59,7 +73,7 @@ pub(crate) fn settle_patched(call: &Call, current: &Value, mut value: Value) -> 
         let cause = Cause::invalid("patch", &value.to_string().into(), &format!("json: {mistyped}"));
         return Err(Failure::invalid(call.kind(), &call.name, vec![cause]));
     }
-    drop_unknown(call, value, Vec::new())
+    drop_unknown(call, value, &[], &[])
 }
 
 /// The values of a wrong type. A real server decodes built-in kinds and all metadata into structs, and refuses such a

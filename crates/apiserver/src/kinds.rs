@@ -9,6 +9,7 @@ mod definitions;
 mod event;
 mod fields;
 mod shape;
+mod strict;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ pub(crate) use event::{core_to_events, events_to_core};
 pub(crate) use fields::type_name;
 pub(crate) use fields::{Mistyped, check, prune};
 pub(crate) use shape::{Field, ListType, Shape};
+pub(crate) use strict::problems;
 
 /// One kind in one version, as the API server serves it.
 #[derive(Clone, Debug, Default, PartialEq)]

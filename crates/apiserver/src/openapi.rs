@@ -1,20 +1,57 @@
 //! OpenAPI v3: the index and one document for each group and version, made from the kinds' schemas.
 //!
 //! kubectl reads three things of it: whether the verbs take `fieldValidation`, whether a kind takes strategic merge
-//! patches, and the schemas (for `explain` and for the merge keys of `apply`). There is no OpenAPI v2: clients
-//! continue without it.
+//! patches, and the schemas (for `explain` and for the merge keys of `apply`). Before 1.27 it reads OpenAPI v2 instead.
 
+mod binary;
 mod paths;
+mod v2;
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::kinds::{Kind, OBJECT_META, REFERENCE, api_version, definition};
 
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+
+/// Media types of OpenAPI v2 in Protobuf, as clients name it and as an answer does.
+const BINARY: [&str; 2] = [
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
+
+/// The document of `/openapi/v2` in both forms.
+#[derive(Debug)]
+pub(crate) struct Old {
+    json: Bytes,
+    binary: Bytes,
+}
+
+impl Old {
+    pub(crate) fn of<'a>(kinds: impl IntoIterator<Item = &'a Kind>, server_version: &str) -> Old {
+        let document = v2::document(kinds, server_version);
+        Old { binary: binary::encode(&document).into(), json: document.to_string().into() }
+    }
+
+    /// Returns the form that an `Accept` header prefers, and its media type; `None` if it accepts neither.
+    pub(crate) fn form(&self, accept: &str) -> Option<(Bytes, &'static str)> {
+        let ranges = accept.split(',').map(|range| range.split(';').next().unwrap_or_default().trim());
+        for range in ranges {
+            match range {
+                "" | "application/json" | "application/*" | "*/*" => {
+                    return Some((self.json.clone(), "application/json"));
+                }
+                range if BINARY.contains(&range) => return Some((self.binary.clone(), BINARY[1])),
+                _ => {}
+            }
+        }
+        None
+    }
+}
 
 /// The answer to `/openapi/v3`: where each document is, with a hash that changes when the document does.
 pub(crate) fn index<'a>(kinds: impl IntoIterator<Item = &'a Kind>) -> Value {

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::kinds::{self, Kind};
 use crate::object::Object;
 use crate::schema::{self, Structural};
+use crate::{SERVER_VERSION, openapi};
 
 /// One kind in one version, ready to serve.
 #[derive(Debug)]
@@ -70,6 +71,7 @@ impl Resource {
 pub(crate) struct Served {
     resources: Vec<Arc<Resource>>,
     index: HashMap<(String, String, String), usize>,
+    old_openapi: OnceLock<openapi::Old>,
 }
 
 impl Served {
@@ -89,6 +91,11 @@ impl Served {
     pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         let key = (group.to_owned(), version.to_owned(), plural.to_owned());
         self.index.get(&key).map(|index| &self.resources[*index])
+    }
+
+    /// The document of OpenAPI v2, made at first use.
+    pub(crate) fn old_openapi(&self) -> &openapi::Old {
+        self.old_openapi.get_or_init(|| openapi::Old::of(self.kinds(), SERVER_VERSION))
     }
 
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &Kind> {

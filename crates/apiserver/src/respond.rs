@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::accept::Form;
 use crate::call::Call;
 use crate::failure::Failure;
+use crate::kinds::Kind;
 use crate::object::{Object, encode};
 use crate::{convert, table};
 
@@ -136,6 +137,9 @@ pub(crate) fn only_metadata(object: &Value) -> Value {
     })
 }
 
+/// Type of the body of `/scale`, whose rows are not those of the kind itself.
+const SCALE: (&str, &str) = ("autoscaling/v1", "Scale");
+
 /// The `Table` of some objects.
 pub(crate) fn rows(
     call: &Call,
@@ -148,7 +152,12 @@ pub(crate) fn rows(
             .parse()
             .map_err(|_| Failure::bad_request(format!("unrecognized includeObject value: \"{text}\"")))?,
     };
-    let mut table = table::render(call.kind(), objects, include, call.core.ambient.now());
+    let is_scale =
+        objects.first().is_some_and(|object| object["apiVersion"] == SCALE.0 && object["kind"] == SCALE.1);
+    let scale =
+        is_scale.then(|| Kind { kind: SCALE.1.into(), definition: Some(SCALE.1.into()), ..Kind::default() });
+    let kind = scale.as_ref().unwrap_or(call.kind());
+    let mut table = table::render(kind, objects, include, call.core.ambient.now());
     if let Some(metadata) = metadata {
         table["metadata"] = metadata.into();
     } else if let [object] = objects {

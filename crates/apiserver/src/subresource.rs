@@ -1,5 +1,6 @@
 //! Subresources.
 
+mod eviction;
 mod held;
 mod pod;
 mod scale;
@@ -40,7 +41,7 @@ pub(crate) async fn handle(call: &Call, target: &Target, request: Request) -> Re
         ("finalize", Method::PUT) => update::update(call, Part::Finalize, &bytes, &media_type).await,
         ("scale", method) => scale::handle(call, &method, &bytes, &media_type).await,
         ("binding", Method::POST) => pod::bind(call, &bytes, &media_type).await,
-        ("eviction", Method::POST) => pod::evict(call, &bytes, &media_type).await,
+        ("eviction", Method::POST) => eviction::evict(call, &bytes, &media_type).await,
         ("token", Method::POST) => token::create(call, &bytes, &media_type),
         ("ephemeralcontainers" | "resize", Method::GET) => get::get(call),
         _ => Err(Failure::method_not_allowed()),

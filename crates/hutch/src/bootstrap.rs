@@ -1,5 +1,5 @@
-//! Objects of a new `hutch up` that represent its services, as on a cluster: the controller's StatefulSet, the router's
-//! Deployment and Service. This process serves them.
+//! Objects of a new `hutch up` that represent its services, as on a cluster: the controller's StatefulSet and Deployment (a
+//! release of Agent Sandbox brings one or the other), the router's Deployment and Service. This process serves them.
 
 use anyhow::Context;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
@@ -29,20 +29,25 @@ pub(crate) async fn run(client: &kube::Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn objects() -> [Value; 4] {
+fn objects() -> [Value; 5] {
     let controller = json!({"app": "agent-sandbox-controller"});
     let router = json!({"app": "sandbox-router"});
+    let template = json!({"metadata": {"labels": controller}, "spec": {
+        "serviceAccountName": "agent-sandbox-controller",
+        "containers": [{"name": "agent-sandbox-controller",
+            "image": "registry.k8s.io/agent-sandbox/agent-sandbox-controller:v0.1.0"}]}});
     [
         json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "agent-sandbox-controller", "labels": controller}}),
         // Equal to the published manifest, so that applying it changes nothing.
         json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
             "metadata": {"name": "agent-sandbox-controller", "labels": controller},
-            "spec": {"serviceName": "agent-sandbox-controller", "replicas": 1, "selector": {"matchLabels": controller},
-                "template": {"metadata": {"labels": controller}, "spec": {
-                    "serviceAccountName": "agent-sandbox-controller",
-                    "containers": [{"name": "agent-sandbox-controller",
-                        "image": "registry.k8s.io/agent-sandbox/agent-sandbox-controller:v0.1.0"}]}}}}),
+            "spec": {"serviceName": "agent-sandbox-controller", "replicas": 1,
+                "selector": {"matchLabels": controller}, "template": template}}),
+        // That of later releases, which clients look for.
+        json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "agent-sandbox-controller", "labels": controller},
+            "spec": {"replicas": 1, "selector": {"matchLabels": controller}, "template": template}}),
         json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "sandbox-router", "labels": router},
             "spec": {"replicas": 1, "selector": {"matchLabels": router},

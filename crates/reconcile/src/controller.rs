@@ -2,7 +2,7 @@
 //!
 //! It takes the place of `kube::runtime::Controller`, so that all reconcilers share the [`Queue`]. An object is reconciled
 //! when it appears or changes, and when an object that maps to it appears, changes or goes. A key without an object is not
-//! reconciled, so the dependents of a deleted object cost no requests.
+//! reconciled, so the dependents of a deleted object cost no requests, and what maps to objects is watched when there is one.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -14,6 +14,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use tokio::sync::watch as latest;
 use tokio::task::JoinSet;
 
 use crate::cache::Cache;
@@ -36,6 +37,8 @@ impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + S
 pub struct Controller<K> {
     objects: Arc<Cache<K>>,
     queue: Arc<Queue>,
+    /// True once an object was there.
+    present: latest::Receiver<bool>,
     watches: JoinSet<()>,
 }
 
@@ -45,8 +48,9 @@ impl<K: Object> Controller<K> {
         let cache = Arc::new(Cache::new(|_| Vec::new()));
         let queue = Queue::new(usize::MAX, Backoff::default(), ());
         let mut watches = JoinSet::new();
-        watches.spawn(follow(objects, cache.clone(), queue.clone()));
-        Controller { objects: cache, queue, watches }
+        let (sender, present) = latest::channel(false);
+        watches.spawn(follow(objects, cache.clone(), queue.clone(), sender));
+        Controller { objects: cache, queue, present, watches }
     }
 
     /// Returns the cache of the objects.
@@ -74,8 +78,12 @@ impl<K: Object> Controller<K> {
         config: watcher::Config,
         map: impl Fn(&O) -> I + Send + 'static,
     ) -> Self {
-        let queue = self.queue.clone();
+        let (queue, mut present) = (self.queue.clone(), self.present.clone());
         self.watches.spawn(async move {
+            // Without an object nothing is reconciled. An error means that the controller ends.
+            if present.wait_for(|present| *present).await.is_err() {
+                return;
+            }
             let mut objects = watcher(watched, config).default_backoff().touched_objects().boxed();
             while let Some(object) = objects.next().await {
                 match object {
@@ -92,7 +100,7 @@ impl<K: Object> Controller<K> {
     where
         F: Future<Output = Outcome> + Send + 'static,
     {
-        let Controller { objects, queue, watches: _watches } = self;
+        let Controller { objects, queue, watches: _watches, .. } = self;
         let reconcile = move |key: Key| match objects.get(&key) {
             Some(_) => reconcile(key).left_future(),
             None => futures::future::ready(Outcome::Settled).right_future(),
@@ -102,7 +110,13 @@ impl<K: Object> Controller<K> {
 }
 
 /// Keeps the cache like the server's state and requests a reconcile of each listed or changed object.
-async fn follow<K: Object>(api: Api<K>, cache: Arc<Cache<K>>, queue: Arc<Queue>) {
+async fn follow<K: Object>(
+    api: Api<K>,
+    cache: Arc<Cache<K>>,
+    queue: Arc<Queue>,
+    present: latest::Sender<bool>,
+) {
+    let found = || present.send_if_modified(|present| !std::mem::replace(present, true));
     let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
@@ -115,11 +129,15 @@ async fn follow<K: Object>(api: Api<K>, cache: Arc<Cache<K>>, queue: Arc<Queue>)
             Ok(Event::InitDone) => {
                 let keys: Vec<Key> = listed.iter().map(Key::of).collect();
                 cache.replace(std::mem::take(&mut listed), &[]);
+                if !keys.is_empty() {
+                    found();
+                }
                 keys.into_iter().for_each(|key| queue.add_later(key, GATHER));
             }
             Ok(Event::Apply(object)) => {
                 let key = Key::of(&object);
                 cache.learn(object);
+                found();
                 queue.add_later(key, GATHER);
             }
             Ok(Event::Delete(object)) => {

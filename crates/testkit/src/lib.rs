@@ -35,6 +35,8 @@ pub enum Need {
     Runsc,
     /// `kubectl` on the path.
     Kubectl,
+    /// `kubectl-1.24` on the path, which reads OpenAPI v2.
+    OldKubectl,
     /// `python3` on the path.
     Python,
     /// `bwrap` on the path.
@@ -96,6 +98,7 @@ impl Need {
             }
             Need::Runsc => on_path("runsc").is_none().then_some("needs runsc (gVisor)"),
             Need::Kubectl => on_path("kubectl").is_none().then_some("needs kubectl"),
+            Need::OldKubectl => on_path("kubectl-1.24").is_none().then_some("needs kubectl 1.24"),
             Need::Python => on_path("python3").is_none().then_some("needs python3"),
             Need::Bwrap => on_path("bwrap").is_none().then_some("needs bwrap (bubblewrap)"),
             Need::Kubernetes => {
@@ -200,7 +203,7 @@ pub fn strict() -> bool {
 }
 
 /// Returns from the test, counted as skipped, unless the machine has what is named:
-/// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
+/// `root`, `user_namespaces`, `runsc`, `kubectl`, `old_kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
 /// `buildah`, `docker_registry`, `git`, `node`, `openssl`, `postgres`, `compiler`, `tunnels`, `grpcio`, `sandbox_client`,
 /// `async_sandbox_client`, `iptables`, `stock`.
 #[macro_export]
@@ -236,6 +239,9 @@ macro_rules! need {
     };
     (kubectl) => {
         $crate::Need::Kubectl
+    };
+    (old_kubectl) => {
+        $crate::Need::OldKubectl
     };
     (python) => {
         $crate::Need::Python

@@ -1,10 +1,9 @@
 //! EndpointSlices and Endpoints of Services: where their Pods are.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use hutch_api::Read;
-use hutch_reconcile::cache::Cache;
 use hutch_reconcile::controller::Controller;
 use hutch_reconcile::key::Key;
 use hutch_reconcile::outcome::Outcome;
@@ -17,9 +16,10 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::core::Selector;
 use kube::runtime::watcher;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use crate::Error;
+use crate::members::Members;
 use crate::reader::Reader;
 use crate::workload::{drive, owned_by, pod};
 
@@ -28,10 +28,6 @@ const MANAGER_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// Endpoints of one Service at most: what the API allows in one slice. Further Pods are left out.
 const MAX_ENDPOINTS: usize = 1000;
-/// Pods whose Services are remembered. Beyond that the memory starts anew, and a Pod that loses its labels is only
-/// noticed at the next event of the Service.
-const MAX_REMEMBERED: usize = 100_000;
-
 /// Reconciles Services until dropped.
 pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
     let client = || reader.client().clone();
@@ -40,47 +36,11 @@ pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
     let slices: Api<Read<EndpointSlice>> = Api::all(client());
     let managed = watcher::Config::default().labels(&format!("{MANAGER_LABEL}={MANAGER}"));
     let controller = Controller::new(services);
-    let members = Members { services: controller.objects(), last: Mutex::default() };
+    let members = Members::new(controller.objects(), selects);
     let controller = controller
         .owns(slices, managed)
         .watches(pods, watcher::Config::default(), move |pod| members.of(pod));
     drive(controller, reconcile, reader).await
-}
-
-/// Services that select each Pod, and that did at its last event.
-struct Members {
-    services: Arc<Cache<Read<Service>>>,
-    /// Services by Pod.
-    last: Mutex<HashMap<Key, Vec<Key>>>,
-}
-
-impl Members {
-    /// Returns the Services that an event of the Pod affects: those that select it now, and those that did before.
-    fn of(&self, pod: &Read<Pod>) -> Vec<Key> {
-        let services = self.services.all();
-        let selecting = services.iter().filter(|service| match &***service {
-            Read::Object(service) => selects(service, pod),
-            Read::Unreadable(_) => false,
-        });
-        let now: Vec<_> = selecting.map(|service| Key::of(&**service)).collect();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.len() >= MAX_REMEMBERED {
-            last.clear();
-        }
-        let key = Key::of(pod);
-        let before = if now.is_empty() || pod.meta().deletion_timestamp.is_some() {
-            last.remove(&key)
-        } else {
-            last.insert(key, now.clone())
-        };
-        let mut touched = now;
-        for service in before.into_iter().flatten() {
-            if !touched.contains(&service) {
-                touched.push(service);
-            }
-        }
-        touched
-    }
 }
 
 fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {

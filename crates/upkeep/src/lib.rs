@@ -1,6 +1,6 @@
 //! Controllers of kube-controller-manager, as far as Agent Sandbox and its clients need them on one machine: garbage
-//! collection by owner references, namespaces, Deployments, ReplicaSets, StatefulSets, EndpointSlices, default
-//! ServiceAccounts, the age of Events.
+//! collection by owner references, namespaces, Deployments, ReplicaSets, ReplicationControllers, StatefulSets,
+//! PodDisruptionBudgets, EndpointSlices, default ServiceAccounts, the age of Events.
 //!
 //! It speaks to the API server only through [`kube::Client`], and acts on events; nothing is polled but the age of
 //! Events and a namespace that is being emptied. Every reconciler observes, plans (a pure function) and applies. An object
@@ -10,11 +10,13 @@
 //! deletion holds only for the state that was read. It schedules nothing and runs nothing. On a cluster it is not
 //! needed: Kubernetes does all this itself.
 
+mod disruption;
 mod endpoints;
 mod error;
 mod events;
 mod garbage;
 mod kinds;
+mod members;
 mod namespace;
 mod reader;
 mod workload;
@@ -23,6 +25,8 @@ use std::future;
 use std::sync::Arc;
 
 use hutch_reconcile::record;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::ReplicationController;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -71,8 +75,10 @@ pub async fn run(
     let reader = Arc::new(Reader::new(client, recorder));
     tasks.spawn(namespace::run(namespace::Context { reader: reader.clone(), kinds: latest, root_ca }));
     tasks.spawn(workload::deployment::run(reader.clone()));
-    tasks.spawn(workload::replica_set::run(reader.clone()));
+    tasks.spawn(workload::replica_set::run::<ReplicaSet>(reader.clone()));
+    tasks.spawn(workload::replica_set::run::<ReplicationController>(reader.clone()));
     tasks.spawn(workload::stateful_set::run(reader.clone()));
+    tasks.spawn(disruption::run(reader.clone()));
     tasks.spawn(endpoints::run(reader.clone()));
     tasks.spawn(events::run(reader, event_age));
     tokio::select! {

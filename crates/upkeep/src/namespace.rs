@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::error::{existing_is_fine, gone_is_fine};
-use crate::kinds::Kinds;
+use crate::kinds::{Kind, Kinds};
 use crate::reader::Reader;
 use crate::workload::drive;
 
@@ -73,7 +73,7 @@ async fn reconcile(Key { name, .. }: Key, context: Arc<Context>) -> Result<Outco
     if !holds(&namespace) {
         return Ok(Outcome::Settled);
     }
-    let (left, rest) = empty(&context, &name).await?;
+    let (left, rest) = empty(&context, &name).await;
     let namespaces: Api<Namespace> = Api::all(context.client().clone());
     report(&namespaces, &namespace, &rest).await?;
     if left > 0 {
@@ -114,24 +114,38 @@ fn without_finalizer(mut namespace: Namespace) -> Namespace {
 
 /// Deletes everything in a Namespace; returns how many objects there were, and those of them that were being deleted
 /// before.
-async fn empty(context: &Context, name: &str) -> Result<(usize, Rest), Error> {
+async fn empty(context: &Context, name: &str) -> (usize, Rest) {
     let kinds = Arc::clone(&context.kinds.borrow());
     let (mut left, mut rest) = (0, Rest::default());
     for kind in kinds.preferred.iter().chain(&kinds.events).filter(|kind| kind.namespaced) {
-        let api = kind.api(context.client(), Some(name));
-        let what = || format!("{} in Namespace {name}", kind.resource.plural);
-        let objects = api.list_metadata(&ListParams::default()).await.map_err(Error::read(what()))?;
-        for object in objects.items {
-            left += 1;
-            if object.metadata.deletion_timestamp.is_some() {
-                rest.add(&kind.resource, object.finalizers());
-            } else {
-                let answer = api.delete(&object.name_any(), &DeleteParams::background()).await;
-                gone_is_fine(answer).map_err(Error::write(what()))?;
+        match empty_kind(context, name, kind, &mut rest).await {
+            Ok(found) => left += found,
+            Err(error) => {
+                // The other kinds are emptied all the same.
+                tracing::warn!(%error, namespace = name, "failed to empty a namespace; will try again");
+                left += 1;
+                rest.fail(&error);
             }
         }
     }
-    Ok((left, rest))
+    (left, rest)
+}
+
+/// Deletes the objects of one kind in a Namespace; returns how many there were.
+async fn empty_kind(context: &Context, name: &str, kind: &Kind, rest: &mut Rest) -> Result<usize, Error> {
+    let api = kind.api(context.client(), Some(name));
+    let what = || format!("{} in Namespace {name}", kind.resource.plural);
+    let objects = api.list_metadata(&ListParams::default()).await.map_err(Error::read(what()))?;
+    let found = objects.items.len();
+    for object in objects.items {
+        if object.metadata.deletion_timestamp.is_some() {
+            rest.add(&kind.resource, object.finalizers());
+        } else {
+            let answer = api.delete(&object.name_any(), &DeleteParams::background()).await;
+            gone_is_fine(answer).map_err(Error::write(what()))?;
+        }
+    }
+    Ok(found)
 }
 
 async fn give_account(context: &Context, namespace: &str) -> Result<(), Error> {

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use hutch_api::owner::is_controlled_by;
 use hutch_api::{Read, Unreadable};
 use hutch_reconcile::controller::Object;
 use hutch_reconcile::record::{Note, Recorder};
@@ -60,28 +59,8 @@ impl Reader {
         Ok(all)
     }
 
-    /// All of a list that `owner` controls. [`Error::Held`] when one of them cannot be read.
-    pub(crate) async fn owned<K: Object>(
-        &self,
-        api: &Api<Read<K>>,
-        parameters: &ListParams,
-        owner: &impl ResourceExt,
-        what: &str,
-    ) -> Result<Vec<K>, Error> {
-        let found = api.list(parameters).await.map_err(Error::read(what))?;
-        let mut all = Vec::with_capacity(found.items.len());
-        for found in found.items.into_iter().filter(|found| is_controlled_by(found, owner)) {
-            let name = found.name_any();
-            match self.readable(found) {
-                Some(object) => all.push(object),
-                None => return Err(Error::Held { what: what.to_owned(), name }),
-            }
-        }
-        Ok(all)
-    }
-
     /// The object, or nothing and an Event when it cannot be read.
-    fn readable<K: Object>(&self, found: Read<K>) -> Option<K> {
+    pub(crate) fn readable<K: Object>(&self, found: Read<K>) -> Option<K> {
         let unreadable = match found {
             Read::Object(object) => {
                 self.reported().remove(&object.uid().unwrap_or_default());

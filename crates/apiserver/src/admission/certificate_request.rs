@@ -38,6 +38,10 @@ pub(crate) fn create(call: &Call, object: &mut Value) -> Result<(), Failure> {
         }
     }
     object["status"] = json!({});
+    let signer = object["spec"]["signerName"].as_str().unwrap_or_default();
+    if signer != SIGNER {
+        call.warn(format!("hutch up signs requests for {SIGNER} alone: this one for {signer:?} is stored, and no certificate follows"));
+    }
     let own = meta::text(object, "name");
     let (request, causes) = check(object);
     if !causes.is_empty() {

@@ -1,6 +1,7 @@
 //! Pods: the defaults of their spec, the node, the first status.
 
 pub(crate) mod check;
+pub(crate) mod effect;
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs.
+//! Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets, Jobs, CronJobs, and templates of Pods.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,26 @@ use crate::kinds::Kind;
 use crate::meta;
 use crate::selector::LabelSelector;
 
+/// Fields of a StatefulSet that can change, and the message about all others.
+const CHANGEABLE: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+const FIXED: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+
 pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
     complete(kind, object);
+    if kind.plural == "podtemplates" {
+        let causes = check_template(kind, object);
+        return refuse(kind, object, causes);
+    }
     object["status"] = match kind.plural.as_str() {
-        "replicasets" | "statefulsets" => json!({ "replicas": 0 }),
+        "replicasets" | "replicationcontrollers" | "statefulsets" => json!({ "replicas": 0 }),
         "daemonsets" => json!({
             "currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0,
         }),
@@ -21,18 +37,29 @@ pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
     };
     let mut causes = check(kind, object);
     causes.extend(check_template(kind, object));
+    refuse(kind, object, causes)
+}
+
+fn refuse(kind: &Kind, object: &Value, causes: Vec<Cause>) -> Result<(), Failure> {
     if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
 }
 
 /// Warns about kinds that are stored and have no controller here.
 pub(crate) fn warn(call: &Call) {
     let kind = call.kind();
-    if matches!((kind.group.as_str(), kind.plural.as_str()), ("batch", _) | ("apps", "daemonsets")) {
-        call.warn(format!(
+    match (kind.group.as_str(), kind.plural.as_str()) {
+        ("batch", _) | ("apps", "daemonsets") => call.warn(format!(
             "hutch up runs no {}: the object is stored, and no Pod is created for it; \
              use a Pod with restartPolicy Never, or a SandboxClaim",
             kind.plural
-        ));
+        )),
+        ("autoscaling", _) => call.warn("hutch up scales nothing by itself: the object is stored"),
+        ("networking.k8s.io", "ingresses" | "ingressclasses") => call.warn(format!(
+            "hutch up runs no ingress controller: the {} is stored, and routes no request; \
+             use the router of hutch up, or kubectl port-forward",
+            kind.kind
+        )),
+        _ => {}
     }
 }
 
@@ -45,10 +72,19 @@ pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(),
         causes.extend(check_template(kind, object));
     }
     let selector = &object["spec"]["selector"];
-    if kind.group == "apps" && kind.plural != "statefulsets" && &old["spec"]["selector"] != selector {
+    if kind.plural == "statefulsets" {
+        let fixed = |object: &Value| {
+            let mut spec = object["spec"].as_object().cloned().unwrap_or_default();
+            CHANGEABLE.iter().for_each(|field| drop(spec.remove(*field)));
+            spec
+        };
+        if fixed(old) != fixed(object) {
+            causes.push(Cause::forbidden("spec", FIXED));
+        }
+    } else if kind.group == "apps" && &old["spec"]["selector"] != selector {
         causes.push(Cause::invalid("spec.selector", selector, "field is immutable"));
     }
-    if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
+    refuse(kind, object, causes)
 }
 
 fn complete(kind: &Kind, object: &mut Value) {
@@ -67,6 +103,13 @@ fn complete(kind: &Kind, object: &mut Value) {
             }
         }
         "replicasets" => default(spec, "replicas", 1),
+        "podtemplates" => {
+            map(object, "template");
+        }
+        "replicationcontrollers" => {
+            default(spec, "replicas", 1);
+            complete_controller(object);
+        }
         "statefulsets" => {
             default(spec, "replicas", 1);
             default(spec, "revisionHistoryLimit", 10);
@@ -103,11 +146,27 @@ fn complete(kind: &Kind, object: &mut Value) {
         }
         _ => {}
     }
+    let spec = &mut object["spec"];
     if let Some(template) = spec.get_mut("template").filter(|template| template.is_object()) {
         map(template, "metadata");
     }
     if let Some(spec) = object.pointer_mut(template(kind).0).filter(|spec| spec.is_object()) {
         super::pod::template_defaults(spec);
+    }
+}
+
+/// The labels of a ReplicationController's template are its selector and its own labels, unless it has some.
+fn complete_controller(object: &mut Value) {
+    let labels = object["spec"]["template"]["metadata"]["labels"].clone();
+    let is_empty = |value: &Value| value.as_object().is_none_or(serde_json::Map::is_empty);
+    if is_empty(&labels) {
+        return;
+    }
+    if is_empty(&object["spec"]["selector"]) {
+        object["spec"]["selector"] = labels.clone();
+    }
+    if is_empty(&object["metadata"]["labels"]) {
+        object["metadata"]["labels"] = labels;
     }
 }
 
@@ -121,6 +180,9 @@ fn strategy_or_empty(strategy: &mut Value) -> &mut Value {
 fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     let spec = &object["spec"];
     let mut causes = Vec::new();
+    if kind.plural == "replicationcontrollers" {
+        return check_controller(spec);
+    }
     if kind.group != "apps" {
         return causes;
     }
@@ -145,14 +207,53 @@ fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     causes
 }
 
+fn check_controller(spec: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let selector = spec["selector"].as_object().filter(|labels| !labels.is_empty());
+    if selector.is_none() {
+        causes.push(Cause::required("spec.selector", ""));
+    }
+    if spec["replicas"].as_i64().is_some_and(|replicas| replicas < 0) {
+        let why = "must be greater than or equal to 0";
+        causes.push(Cause::invalid("spec.replicas", &spec["replicas"], why));
+    }
+    if !spec["template"].is_object() {
+        causes.push(Cause::required("spec.template", ""));
+        return causes;
+    }
+    let labels = &spec["template"]["metadata"]["labels"];
+    if selector.into_iter().flatten().any(|(key, value)| labels.get(key) != Some(value)) {
+        let why = "`selector` does not match template `labels`";
+        causes.push(Cause::invalid("spec.template.metadata.labels", labels, why));
+    }
+    causes
+}
+
+/// Pods of a kind that keeps their number start again whenever they end.
+fn check_restart(spec: &Value, at: &str) -> Option<Cause> {
+    let policy = spec["restartPolicy"].as_str().filter(|policy| matches!(*policy, "Never" | "OnFailure"))?;
+    let message = format!("Unsupported value: {policy:?}: supported values: \"Always\"");
+    Some(Cause::new("FieldValueNotSupported", format!("{at}.restartPolicy"), message))
+}
+
 /// Checks the template that Pods are made from.
 fn check_template(kind: &Kind, object: &Value) -> Vec<Cause> {
     let (pointer, at) = template(kind);
     let spec = object.pointer(pointer).unwrap_or(&Value::Null);
-    if kind.plural == "statefulsets" {
-        return super::pod::check::spec(&pod_of_set(&object["spec"], spec), at, Place::Template);
+    if kind.plural == "replicationcontrollers" && !object["spec"]["template"].is_object() {
+        // `check_controller` refuses it.
+        return Vec::new();
     }
-    super::pod::check::spec(spec, at, Place::Template)
+    if kind.plural == "statefulsets" {
+        let mut causes = super::pod::check::spec(&pod_of_set(&object["spec"], spec), at, Place::Template);
+        causes.extend(check_restart(spec, at));
+        return causes;
+    }
+    let mut causes = super::pod::check::spec(spec, at, Place::Template);
+    if kind.group == "apps" || kind.plural == "replicationcontrollers" {
+        causes.extend(check_restart(spec, at));
+    }
+    causes
 }
 
 /// The spec of a StatefulSet's Pods as far as it is known: claims are volumes and come first, and each Pod has a hostname
@@ -184,6 +285,7 @@ fn pod_of_set(set: &Value, template: &Value) -> Value {
 fn template(kind: &Kind) -> (&'static str, &'static str) {
     match kind.plural.as_str() {
         "cronjobs" => ("/spec/jobTemplate/spec/template/spec", "spec.jobTemplate.spec.template.spec"),
+        "podtemplates" => ("/template/spec", "template.spec"),
         _ => ("/spec/template/spec", "spec.template.spec"),
     }
 }

@@ -59,6 +59,8 @@ const AUTHN: &str = "io.k8s.api.authentication.v1";
 const AUTHN_V1: &str = "authentication.k8s.io/v1";
 const AUTHZ: &str = "io.k8s.api.authorization.v1";
 const AUTHZ_V1: &str = "authorization.k8s.io/v1";
+const NET: &str = "io.k8s.api.networking.v1";
+const NET_V1: &str = "networking.k8s.io/v1";
 const CRD: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
 const STATUS: &[&str] = &["status"];
 const SCALE: &[&str] = &["status", "scale"];
@@ -84,6 +86,8 @@ const ROWS: &[Row] = &[
     row("v1", CORE, "PersistentVolumeClaim", "persistentvolumeclaims", true, STATUS).short(&["pvc"]),
     row("v1", CORE, "PersistentVolume", "persistentvolumes", false, STATUS).short(&["pv"]),
     row("v1", CORE, "Pod", "pods", true, POD).short(&["po"]).all(),
+    row("v1", CORE, "PodTemplate", "podtemplates", true, &[]),
+    row("v1", CORE, "ReplicationController", "replicationcontrollers", true, SCALE).short(&["rc"]).all(),
     row("v1", CORE, "LimitRange", "limitranges", true, &[]).short(&["limits"]),
     row("v1", CORE, "ResourceQuota", "resourcequotas", true, STATUS).short(&["quota"]),
     row("v1", CORE, "Secret", "secrets", true, &[]),
@@ -99,6 +103,7 @@ const ROWS: &[Row] = &[
     )
     .short(&["crd", "crds"])
     .categories(&["api-extensions"]),
+    row("apps/v1", APPS, "ControllerRevision", "controllerrevisions", true, &[]),
     row("apps/v1", APPS, "DaemonSet", "daemonsets", true, STATUS).short(&["ds"]).all(),
     row("apps/v1", APPS, "Deployment", "deployments", true, SCALE).short(&["deploy"]).all(),
     row("apps/v1", APPS, "ReplicaSet", "replicasets", true, SCALE).short(&["rs"]).all(),
@@ -133,8 +138,9 @@ const ROWS: &[Row] = &[
     row("coordination.k8s.io/v1", "io.k8s.api.coordination.v1", "Lease", "leases", true, &[]),
     row("discovery.k8s.io/v1", "io.k8s.api.discovery.v1", "EndpointSlice", "endpointslices", true, &[]),
     row("events.k8s.io/v1", "io.k8s.api.events.v1", "Event", "events", true, &[]).short(&["ev"]),
-    row("networking.k8s.io/v1", "io.k8s.api.networking.v1", "NetworkPolicy", "networkpolicies", true, &[])
-        .short(&["netpol"]),
+    row(NET_V1, NET, "Ingress", "ingresses", true, STATUS).short(&["ing"]),
+    row(NET_V1, NET, "IngressClass", "ingressclasses", false, &[]),
+    row(NET_V1, NET, "NetworkPolicy", "networkpolicies", true, &[]).short(&["netpol"]),
     row("node.k8s.io/v1", "io.k8s.api.node.v1", "RuntimeClass", "runtimeclasses", false, &[]),
     row("policy/v1", "io.k8s.api.policy.v1", "PodDisruptionBudget", "poddisruptionbudgets", true, STATUS)
         .short(&["pdb"]),

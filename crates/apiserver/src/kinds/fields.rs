@@ -46,7 +46,7 @@ pub(crate) fn prune(object: &mut Value, shape: Shape<'_>) -> Vec<String> {
     removed
 }
 
-fn below(path: &str, name: &str) -> String {
+pub(super) fn below(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
 }
 

@@ -46,8 +46,8 @@ fn unreadable_message_is_refused_with_its_cause() {
             "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]",
         ),
         (
-            envelope("v1", "PodTemplate", b""),
-            "the body of media type \"application/vnd.kubernetes.protobuf\" holds a PodTemplate of \"v1\", \
+            envelope("v1", "RangeAllocation", b""),
+            "the body of media type \"application/vnd.kubernetes.protobuf\" holds a RangeAllocation of \"v1\", \
              which is accepted as JSON only",
         ),
         (

@@ -1,4 +1,4 @@
-//! Streams of Pods, binding, eviction.
+//! Streams of Pods, binding.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use hutch_kubelet::{Kubelet, PodId};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::held::Held;
 use crate::access::{self, Action};
@@ -15,7 +15,6 @@ use crate::audit;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::ownership::Ownership;
-use crate::verbs::delete::{self, Options};
 use crate::verbs::modify::{Part, modify};
 use crate::{body, meta, respond};
 
@@ -71,7 +70,7 @@ fn bounded(call: &Call, kubelet: &Arc<dyn Kubelet>) -> Result<Arc<dyn Kubelet>, 
     Ok(Arc::new(Held { kubelet: kubelet.clone(), place }))
 }
 
-fn success(code: StatusCode) -> Response {
+pub(super) fn success(code: StatusCode) -> Response {
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code.as_u16() });
     respond::json_value(code, &status)
 }
@@ -83,7 +82,7 @@ pub(crate) async fn bind(call: &Call, bytes: &Bytes, media_type: &str) -> Result
     if node.is_empty() {
         return Err(Failure::invalid(call.kind(), &call.name, vec![Cause::required("target.name", "")]));
     }
-    modify(call, Part::Bind, Ownership::Settled, &mut |pod| {
+    modify(call, Part::Server, Ownership::Settled, &mut |pod| {
         let own = pod["spec"]["nodeName"].as_str().unwrap_or_default();
         if !own.is_empty() {
             let why = format!("pod {} is already assigned to node \"{own}\"", call.name);
@@ -102,14 +101,5 @@ pub(crate) async fn bind(call: &Call, bytes: &Bytes, media_type: &str) -> Result
         Ok(next)
     })
     .await?;
-    Ok(success(StatusCode::CREATED))
-}
-
-/// Deletes a Pod as a drain does. Disruption budgets do not apply: there is one machine.
-pub(crate) async fn evict(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
-    let eviction = if bytes.is_empty() { Value::Null } else { body::decode(bytes, media_type)?.value };
-    let options = eviction.get("deleteOptions").map(Value::to_string).unwrap_or_default();
-    let options = Options::of(call, &options.into(), "application/json")?;
-    delete::remove(call, &call.name, &options).await?;
     Ok(success(StatusCode::CREATED))
 }

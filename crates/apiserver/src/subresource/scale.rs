@@ -89,11 +89,25 @@ fn with_replicas(
     Ok(next)
 }
 
+fn is_labels(selector: &Value) -> bool {
+    let fields = selector.as_object().filter(|fields| !fields.is_empty());
+    fields.is_some_and(|fields| fields.values().all(Value::is_string))
+}
+
+fn labels(selector: &Value) -> String {
+    let labels = selector.as_object().into_iter().flatten();
+    let pairs: std::collections::BTreeSet<String> =
+        labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    pairs.into_iter().collect::<Vec<_>>().join(",")
+}
+
 fn scale_of(paths: &Scale, object: &Value) -> Value {
     let number = |path: &str| object.pointer(&pointer(path)).and_then(Value::as_i64).unwrap_or(0);
     let mut status = json!({ "replicas": number(&paths.status_replicas) });
     let selector = match &paths.label_selector {
         Some(path) => object.pointer(&pointer(path)).and_then(Value::as_str).map(str::to_owned),
+        // The selector of a ReplicationController is labels alone.
+        None if is_labels(&object["spec"]["selector"]) => Some(labels(&object["spec"]["selector"])),
         None => {
             LabelSelector::from_object(&object["spec"]["selector"]).ok().map(|selector| selector.to_string())
         }

@@ -7,6 +7,7 @@ use super::age::age;
 use super::{pod, workload};
 use crate::kinds::{Kind, events_to_core};
 
+mod ingress;
 mod plain;
 
 /// The columns of a kind.
@@ -292,6 +293,34 @@ static TABLE: &[(&str, Columns)] = &[
         ),
     ),
     ("ResourceQuota", columns!(plain::quota, NAME, word("Request"), word("Limit"), AGE)),
+    (
+        "ReplicationController",
+        columns!(
+            workload::replication_controller,
+            NAME,
+            number("Desired"),
+            number("Current"),
+            number("Ready"),
+            AGE,
+            wide("Containers"),
+            wide("Images"),
+            wide("Selector")
+        ),
+    ),
+    ("Scale", columns!(workload::scale, NAME, number("Desired"), number("Available"), AGE)),
+    (
+        "PodTemplate",
+        columns!(workload::pod_template, NAME, word("Containers"), word("Images"), word("Pod Labels")),
+    ),
+    (
+        "ControllerRevision",
+        columns!(workload::controller_revision, NAME, word("Controller"), word("Revision"), AGE),
+    ),
+    (
+        "Ingress",
+        columns!(ingress::ingress, NAME, word("Class"), word("Hosts"), word("Address"), word("Ports"), AGE),
+    ),
+    ("IngressClass", columns!(ingress::class, NAME, word("Controller"), word("Parameters"), AGE)),
     ("NetworkPolicy", columns!(plain::network_policy, NAME, word("Pod-Selector"), AGE)),
     (
         "PodDisruptionBudget",

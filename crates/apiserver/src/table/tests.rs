@@ -132,6 +132,25 @@ fn builtin_kinds_show_what_kubectl_shows() {
         ),
         ("ReplicaSet", json!({"spec": {"replicas": 0}}), "x|0|0|0|10m|||<none>"),
         (
+            "ReplicationController",
+            json!({"spec": {"replicas": 2, "selector": {"app": "r"}, "template": template}, "status": {"replicas": 1}}),
+            "x|2|1|0|10m|a,b|i,j|app=r",
+        ),
+        ("PodTemplate", json!({"template": template}), "x|a,b|i,j|<none>"),
+        ("ControllerRevision", json!({"revision": 3}), "x|<none>|3|10m"),
+        (
+            "Ingress",
+            json!({"spec": {"tls": [{}], "rules": [{"host": "a"}, {"host": "b"}, {"host": "c"}, {"host": "d"}]},
+                "status": {"loadBalancer": {"ingress": [{"hostname": "a.very.long.name"}, {"ip": "10.0.0.1"}]}}}),
+            "x|<none>|a,b,c + 1 more...|10.0.0.1,a.ve...|80, 443|10m",
+        ),
+        ("Ingress", json!({"spec": {"ingressClassName": "c"}}), "x|c|*||80|10m"),
+        (
+            "IngressClass",
+            json!({"spec": {"controller": "a/b", "parameters": {"apiGroup": "g", "kind": "K", "name": "n"}}}),
+            "x|a/b|K.g/n|10m",
+        ),
+        (
             "ResourceQuota",
             json!({"status": {
                 "hard": {"pods": "4", "requests.cpu": "2", "limits.memory": "1Gi", "limits.cpu": "3", "cpu": "1"},

@@ -56,6 +56,38 @@ pub(super) fn replica_set(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
+pub(super) fn replication_controller(object: &Value, now: Timestamp) -> Vec<Value> {
+    let mut cells = replica_set(object, now);
+    cells.pop();
+    cells.push(labels(object.pointer("/spec/selector")).into());
+    cells
+}
+
+pub(super) fn scale(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (wanted, there) = (integer(object, "/spec/replicas"), integer(object, "/status/replicas"));
+    vec![name(object), wanted.into(), there.into(), created(object, now)]
+}
+
+pub(super) fn pod_template(object: &Value, _: Timestamp) -> Vec<Value> {
+    let [names, images] = containers(object, "/template");
+    vec![name(object), names, images, labels(object.pointer("/template/metadata/labels")).into()]
+}
+
+pub(super) fn controller_revision(object: &Value, now: Timestamp) -> Vec<Value> {
+    let owners = array(object, "/metadata/ownerReferences");
+    let controller = owners.iter().find(|owner| owner["controller"] == true);
+    let controller = controller.map_or_else(
+        || "<none>".to_owned(),
+        |owner| {
+            let group = text(owner, "/apiVersion").split_once('/').map_or("", |(group, _)| group);
+            let kind = text(owner, "/kind").to_lowercase();
+            let dot = if group.is_empty() { "" } else { "." };
+            format!("{kind}{dot}{group}/{}", text(owner, "/name"))
+        },
+    );
+    vec![name(object), controller.into(), integer(object, "/revision").into(), created(object, now)]
+}
+
 pub(super) fn stateful_set(object: &Value, now: Timestamp) -> Vec<Value> {
     let [names, images] = containers(object, "/spec/template");
     let ready = format!("{}/{}", integer(object, "/status/readyReplicas"), desired(object));

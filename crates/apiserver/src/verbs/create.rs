@@ -85,6 +85,7 @@ pub(crate) async fn insert(
     admission::owner::check(call, None, &stored)?;
     admission::policy::warn(call, &stored);
     admission::workload::warn(call);
+    admission::pod::effect::warn(call, &stored);
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
         return dry(call, stored);

@@ -28,6 +28,8 @@ pub(crate) struct Options {
     policy: Policy,
     uid: Option<String>,
     revision: Option<String>,
+    /// Nothing is stored.
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +66,31 @@ impl Options {
             }
         };
         let (uid, revision) = (text("/preconditions/uid"), text("/preconditions/resourceVersion"));
-        Ok(Options { grace, policy, uid, revision })
+        let dry_run = call.dry_run()? || is_dry(&options["dryRun"])?;
+        Ok(Options { grace, policy, uid, revision, dry_run })
+    }
+
+    /// Returns true if the client names the revision of the object.
+    pub(crate) fn names_revision(&self) -> bool {
+        self.revision.is_some()
+    }
+
+    /// The same for an object of that revision alone.
+    pub(crate) fn at(&self, revision: &str) -> Options {
+        Options { revision: Some(revision.to_owned()), ..self.clone() }
+    }
+}
+
+/// Reads `dryRun` of the body, where kubectl has it.
+fn is_dry(field: &Value) -> Result<bool, Failure> {
+    let words = field.as_array().map_or(&[][..], Vec::as_slice);
+    match words.iter().find(|word| *word != "All") {
+        Some(other) => {
+            let message = format!("Unsupported value: {other}: supported values: \"All\"");
+            let cause = Cause::new("FieldValueNotSupported", "dryRun", message);
+            Err(Failure::invalid_options("DeleteOptions", cause))
+        }
+        None => Ok(!words.is_empty()),
     }
 }
 
@@ -91,7 +117,7 @@ pub(crate) enum Outcome {
 /// Deletes one object.
 pub(crate) async fn remove(call: &Call, name: &str, options: &Options) -> Result<Outcome, Failure> {
     let (kind, key) = (call.kind(), call.key(name));
-    let dry_run = call.dry_run()?;
+    let dry_run = options.dry_run;
     check_allowed(call, name)?;
     for _ in 0..TRIES {
         let Some(entry) = call.store.latest(&call.resource.collection, &key) else {
@@ -142,7 +168,13 @@ fn check_allowed(call: &Call, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn preconditions(call: &Call, name: &str, current: &Value, options: &Options) -> Result<(), Failure> {
+/// Checks the uid and the revision that the client names.
+pub(crate) fn preconditions(
+    call: &Call,
+    name: &str,
+    current: &Value,
+    options: &Options,
+) -> Result<(), Failure> {
     let checks = [("UID", "uid", &options.uid), ("ResourceVersion", "resourceVersion", &options.revision)];
     for (label, field, wanted) in checks {
         let own = meta::text(current, field);

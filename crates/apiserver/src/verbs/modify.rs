@@ -41,8 +41,8 @@ pub(crate) enum Part {
     Finalize,
     /// The conditions of a CertificateSigningRequest that approve or deny it.
     Approval,
-    /// A Pod's node, with the condition that reports it. The change is the server's own.
-    Bind,
+    /// A Pod's node or a condition of it. The change is the server's own.
+    Server,
 }
 
 /// Makes the next state from the current one; both are in the version of the request.
@@ -82,6 +82,7 @@ pub(crate) async fn modify(
             admission::update(&call.core, &call.resource, &stored, &mut next)?;
             admission::policy::check_use(call, Some(&stored), &next)?;
             admission::policy::warn(call, &next);
+            admission::pod::effect::warn(call, &next);
             quota::check_change(&call.core, kind, &stored, &next)?;
         }
         admission::owner::check(call, Some(&stored), &next)?;
@@ -198,7 +199,7 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
             admission::certificate_request::may_approve(call, current)?;
             admission::certificate_request::decided(call, current, &wanted)?
         }
-        Part::Bind => wanted,
+        Part::Server => wanted,
     };
     guard_metadata(kind, current, &mut next)?;
     check(call, &mut next, Some(current))?;
@@ -285,13 +286,18 @@ fn tidy(metadata: &mut Map<String, Value>) {
 
 /// Returns true if objects of a built-in kind count the generations of their spec.
 pub(crate) fn counts_generations(group: &str, plural: &str) -> bool {
-    matches!(group, "apps" | "batch" | "networking.k8s.io" | "policy" | "apiextensions.k8s.io")
-        || (group.is_empty() && plural == "pods")
+    match group {
+        "apps" => plural != "controllerrevisions",
+        "batch" | "networking.k8s.io" | "policy" | "apiextensions.k8s.io" => true,
+        "" => matches!(plural, "pods" | "podtemplates" | "replicationcontrollers"),
+        _ => false,
+    }
 }
 
 fn spec_changed(kind: &Kind, current: &Value, next: &Value) -> bool {
     if !kind.is_custom() {
-        return counts_generations(&kind.group, &kind.plural) && current.get("spec") != next.get("spec");
+        let field = if kind.plural == "podtemplates" { "template" } else { "spec" };
+        return counts_generations(&kind.group, &kind.plural) && current.get(field) != next.get(field);
     }
     let rest = |object: &Value| {
         let mut rest = object.as_object().cloned().unwrap_or_default();

@@ -6,6 +6,7 @@
 
 mod answer;
 mod cases;
+mod kinds;
 mod metadata;
 mod numbers;
 mod pods;
@@ -33,7 +34,8 @@ fn file() -> std::path::PathBuf {
 }
 
 fn all() -> Vec<Case> {
-    let cases = [metadata::cases(), numbers::cases(), pods::cases(), queries::cases()].concat();
+    let cases =
+        [metadata::cases(), numbers::cases(), pods::cases(), queries::cases(), kinds::cases()].concat();
     let names: std::collections::HashSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "each case has a name of its own");
     cases

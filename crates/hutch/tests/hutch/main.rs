@@ -57,3 +57,4 @@ mod upgrade;
 mod volumes;
 mod walkthrough;
 mod websocket;
+mod workloads;

@@ -45,6 +45,8 @@ fn shows_itself_without_manifests(up: &Up) {
         })
     });
     up.ok("get service sandbox-router-svc -n agent-sandbox-system");
+    // Later releases have a Deployment instead of the StatefulSet.
+    up.ok("rollout status deployment/agent-sandbox-controller -n agent-sandbox-system --timeout=60s");
 }
 
 fn takes_the_published_release(up: &Up) {

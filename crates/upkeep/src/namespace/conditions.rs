@@ -7,6 +7,8 @@ use k8s_openapi::api::core::v1::NamespaceCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ApiResource;
 
+use crate::Error;
+
 /// Objects that are still in a Namespace.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
@@ -14,6 +16,8 @@ pub(super) struct Rest {
     pub(super) objects: BTreeMap<String, usize>,
     /// Number of objects by finalizer.
     pub(super) finalizers: BTreeMap<String, usize>,
+    /// Reasons why kinds could not be emptied.
+    pub(super) failures: Vec<String>,
 }
 
 impl Rest {
@@ -26,8 +30,20 @@ impl Rest {
         }
     }
 
+    /// Adds a kind that could not be emptied. The reason is that of the API server, which the condition shows.
+    pub(super) fn fail(&mut self, error: &Error) {
+        self.failures.push(match error {
+            Error::Read { what, source: kube::Error::Api(status) }
+            | Error::Write { what, source: kube::Error::Api(status) } => {
+                format!("{what}: {}", status.message)
+            }
+            Error::Read { what, .. } | Error::Write { what, .. } => format!("{what}: no answer"),
+            _ => "unexpected error".to_owned(),
+        });
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.objects.is_empty()
+        self.objects.is_empty() && self.failures.is_empty()
     }
 }
 
@@ -50,12 +66,7 @@ pub(super) fn conditions(
             "ParsedGroupVersions",
             "All legacy kube types successfully parsed".to_owned(),
         ),
-        (
-            "NamespaceDeletionContentFailure",
-            false,
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization".to_owned(),
-        ),
+        failures(&rest.failures),
         content(&rest.objects),
         finalizers(&rest.finalizers),
     ];
@@ -74,6 +85,17 @@ pub(super) fn conditions(
             }
         })
         .collect()
+}
+
+fn failures(failures: &[String]) -> Found {
+    const KIND: &str = "NamespaceDeletionContentFailure";
+    if failures.is_empty() {
+        let message = "All content successfully deleted, may be waiting on finalization";
+        return (KIND, false, "ContentDeleted", message.into());
+    }
+    let (count, all) = (failures.len(), failures.join(", "));
+    let message = format!("Failed to delete all resource types, {count} remaining: {all}");
+    (KIND, true, "ContentDeletionFailed", message)
 }
 
 type Found = (&'static str, bool, &'static str, String);
@@ -119,6 +141,7 @@ mod tests {
         let rest = Rest {
             objects: BTreeMap::from([("pods.".into(), 2), ("deployments.apps".into(), 1)]),
             finalizers: BTreeMap::from([("x.y/z".into(), 1)]),
+            failures: Vec::new(),
         };
         let first = conditions(&rest, &[], at(1));
         assert_eq!(
@@ -136,5 +159,16 @@ mod tests {
         let times: Vec<_> =
             then.iter().map(|one| one.last_transition_time.as_ref().unwrap().0.as_second()).collect();
         assert_eq!(times, [1, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn condition_names_the_kinds_that_could_not_be_emptied() {
+        let mut rest = Rest::default();
+        let refused = kube::core::Status::failure("it is held", "Forbidden").boxed();
+        rest.fail(&Error::write("pods in Namespace n")(kube::Error::Api(refused)));
+        assert!(!rest.is_empty());
+        let shown = shown(&conditions(&rest, &[], Timestamp::UNIX_EPOCH));
+        let why = "True Failed to delete all resource types, 1 remaining: pods in Namespace n: it is held";
+        assert_eq!(shown[2], why);
     }
 }

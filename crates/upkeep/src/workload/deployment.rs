@@ -11,12 +11,16 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{
     Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec,
 };
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{Selector, SelectorExt};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use super::claim::Claimant;
+use super::family::{Family, Selecting};
 use super::rollout::{self, Replicas, Strategy};
 use super::template::{HASH_LABEL, fingerprint};
 use super::{drive, ownership};
@@ -30,7 +34,16 @@ const REVISION: &str = "deployment.kubernetes.io/revision";
 pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
     let deployments: Api<Read<Deployment>> = Api::all(reader.client().clone());
     let sets: Api<Read<ReplicaSet>> = Api::all(reader.client().clone());
-    drive(Controller::new(deployments).owns(sets, watcher::Config::default()), reconcile, reader).await
+    let controller = Controller::new(deployments);
+    let family = Family::new(controller.objects());
+    let controller = controller.watches(sets, watcher::Config::default(), move |set| family.of(set));
+    drive(controller, reconcile, reader).await
+}
+
+impl Selecting for Deployment {
+    fn selector(&self) -> Option<Selector> {
+        ownership::selector(self.spec.as_ref()?.selector.clone())
+    }
 }
 
 /// A Deployment with its ReplicaSets.
@@ -48,7 +61,9 @@ impl View {
         let template = deployment.spec.clone().unwrap_or_default().template;
         let hash = fingerprint(&template, number);
         sets.sort_by_key(|set| (set.creation_timestamp().map(|time| time.0), set.name_any()));
+        // An adopted ReplicaSet may have another label.
         let current = sets.iter().position(|set| set.labels().get(HASH_LABEL) == Some(&hash));
+        let current = current.or_else(|| sets.iter().position(|set| is_of_template(set, &template)));
         let new = current.map(|at| sets.remove(at));
         Self { deployment, new, old: sets, hash }
     }
@@ -180,9 +195,7 @@ async fn reconcile(Key { namespace, name }: Key, reader: Arc<Reader>) -> Result<
     let Some(deployment) = reader.get(&deployments, &name, &what).await? else {
         return Ok(Outcome::Settled);
     };
-    let all: Api<Read<ReplicaSet>> = Api::namespaced(reader.client().clone(), &namespace);
-    let of = format!("ReplicaSets of {what}");
-    let owned = reader.owned(&all, &ListParams::default(), &deployment, &of).await?;
+    let owned = owned_sets(&reader, &namespace, &deployments, &deployment).await?;
     let mut view = View::of(deployment, owned);
     if view.new.is_none() && view.deployment.metadata.deletion_timestamp.is_none() {
         let set = first_set(&view, &namespace)?;
@@ -209,6 +222,34 @@ async fn reconcile(Key { namespace, name }: Key, reader: Arc<Reader>) -> Result<
         gone_is_fine(answer).map_err(Error::write(format!("status of {what}")))?;
     }
     Ok(Outcome::Settled)
+}
+
+/// The ReplicaSets of a Deployment after adoption and release.
+async fn owned_sets(
+    reader: &Reader,
+    namespace: &str,
+    deployments: &Api<Read<Deployment>>,
+    deployment: &Deployment,
+) -> Result<Vec<ReplicaSet>, Error> {
+    let what = format!("ReplicaSets of Deployment {namespace}/{}", deployment.name_any());
+    let selector = ownership::usable(deployment.selector(), &what)?;
+    let all: Api<Read<ReplicaSet>> = Api::namespaced(reader.client().clone(), namespace);
+    let found = all.list(&ListParams::default()).await.map_err(Error::read(&what))?.items;
+    let sets: Api<ReplicaSet> = Api::namespaced(reader.client().clone(), namespace);
+    let claimant = Claimant { reader, owner: deployment, owners: deployments, what: &what };
+    claimant.claim(&sets, found, |set| selector.matches(set.labels())).await
+}
+
+/// Returns whether the ReplicaSet has this template, apart from the label of the template's state.
+fn is_of_template(set: &ReplicaSet, template: &PodTemplateSpec) -> bool {
+    let plain = |mut template: PodTemplateSpec| {
+        let metadata = template.metadata.get_or_insert_default();
+        let labels = metadata.labels.get_or_insert_default();
+        labels.remove(HASH_LABEL);
+        template
+    };
+    let own = set.spec.as_ref().and_then(|spec| spec.template.clone());
+    own.is_some_and(|own| plain(own) == plain(template.clone()))
 }
 
 /// The ReplicaSet of the current template, with no replicas yet: the plan gives it some.

@@ -1,6 +1,8 @@
 //! Deployments, ReplicaSets and StatefulSets. Each reconcile reads what they own live, so no view is stale.
 
+mod claim;
 pub(crate) mod deployment;
+mod family;
 mod ownership;
 pub(crate) mod pod;
 pub(crate) mod replica_set;

@@ -15,9 +15,12 @@ pub(crate) fn controlled_by<K: Resource<DynamicType = ()>>(owner: &K) -> Result<
     Ok(OwnerReference { block_owner_deletion: Some(true), ..reference })
 }
 
-/// The label selector of a workload, which must not select everything.
-pub(super) fn selector(selector: Option<LabelSelector>, what: &str) -> Result<Selector, Error> {
-    let usable = selector.and_then(|selector| Selector::try_from(selector).ok());
-    let usable = usable.filter(|selector| !selector.matches(&BTreeMap::new()));
-    usable.ok_or_else(|| Error::Malformed(format!("{what} has no usable selector")))
+/// The label selector of a workload; `None` if it cannot be read or selects everything.
+pub(super) fn selector(selector: LabelSelector) -> Option<Selector> {
+    Selector::try_from(selector).ok().filter(|selector| !selector.matches(&BTreeMap::new()))
+}
+
+/// The same, or an error about the workload.
+pub(super) fn usable(selector: Option<Selector>, what: &str) -> Result<Selector, Error> {
+    selector.ok_or_else(|| Error::Malformed(format!("{what} has no usable selector")))
 }

@@ -1,5 +1,6 @@
-//! ReplicaSets: as many Pods of one template as wanted.
+//! ReplicaSets and ReplicationControllers: as many Pods of one template as wanted.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::future::try_join_all;
@@ -8,14 +9,18 @@ use hutch_reconcile::controller::Controller;
 use hutch_reconcile::key::Key;
 use hutch_reconcile::outcome::Outcome;
 use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, ReplicationController};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::Selector;
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
-use serde_json::json;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::{Value, json};
 
+use super::claim::Claimant;
+use super::family::{Family, Selecting};
 use super::{delete_pods, drive, ownership, pod, template};
 use crate::Error;
 use crate::error::gone_is_fine;
@@ -24,11 +29,73 @@ use crate::reader::Reader;
 /// Maximum Pods created or deleted in one reconcile; the next one continues.
 const BATCH: usize = 50;
 
-/// Reconciles ReplicaSets until dropped.
-pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
-    let sets: Api<Read<ReplicaSet>> = Api::all(reader.client().clone());
+/// A kind that keeps a number of Pods. ReplicationControllers have the status of ReplicaSets.
+pub(crate) trait Replicated: Selecting + Resource<Scope = NamespaceResourceScope> {
+    /// Returns the desired state.
+    fn desired(&self) -> Desired;
+    /// Returns the status as JSON.
+    fn status(&self) -> Value;
+}
+
+/// Desired state of a kind that keeps a number of Pods.
+#[derive(Debug, Default)]
+pub(crate) struct Desired {
+    replicas: Option<i32>,
+    min_ready_seconds: Option<i32>,
+    template: PodTemplateSpec,
+}
+
+impl Selecting for ReplicaSet {
+    fn selector(&self) -> Option<Selector> {
+        ownership::selector(self.spec.as_ref()?.selector.clone())
+    }
+}
+
+impl Replicated for ReplicaSet {
+    fn desired(&self) -> Desired {
+        let spec = self.spec.clone().unwrap_or_default();
+        let template = spec.template.unwrap_or_default();
+        Desired { replicas: spec.replicas, min_ready_seconds: spec.min_ready_seconds, template }
+    }
+
+    fn status(&self) -> Value {
+        json!(self.status)
+    }
+}
+
+impl Selecting for ReplicationController {
+    fn selector(&self) -> Option<Selector> {
+        let labels = self.spec.as_ref()?.selector.clone().filter(|labels| !labels.is_empty())?;
+        Some(labels.into_iter().collect())
+    }
+}
+
+impl Replicated for ReplicationController {
+    fn desired(&self) -> Desired {
+        let spec = self.spec.clone().unwrap_or_default();
+        let template = spec.template.unwrap_or_default();
+        Desired { replicas: spec.replicas, min_ready_seconds: spec.min_ready_seconds, template }
+    }
+
+    fn status(&self) -> Value {
+        json!(self.status)
+    }
+}
+
+struct Context<K> {
+    reader: Arc<Reader>,
+    family: Arc<Family<K>>,
+}
+
+/// Reconciles ReplicaSets or ReplicationControllers until dropped.
+pub(crate) async fn run<K: Replicated>(reader: Arc<Reader>) -> Result<(), Error> {
+    let sets: Api<Read<K>> = Api::all(reader.client().clone());
     let pods: Api<Read<Pod>> = Api::all(reader.client().clone());
-    drive(Controller::new(sets).owns(pods, watcher::Config::default()), reconcile, reader).await
+    let controller = Controller::new(sets);
+    let family = Family::new(controller.objects());
+    let context = Arc::new(Context { reader, family: family.clone() });
+    let controller = controller.watches(pods, watcher::Config::default(), move |pod| family.of(pod));
+    drive(controller, reconcile::<K>, context).await
 }
 
 /// Actions for a ReplicaSet.
@@ -41,14 +108,13 @@ struct Plan {
     look_again: Option<u64>,
 }
 
-fn plan(set: &ReplicaSet, mut pods: Vec<Pod>, now: Timestamp) -> Plan {
-    let spec = set.spec.clone().unwrap_or_default();
-    let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
+fn plan<K: Replicated>(set: &K, mut pods: Vec<Pod>, now: Timestamp) -> Plan {
+    let Desired { replicas, min_ready_seconds, template } = set.desired();
+    let wanted = usize::try_from(replicas.unwrap_or(1)).unwrap_or(0);
     pods.retain(pod::is_active);
-    let min_ready = spec.min_ready_seconds.unwrap_or(0);
+    let min_ready = min_ready_seconds.unwrap_or(0);
     let waits: Vec<_> = pods.iter().filter_map(|pod| pod::until_available(pod, min_ready, now)).collect();
-    let labels =
-        spec.template.and_then(|template| template.metadata).and_then(|m| m.labels).unwrap_or_default();
+    let labels = template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default();
     let labelled = |pod: &&Pod| labels.iter().all(|(name, value)| pod.labels().get(name) == Some(value));
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let status = ReplicaSetStatus {
@@ -56,13 +122,13 @@ fn plan(set: &ReplicaSet, mut pods: Vec<Pod>, now: Timestamp) -> Plan {
         fully_labeled_replicas: Some(count(pods.iter().filter(labelled).count())),
         ready_replicas: Some(count(waits.len())),
         available_replicas: Some(count(waits.iter().filter(|wait| wait.is_zero()).count())),
-        observed_generation: set.metadata.generation,
+        observed_generation: set.meta().generation,
         ..ReplicaSetStatus::default()
     };
     let look_again =
         waits.iter().filter(|wait| !wait.is_zero()).map(|wait| wait.as_secs().unsigned_abs() + 1).min();
     let mut plan = Plan { status, look_again, ..Plan::default() };
-    if set.metadata.deletion_timestamp.is_some() {
+    if set.meta().deletion_timestamp.is_some() {
         return plan;
     }
     plan.create = wanted.saturating_sub(pods.len()).min(BATCH);
@@ -75,41 +141,49 @@ fn plan(set: &ReplicaSet, mut pods: Vec<Pod>, now: Timestamp) -> Plan {
     plan
 }
 
-async fn reconcile(Key { namespace, name }: Key, reader: Arc<Reader>) -> Result<Outcome, Error> {
-    let sets: Api<Read<ReplicaSet>> = Api::namespaced(reader.client().clone(), &namespace);
-    let pods: Api<Pod> = Api::namespaced(reader.client().clone(), &namespace);
-    let Some(set) = reader.get(&sets, &name, &format!("ReplicaSet {namespace}/{name}")).await? else {
-        return Ok(Outcome::Settled);
-    };
-    let owned = owned_pods(&reader, &namespace, &set).await?;
+async fn reconcile<K: Replicated>(key: Key, context: Arc<Context<K>>) -> Result<Outcome, Error> {
+    let (Context { reader, .. }, Key { namespace, name }) = (&*context, &key);
+    let what = format!("{} {namespace}/{name}", K::kind(&()));
+    let sets: Api<Read<K>> = Api::namespaced(reader.client().clone(), namespace);
+    let pods: Api<Pod> = Api::namespaced(reader.client().clone(), namespace);
+    let Some(set) = reader.get(&sets, name, &what).await? else { return Ok(Outcome::Settled) };
+    let owned = owned_pods(&context, &key, &sets, &set).await?;
     let plan = plan(&set, owned, Timestamp::now());
 
-    let spec = set.spec.clone().unwrap_or_default();
-    let template = spec.template.unwrap_or_default();
+    let template = set.desired().template;
     let owner = ownership::controlled_by(&set)?;
     let creations = (0..plan.create).map(|_| {
         let generated = ObjectMeta { generate_name: Some(format!("{name}-")), ..ObjectMeta::default() };
-        let pod = template::pod(&template, &namespace, owner.clone(), generated);
+        let pod = template::pod(&template, namespace, owner.clone(), generated);
         let pods = pods.clone();
         async move { pods.create(&PostParams::default(), &pod).await }
     });
-    try_join_all(creations).await.map_err(Error::write(format!("a Pod of ReplicaSet {namespace}/{name}")))?;
-    delete_pods(&pods, &namespace, &plan.delete).await?;
-    if set.status.as_ref() != Some(&plan.status) {
+    try_join_all(creations).await.map_err(Error::write(format!("a Pod of {what}")))?;
+    delete_pods(&pods, namespace, &plan.delete).await?;
+    if set.status() != json!(plan.status) {
         let patch = Patch::Merge(json!({"status": plan.status}));
-        let answer = sets.patch_status(&name, &PatchParams::default(), &patch).await;
-        gone_is_fine(answer).map_err(Error::write(format!("status of ReplicaSet {namespace}/{name}")))?;
+        let answer = sets.patch_status(name, &PatchParams::default(), &patch).await;
+        gone_is_fine(answer).map_err(Error::write(format!("status of {what}")))?;
     }
     let pause = plan.look_again.map(std::time::Duration::from_secs);
     Ok(pause.map_or(Outcome::Settled, Outcome::Again))
 }
 
-async fn owned_pods(reader: &Reader, namespace: &str, set: &ReplicaSet) -> Result<Vec<Pod>, Error> {
-    let selector = set.spec.as_ref().map(|spec| spec.selector.clone());
-    let selector = ownership::selector(selector, &format!("ReplicaSet {}", set.name_any()))?;
-    let pods: Api<Read<Pod>> = Api::namespaced(reader.client().clone(), namespace);
-    let selected = ListParams::default().labels_from(&selector);
-    reader.owned(&pods, &selected, set, &format!("Pods of ReplicaSet {}", set.name_any())).await
+/// The Pods of a set after adoption and release. Those that have ended are neither adopted nor released.
+async fn owned_pods<K: Replicated>(
+    context: &Context<K>,
+    key: &Key,
+    sets: &Api<Read<K>>,
+    set: &K,
+) -> Result<Vec<Pod>, Error> {
+    let what = format!("Pods of {} {}", K::kind(&()), key.name);
+    let selector = ownership::usable(set.selector(), &what)?;
+    let claimant = Claimant { reader: &context.reader, owner: set, owners: sets, what: &what };
+    let is_candidate = |pod: &Read<Pod>| match pod {
+        Read::Object(pod) => !pod::has_ended(pod),
+        Read::Unreadable(_) => true,
+    };
+    claimant.pods(&context.family, key, &selector, is_candidate, |_| true).await
 }
 
 #[cfg(test)]

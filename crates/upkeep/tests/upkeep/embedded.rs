@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 use hutch_apiserver::{ApiServer, Config, Identity};
 use hutch_testkit::wait::eventually;
 use hutch_upkeep::Settings;
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Endpoints, Event, Namespace, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
+    ConfigMap, Endpoints, Event, Namespace, PersistentVolumeClaim, Pod, ReplicationController, Secret,
+    Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    ApiResource, DeleteParams, DynamicObject, EvictParams, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams,
 };
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -343,6 +346,193 @@ async fn a_deployment_rolls_out_scales_and_changes() {
     deployments.delete("d", &DeleteParams::default()).await.unwrap();
     eventually("all gone", async || images().await.is_empty().then_some(())).await;
     assert!(sets.list(&ListParams::default()).await.unwrap().items.is_empty());
+}
+
+fn controller_of(object: &impl ResourceExt) -> Option<String> {
+    object
+        .owner_references()
+        .iter()
+        .find(|owner| owner.controller == Some(true))
+        .map(|owner| owner.name.clone())
+}
+
+#[tokio::test]
+async fn replica_sets_and_replication_controllers_adopt_and_release_pods() {
+    let client = start().await;
+    make_pods_ready(&client);
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let sets: Api<ReplicaSet> = Api::default_namespaced(client.clone());
+    let controllers: Api<ReplicationController> = Api::default_namespaced(client.clone());
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    let owner = create(&maps, json!({"metadata": {"name": "other"}})).await;
+    for (kind, app) in [("ReplicaSet", "set"), ("ReplicationController", "controller")] {
+        let labels = json!({"app": app});
+        let orphan = json!({"metadata": {"name": format!("orphan-{app}"), "labels": labels}, "spec": template("1")["spec"]});
+        create(&pods, orphan).await;
+        // It has a controller, as a Pod of a Sandbox does.
+        let mut held = owned_by(&format!("held-{app}"), "ConfigMap", &owner, false);
+        held["ownerReferences"][0]["controller"] = json!(true);
+        held["labels"] = labels.clone();
+        create(&pods, json!({"metadata": held, "spec": template("1")["spec"]})).await;
+        let mut template = template("1");
+        template["metadata"]["labels"] = labels.clone();
+        if kind == "ReplicaSet" {
+            let spec = json!({"replicas": 2, "selector": {"matchLabels": labels}, "template": template});
+            create(&sets, json!({"metadata": {"name": "s"}, "spec": spec})).await;
+        } else {
+            let spec = json!({"replicas": 2, "selector": labels, "template": template});
+            create(&controllers, json!({"metadata": {"name": "s"}, "spec": spec})).await;
+        }
+        let of_kind = ListParams::default().labels(&format!("app={app}"));
+        let owned = async |wanted: usize| {
+            eventually("the Pods of the set", async || {
+                let all = pods.list(&of_kind).await.unwrap().items;
+                let own: Vec<_> = all
+                    .iter()
+                    .filter(|pod| controller_of(*pod).as_deref() == Some("s"))
+                    .map(ResourceExt::name_any)
+                    .collect();
+                (own.len() == wanted).then_some(own)
+            })
+            .await
+        };
+        assert!(owned(2).await.contains(&format!("orphan-{app}")));
+        let held = pods.get(&format!("held-{app}")).await.unwrap();
+        assert_eq!(controller_of(&held).as_deref(), Some("other"));
+
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"app": "none"}}}));
+        pods.patch(&format!("orphan-{app}"), &PatchParams::default(), &patch).await.unwrap();
+        eventually("the Pod is released", async || {
+            controller_of(&pods.get(&format!("orphan-{app}")).await.unwrap()).is_none().then_some(())
+        })
+        .await;
+        assert!(!owned(2).await.contains(&format!("orphan-{app}")), "another Pod takes its place");
+    }
+}
+
+#[tokio::test]
+async fn deployment_adopts_the_replica_sets_that_an_earlier_one_left() {
+    let client = start().await;
+    make_pods_ready(&client);
+    let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
+    let sets: Api<ReplicaSet> = Api::default_namespaced(client.clone());
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    let spec = json!({"replicas": 2, "selector": {"matchLabels": {"app": "x"}}, "template": template("1")});
+    let first = create(&deployments, json!({"metadata": {"name": "d"}, "spec": spec})).await;
+    let done = async || Some(deployments.get("d").await.ok()?).filter(rolled_out);
+    eventually("the rollout", done).await;
+    let names = async || {
+        let pods = pods.list(&ListParams::default()).await.unwrap().items;
+        pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>()
+    };
+    let before = names().await;
+    deployments.delete("d", &DeleteParams::orphan()).await.unwrap();
+    gone(&deployments, "d").await;
+    let second = create(&deployments, json!({"metadata": {"name": "d"}, "spec": spec})).await;
+    assert_ne!(first.uid(), second.uid());
+    eventually("the second rollout", done).await;
+    let all = sets.list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].owner_references()[0].uid, second.uid().unwrap());
+    assert_eq!(names().await, before, "no Pod is replaced");
+
+    let labels = Patch::Merge(json!({"metadata": {"labels": {"app": "none"}}}));
+    sets.patch(&all[0].name_any(), &PatchParams::default(), &labels).await.unwrap();
+    eventually("the ReplicaSet is released", async || {
+        sets.get(&all[0].name_any()).await.unwrap().owner_references().is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn disruption_budget_bounds_evictions() {
+    let client = start().await;
+    make_pods_ready(&client);
+    let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(client);
+    let selector = json!({"matchLabels": {"app": "x"}});
+    let spec = json!({"replicas": 3, "selector": selector, "template": template("1")});
+    create(&deployments, json!({"metadata": {"name": "d"}, "spec": spec})).await;
+    eventually("the rollout", async || Some(deployments.get("d").await.ok()?).filter(rolled_out)).await;
+    create(&budgets, json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 2, "selector": selector}}))
+        .await;
+    let allowed = async |wanted: i32| {
+        eventually("the budget is counted", async || {
+            let status = budgets.get("b").await.unwrap().status?;
+            let counted = status.observed_generation >= Some(1) && status.expected_pods == Some(3);
+            (counted && status.disruptions_allowed == Some(wanted)).then_some(status)
+        })
+        .await
+    };
+    let status = allowed(1).await;
+    assert_eq!((status.current_healthy, status.desired_healthy), (Some(3), Some(2)));
+    let names: Vec<_> =
+        pods.list(&ListParams::default()).await.unwrap().items.iter().map(ResourceExt::name_any).collect();
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let dry = EvictParams { post_options: dry_run, ..EvictParams::default() };
+    pods.evict(&names[0], &dry).await.unwrap();
+    assert!(pods.get(&names[0]).await.unwrap().metadata.deletion_timestamp.is_none());
+    pods.evict(&names[0], &EvictParams::default()).await.unwrap();
+    gone(&pods, &names[0]).await;
+    let all = Patch::Merge(json!({"spec": {"minAvailable": 3}}));
+    budgets.patch("b", &PatchParams::default(), &all).await.unwrap();
+    let refused = pods.evict(&names[1], &EvictParams::default()).await.unwrap_err();
+    let kube::Error::Api(refused) = refused else { panic!("{refused}") };
+    assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
+    assert_eq!(refused.message, "Cannot evict pod as it would violate the pod's disruption budget.");
+    assert_eq!(refused.details.unwrap().causes[0].reason, "DisruptionBudget");
+    budgets.delete("b", &DeleteParams::default()).await.unwrap();
+    pods.evict(&names[1], &EvictParams::default()).await.unwrap();
+    gone(&pods, &names[1]).await;
+}
+
+#[tokio::test]
+async fn stateful_set_recreates_a_pod_below_its_partition_with_the_earlier_template() {
+    let client = start().await;
+    make_pods_ready(&client);
+    let sets: Api<StatefulSet> = Api::default_namespaced(client.clone());
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let revisions: Api<ControllerRevision> = Api::default_namespaced(client);
+    create(
+        &sets,
+        json!({"metadata": {"name": "s"}, "spec": {"replicas": 2, "serviceName": "s", "revisionHistoryLimit": 0,
+            "selector": {"matchLabels": {"app": "x"}}, "template": template("1"),
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}}}),
+    )
+    .await;
+    let images = async |wanted: [&str; 2]| {
+        eventually("the images", async || {
+            let all = pods.list(&ListParams::default()).await.unwrap().items;
+            let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
+            let is_ready = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
+            (all.iter().map(image).collect::<Vec<_>>() == wanted && all.iter().all(is_ready)).then_some(())
+        })
+        .await;
+    };
+    images(["image:1", "image:1"]).await;
+    let patch = |version: &str, partition: i32| {
+        Patch::Merge(
+            json!({"spec": {"template": template(version), "updateStrategy": {"rollingUpdate": {"partition": partition}}}}),
+        )
+    };
+    sets.patch("s", &PatchParams::default(), &patch("2", 1)).await.unwrap();
+    images(["image:1", "image:2"]).await;
+    let uid = pods.get("s-0").await.unwrap().uid();
+    pods.delete("s-0", &DeleteParams::default()).await.unwrap();
+    eventually("a new Pod", async || (pods.get_opt("s-0").await.unwrap()?.uid() != uid).then_some(())).await;
+    images(["image:1", "image:2"]).await;
+    let mut numbers: Vec<i64> =
+        revisions.list(&ListParams::default()).await.unwrap().items.iter().map(|one| one.revision).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2]);
+
+    sets.patch("s", &PatchParams::default(), &patch("2", 0)).await.unwrap();
+    images(["image:2", "image:2"]).await;
+    eventually("the earlier revision is deleted", async || {
+        (revisions.list(&ListParams::default()).await.unwrap().items.len() == 1).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -12,18 +12,19 @@ from pathlib import Path
 # The kinds served, and the bodies of their subresources.
 ROOTS = {
     "api__v1": "ConfigMap Endpoints Event Namespace Node PersistentVolumeClaim PersistentVolume Pod Secret "
-    "ServiceAccount Service Binding",
+    "ServiceAccount Service Binding LimitRange ResourceQuota PodTemplate ReplicationController",
     "apis__apiextensions.k8s.io__v1": "CustomResourceDefinition",
-    "apis__apps__v1": "DaemonSet Deployment ReplicaSet StatefulSet",
+    "apis__apps__v1": "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet",
     "apis__authentication.k8s.io__v1": "SelfSubjectReview TokenReview",
     "apis__authorization.k8s.io__v1": "LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview "
     "SubjectAccessReview",
     "apis__autoscaling__v2": "HorizontalPodAutoscaler",
     "apis__batch__v1": "CronJob Job",
+    "apis__certificates.k8s.io__v1": "CertificateSigningRequest",
     "apis__coordination.k8s.io__v1": "Lease",
     "apis__discovery.k8s.io__v1": "EndpointSlice",
     "apis__events.k8s.io__v1": "Event",
-    "apis__networking.k8s.io__v1": "NetworkPolicy",
+    "apis__networking.k8s.io__v1": "Ingress IngressClass NetworkPolicy",
     "apis__node.k8s.io__v1": "RuntimeClass",
     "apis__policy__v1": "PodDisruptionBudget",
     "apis__rbac.authorization.k8s.io__v1": "ClusterRoleBinding ClusterRole RoleBinding Role",

@@ -19,6 +19,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -39,9 +40,11 @@ var roots = []struct {
 }{
 	{"v1", []any{corev1.ConfigMap{}, corev1.Endpoints{}, corev1.Event{}, corev1.Namespace{}, corev1.Node{},
 		corev1.PersistentVolumeClaim{}, corev1.PersistentVolume{}, corev1.Pod{}, corev1.Secret{}, corev1.ServiceAccount{},
-		corev1.Service{}, corev1.Binding{}, metav1.DeleteOptions{}}},
+		corev1.Service{}, corev1.Binding{}, corev1.LimitRange{}, corev1.ResourceQuota{}, corev1.PodTemplate{},
+		corev1.ReplicationController{}, metav1.DeleteOptions{}}},
 	{"apiextensions.k8s.io/v1", []any{apiextensionsv1.CustomResourceDefinition{}}},
-	{"apps/v1", []any{appsv1.DaemonSet{}, appsv1.Deployment{}, appsv1.ReplicaSet{}, appsv1.StatefulSet{}}},
+	{"apps/v1", []any{appsv1.ControllerRevision{}, appsv1.DaemonSet{}, appsv1.Deployment{}, appsv1.ReplicaSet{},
+		appsv1.StatefulSet{}}},
 	{"authentication.k8s.io/v1", []any{authenticationv1.SelfSubjectReview{}, authenticationv1.TokenReview{},
 		authenticationv1.TokenRequest{}}},
 	{"authorization.k8s.io/v1", []any{authorizationv1.LocalSubjectAccessReview{}, authorizationv1.SelfSubjectAccessReview{},
@@ -49,10 +52,11 @@ var roots = []struct {
 	{"autoscaling/v1", []any{autoscalingv1.Scale{}}},
 	{"autoscaling/v2", []any{autoscalingv2.HorizontalPodAutoscaler{}}},
 	{"batch/v1", []any{batchv1.CronJob{}, batchv1.Job{}}},
+	{"certificates.k8s.io/v1", []any{certificatesv1.CertificateSigningRequest{}}},
 	{"coordination.k8s.io/v1", []any{coordinationv1.Lease{}}},
 	{"discovery.k8s.io/v1", []any{discoveryv1.EndpointSlice{}}},
 	{"events.k8s.io/v1", []any{eventsv1.Event{}}},
-	{"networking.k8s.io/v1", []any{networkingv1.NetworkPolicy{}}},
+	{"networking.k8s.io/v1", []any{networkingv1.Ingress{}, networkingv1.IngressClass{}, networkingv1.NetworkPolicy{}}},
 	{"node.k8s.io/v1", []any{nodev1.RuntimeClass{}}},
 	{"policy/v1", []any{policyv1.PodDisruptionBudget{}, policyv1.Eviction{}}},
 	{"rbac.authorization.k8s.io/v1", []any{rbacv1.ClusterRoleBinding{}, rbacv1.ClusterRole{}, rbacv1.RoleBinding{},

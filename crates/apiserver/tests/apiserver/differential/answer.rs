@@ -50,8 +50,10 @@ impl Answer {
         causes.sort();
         // A real server checks a change several times over.
         causes.dedup();
-        // Decoding errors have the words of the decoder.
-        let message = if causes.is_empty() && code != 400 { text(&body, "message") } else { String::new() };
+        // Other decoding errors have the words of the decoder.
+        let full = text(&body, "message");
+        let is_shown = causes.is_empty() && (code != 400 || full.contains("strict decoding error"));
+        let message = if is_shown { full } else { String::new() };
         Answer { code, reason: text(&body, "reason"), causes, message, value: Value::Null }
     }
 }

@@ -190,6 +190,12 @@ async fn a_dry_run_stores_nothing() {
     call(&app, "POST", CONFIG_MAPS, &config_map("a")).await;
     let (code, _) = call(&app, "DELETE", &format!("{CONFIG_MAPS}/a?dryRun=All"), "").await;
     assert_eq!(code, 200);
+    // kubectl writes it into the body.
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]}).to_string();
+    assert_eq!(call(&app, "DELETE", &format!("{CONFIG_MAPS}/a"), &options).await.0, 200);
+    assert_eq!(call(&app, "DELETE", CONFIG_MAPS, &options).await.0, 200);
+    let other = options.replace("All", "Some");
+    assert_eq!(call(&app, "DELETE", &format!("{CONFIG_MAPS}/a"), &other).await.0, 422);
     let patch = "{\"data\":{\"a\":\"c\"}}";
     let path = format!("{CONFIG_MAPS}/a?dryRun=All");
     let (_, shown) = typed(&app, "PATCH", &path, "application/merge-patch+json", patch).await;

@@ -251,10 +251,72 @@ async fn kind_without_a_controller_is_created_with_a_warning() {
         "spec": {"template": {"spec": {"restartPolicy": "Never",
                                        "containers": [{"name": "c", "image": "hutch/host"}]}}},
     });
-    let request =
-        Request::post("/apis/batch/v1/namespaces/default/jobs").header("content-type", "application/json");
-    let response = send(&app, request.body(Body::from(job.to_string())).unwrap()).await;
-    assert_eq!(response.status(), 201);
-    let warning = response.headers()["warning"].to_str().unwrap().to_owned();
-    assert!(warning.contains("hutch up runs no jobs"), "{warning}");
+    let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+    let ingress = json!({"metadata": {"name": "i"}, "spec": {"defaultBackend": backend}});
+    let class = json!({"metadata": {"name": "c"}, "spec": {"controller": "a.b/c"}});
+    for (path, object, text) in [
+        ("/apis/batch/v1/namespaces/default/jobs", job, "hutch up runs no jobs"),
+        (
+            "/apis/networking.k8s.io/v1/namespaces/default/ingresses",
+            ingress,
+            "hutch up runs no ingress controller",
+        ),
+        ("/apis/networking.k8s.io/v1/ingressclasses", class, "hutch up runs no ingress controller"),
+    ] {
+        let request = Request::post(path).header("content-type", "application/json");
+        let response = send(&app, request.body(Body::from(object.to_string())).unwrap()).await;
+        assert_eq!(response.status(), 201, "{path}");
+        let warning = response.headers()["warning"].to_str().unwrap().to_owned();
+        assert!(warning.contains(text), "{warning}");
+    }
+}
+
+#[tokio::test]
+async fn data_of_a_controller_revision_does_not_change_and_its_number_does() {
+    let app = app().await;
+    let path = "/apis/apps/v1/namespaces/default/controllerrevisions";
+    let data = json!({"spec": {"template": {"$patch": "replace", "any": {"field": 1}}}});
+    let revision = json!({"metadata": {"name": "r"}, "revision": 1, "data": data});
+    let (code, made) = call(&app, "POST", path, &revision.to_string()).await;
+    assert_eq!((code.as_u16(), &made["data"]), (201, &data), "{made}");
+    let merge = async |patch: Value| {
+        typed(&app, "PATCH", &format!("{path}/r"), "application/merge-patch+json", &patch.to_string()).await
+    };
+    assert_eq!(merge(json!({"revision": 2})).await.0, 200);
+    let (code, refused) = merge(json!({"data": {"spec": {"template": {"any": null}}}})).await;
+    assert_eq!((code.as_u16(), &refused["details"]["causes"][0]["field"]), (422, &json!("data")));
+}
+
+#[tokio::test]
+async fn scale_of_a_replication_controller_shows_its_labels_as_selector() {
+    let app = app().await;
+    let path = "/api/v1/namespaces/default/replicationcontrollers";
+    let template = json!({"metadata": {"labels": {"a": "b", "c": "d"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let controller = json!({"metadata": {"name": "r"}, "spec": {"template": template}});
+    assert_eq!(call(&app, "POST", path, &controller.to_string()).await.0, 201);
+    let (_, scale) = call(&app, "GET", &format!("{path}/r/scale"), "").await;
+    assert_eq!((&scale["spec"]["replicas"], &scale["status"]["selector"]), (&json!(1), &json!("a=b,c=d")));
+    let (_, table) =
+        get_as(&app, &format!("{path}/r/scale"), "application/json;as=Table;v=v1;g=meta.k8s.io").await;
+    assert_eq!(table["rows"][0]["cells"].as_array().unwrap()[..3], [json!("r"), json!(1), json!(0)]);
+}
+
+#[tokio::test]
+async fn field_of_a_stateful_set_that_cannot_change_is_forbidden() {
+    let app = app().await;
+    let path = "/apis/apps/v1/namespaces/default/statefulsets";
+    let template =
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let set = json!({"metadata": {"name": "s"}, "spec": {"serviceName": "x", "selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    assert_eq!(call(&app, "POST", path, &set.to_string()).await.0, 201);
+    let merge = async |spec: Value| {
+        let patch = json!({ "spec": spec }).to_string();
+        typed(&app, "PATCH", &format!("{path}/s"), "application/merge-patch+json", &patch).await
+    };
+    assert_eq!(merge(json!({"replicas": 3, "minReadySeconds": 1})).await.0, 200);
+    let (code, refused) = merge(json!({"serviceName": "y"})).await;
+    assert_eq!(code, 422);
+    assert!(
+        refused["message"].as_str().unwrap().contains("updates to statefulset spec for fields other than")
+    );
 }

@@ -150,4 +150,10 @@ async fn tables_and_bare_metadata() {
     let bare = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
     let (_, object) = get_as(&app, &format!("{CONFIG_MAPS}/m"), bare).await;
     assert_eq!((&object["kind"], object.get("data")), (&json!("PartialObjectMetadata"), None));
+    // A review has no rows.
+    let review = Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+        .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+    let body = json!({"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}}).to_string();
+    let (code, refused) = text(send(&app, review.body(Body::from(body)).unwrap()).await).await;
+    assert_eq!(code, 406, "{refused}");
 }

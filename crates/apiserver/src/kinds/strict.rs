@@ -1,0 +1,132 @@
+//! Unknown and duplicate fields of a built-in kind in the order of the text, as Kubernetes reports them.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::fields::{MAX_FINDINGS, below};
+use super::shape::{Field, Shape};
+
+/// Returns the messages about a text of JSON; none about what does not parse.
+pub(crate) fn problems(text: &[u8], shape: Shape<'_>) -> Vec<String> {
+    let mut found = Vec::new();
+    let seed = Walk { path: String::new(), shape, found: &mut found };
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    match seed.deserialize(&mut reader) {
+        Ok(()) => found,
+        Err(_) => Vec::new(),
+    }
+}
+
+struct Walk<'a> {
+    path: String,
+    shape: Shape<'a>,
+    found: &'a mut Vec<String>,
+}
+
+impl Walk<'_> {
+    fn add(&mut self, what: &str, path: &str) {
+        let message = format!("{what} field \"{path}\"");
+        if self.found.len() < MAX_FINDINGS && !self.found.contains(&message) {
+            self.found.push(message);
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let shape = self.shape.items();
+        for index in 0.. {
+            let seed = Walk { path: format!("{}[{index}]", self.path), shape, found: &mut *self.found };
+            if items.next_element_seed(seed)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            let path = below(&self.path, &name);
+            match self.shape.field(&name) {
+                Field::Known(shape) => {
+                    if seen.contains(&name) {
+                        self.add("duplicate", &path);
+                    }
+                    fields.next_value_seed(Walk { path, shape, found: &mut *self.found })?;
+                    seen.insert(name);
+                }
+                Field::Open => drop(fields.next_value::<IgnoredAny>()?),
+                Field::Unknown => {
+                    self.add("unknown", &path);
+                    fields.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_come_in_the_order_of_the_text() {
+        let text = br#"{"spec": {"zeta": 1, "containers": [{"name": "c", "name": "d", "imagee": {"x": 1}}],
+            "alpha": 2, "zeta": 3}, "metadata": {"labels": {"a": "b", "a": "c"}}, "foo": 1}"#;
+        let found = problems(text, Shape::builtin("io.k8s.api.core.v1.Pod"));
+        assert_eq!(
+            found,
+            [
+                "unknown field \"spec.zeta\"",
+                "duplicate field \"spec.containers[0].name\"",
+                "unknown field \"spec.containers[0].imagee\"",
+                "unknown field \"spec.alpha\"",
+                "duplicate field \"metadata.labels.a\"",
+                "unknown field \"foo\"",
+            ]
+        );
+        assert!(problems(b"{", Shape::builtin("io.k8s.api.core.v1.Pod")).is_empty());
+    }
+}

@@ -1,0 +1,162 @@
+//! Workloads of `hutch up` with an unmodified kubectl: templates of StatefulSets, adoption, disruption budgets.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Up, succeeded, text};
+
+fn template(version: &str, app: &str) -> Value {
+    json!({"metadata": {"labels": {"app": app}, "annotations": {"version": version}},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "hutch/pause"}]}})
+}
+
+/// Applies an object through standard input.
+fn apply(up: &Up, object: &Value) -> String {
+    let mut command = up.kubectl_command(&["apply", "-f", "-"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
+    succeeded("apply", &child.wait_with_output().unwrap())
+}
+
+fn versions(up: &Up, app: &str) -> String {
+    up.ok_args(&[
+        "get",
+        "pods",
+        "-l",
+        &format!("app={app}"),
+        "-o",
+        "jsonpath={.items[*].metadata.annotations.version}",
+    ])
+}
+
+#[test]
+fn kubectl_undoes_a_rollout_and_drain_heeds_a_disruption_budget() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    stateful_set(&up);
+    replication_controller(&up);
+    disruption_budget(&up);
+}
+
+#[test]
+fn kubectl_shows_warnings_about_fields_without_effect() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let overrides = r#"{"spec": {"nodeSelector": {"a": "b"}}}"#;
+    let run = ["run", "p", "--image=hutch/pause", "--overrides", overrides, "--dry-run=server"];
+    let output = up.kubectl_args(&run);
+    let warning = text(&output.stderr);
+    assert!(
+        output.status.success() && warning.starts_with("Warning: spec.nodeSelector: has no effect"),
+        "{warning}"
+    );
+}
+
+fn stateful_set(up: &Up) {
+    let set = |version: &str, partition: i32| {
+        json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}, "spec": {
+            "replicas": 2, "serviceName": "s", "selector": {"matchLabels": {"app": "set"}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}},
+            "template": template(version, "set")}})
+    };
+    apply(up, &set("1", 0));
+    up.ok("rollout status statefulset/s --timeout=60s");
+    apply(up, &set("2", 1));
+    up.ok("rollout status statefulset/s --timeout=60s");
+    assert_eq!(versions(up, "set"), "1 2");
+    up.ok("delete pod s-0");
+    up.ok("wait --for=create pod/s-0 --timeout=60s");
+    up.ok("wait --for=condition=Ready pod/s-0 --timeout=60s");
+    assert_eq!(versions(up, "set"), "1 2");
+    apply(up, &set("2", 0));
+    up.ok("rollout status statefulset/s --timeout=60s");
+    assert_eq!(versions(up, "set"), "2 2");
+    let history = up.ok("rollout history statefulset/s");
+    assert_eq!(
+        history.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count(),
+        2,
+        "{history}"
+    );
+    up.ok("rollout undo statefulset/s");
+    up.ok("rollout status statefulset/s --timeout=60s");
+    assert_eq!(versions(up, "set"), "1 1");
+    up.ok("delete statefulset s");
+}
+
+fn replication_controller(up: &Up) {
+    let spec = template("1", "rc")["spec"].clone();
+    let orphan = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "orphan", "labels": {"app": "rc"}}, "spec": spec});
+    apply(up, &orphan);
+    let controller = json!({"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "r"},
+        "spec": {"replicas": 2, "selector": {"app": "rc"}, "template": template("1", "rc")}});
+    apply(up, &controller);
+    up.eventually("get rc r --no-headers", |line| line.split_whitespace().take(4).eq(["r", "2", "2", "2"]));
+    let owner = up.ok("get pod orphan -o jsonpath={.metadata.ownerReferences[0].name}");
+    assert_eq!(owner, "r");
+    up.ok("scale rc/r --replicas=1");
+    up.eventually("get rc r --no-headers", |line| line.split_whitespace().take(4).eq(["r", "1", "1", "1"]));
+    up.ok("delete rc r");
+    up.eventually("get pods -l app=rc --no-headers", str::is_empty);
+}
+
+fn disruption_budget(up: &Up) {
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template("1", "d")}});
+    apply(up, &deployment);
+    up.ok("rollout status deployment/d --timeout=60s");
+    up.ok("create poddisruptionbudget b --selector=app=d --max-unavailable=0");
+    up.eventually("get pdb b --no-headers", |line| {
+        line.split_whitespace().take(4).eq(["b", "N/A", "0", "0"])
+    });
+    up.eventually("get pdb b -o jsonpath={.status.expectedPods}", |count| count == "2");
+    let node = up.ok("get nodes -o jsonpath={.items[0].metadata.name}");
+    let drain = ["drain", &node, "--pod-selector=app=d", "--timeout=3s"];
+    let refused = up.kubectl_args(&drain);
+    let complaint = text(&refused.stderr);
+    assert!(
+        !refused.status.success() && complaint.contains("would violate the pod's disruption budget"),
+        "{complaint}"
+    );
+    up.ok("delete pdb b");
+    up.ok_args(&["drain", &node, "--pod-selector=app=d", "--timeout=60s"]);
+    up.ok_args(&["uncordon", &node]);
+}
+
+/// Regression: it could not create anything without `--validate=false`, since there was no `/openapi/v2`.
+#[test]
+fn kubectl_before_1_27_creates_applies_and_explains() {
+    hutch_testkit::require!(root, old_kubectl);
+    let up = Up::start(&[]);
+    let old = |args: &[&str], input: &Value| {
+        let mut command = Command::new("kubectl-1.24");
+        command.args(args).env("KUBECONFIG", up.kubeconfig()).env("HOME", up.folder());
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.to_string().as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "d"}}, "template": template("1", "d")}});
+    let sandbox = json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "s"},
+        "spec": {"podTemplate": {"spec": template("1", "s")["spec"]}}});
+    for object in [&deployment, &sandbox] {
+        succeeded("create", &old(&["create", "-f", "-"], object));
+        succeeded("apply", &old(&["apply", "-f", "-"], object));
+        succeeded("apply", &old(&["apply", "--dry-run=server", "-f", "-"], object));
+    }
+    let mut wrong = deployment.clone();
+    wrong["metadata"]["name"] = "e".into();
+    wrong["spec"]["template"]["spec"]["containers"][0]["imagee"] = "x".into();
+    let refused = old(&["create", "-f", "-"], &wrong);
+    assert!(
+        !refused.status.success() && text(&refused.stderr).contains("imagee"),
+        "{}",
+        text(&refused.stderr)
+    );
+    for path in ["deployment.spec.strategy", "sandbox.spec.podTemplate"] {
+        succeeded("explain", &old(&["explain", path], &Value::Null));
+    }
+}

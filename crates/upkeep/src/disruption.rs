@@ -1,0 +1,355 @@
+//! PodDisruptionBudgets: how many of their Pods are healthy, and how many may be evicted now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hutch_api::{Read, owner};
+use hutch_reconcile::controller::Controller;
+use hutch_reconcile::key::Key;
+use hutch_reconcile::outcome::Outcome;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::{Selector, SelectorExt};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::Error;
+use crate::error::gone_is_fine;
+use crate::members::Members;
+use crate::reader::Reader;
+use crate::workload::{drive, pod};
+
+/// Time after which an evicted Pod that still exists counts as healthy again.
+const DELETION: SignedDuration = SignedDuration::from_secs(120);
+const ALLOWED: &str = "DisruptionAllowed";
+
+/// Reconciles PodDisruptionBudgets until dropped.
+pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
+    let budgets: Api<Read<PodDisruptionBudget>> = Api::all(reader.client().clone());
+    let pods: Api<Read<Pod>> = Api::all(reader.client().clone());
+    let controller = Controller::new(budgets);
+    let members = Members::new(controller.objects(), selects);
+    let controller = controller.watches(pods, watcher::Config::default(), move |pod| members.of(pod));
+    drive(controller, reconcile, reader).await
+}
+
+/// The selector of a budget. An empty one selects all Pods of the namespace, a missing one none.
+fn selector(budget: &PodDisruptionBudget) -> Option<Selector> {
+    Selector::try_from(budget.spec.as_ref()?.selector.clone()?).ok()
+}
+
+fn selects(budget: &PodDisruptionBudget, pod: &Read<Pod>) -> bool {
+    budget.namespace() == pod.namespace()
+        && selector(budget).is_some_and(|selector| selector.matches(pod.labels()))
+}
+
+async fn reconcile(Key { namespace, name }: Key, reader: Arc<Reader>) -> Result<Outcome, Error> {
+    let what = format!("PodDisruptionBudget {namespace}/{name}");
+    let budgets: Api<Read<PodDisruptionBudget>> = Api::namespaced(reader.client().clone(), &namespace);
+    let Some(budget) = reader.get(&budgets, &name, &what).await? else { return Ok(Outcome::Settled) };
+    let pods = match selector(&budget) {
+        Some(selector) => {
+            let pods: Api<Read<Pod>> = Api::namespaced(reader.client().clone(), &namespace);
+            let selected = ListParams::default().labels_from(&selector);
+            reader.list(&pods, &selected, &format!("Pods of {what}")).await?
+        }
+        None => Vec::new(),
+    };
+    let counted = match count(&reader, &namespace, &budget, &pods).await {
+        Ok(counted) => counted,
+        Err(Uncounted::Read(error)) => return Err(error),
+        Err(Uncounted::NoScale(why)) => Counted::Failed(why),
+    };
+    let now = Timestamp::now();
+    let (disrupted, again) = disrupted(&budget, &pods, now);
+    let next = status(&budget, &pods, &counted, disrupted, now);
+    if budget.status.as_ref() != Some(&next) {
+        let patch = patch(&budget, &next);
+        let answer = budgets.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        gone_is_fine(answer).map_err(Error::write(format!("status of {what}")))?;
+    }
+    Ok(again.map_or(Outcome::Settled, Outcome::Again))
+}
+
+/// Expected Pods of a budget, and how many of them must be healthy.
+#[derive(Debug, PartialEq)]
+enum Counted {
+    Known {
+        expected: i32,
+        desired: i32,
+    },
+    /// Why they are unknown: nothing may be evicted.
+    Failed(String),
+}
+
+enum Uncounted {
+    Read(Error),
+    NoScale(String),
+}
+
+async fn count(
+    reader: &Reader,
+    namespace: &str,
+    budget: &PodDisruptionBudget,
+    pods: &[Pod],
+) -> Result<Counted, Uncounted> {
+    let spec = budget.spec.clone().unwrap_or_default();
+    let needs_scale =
+        spec.max_unavailable.is_some() || matches!(spec.min_available, Some(IntOrString::String(_)));
+    let expected = if needs_scale {
+        scale(reader, namespace, pods).await?
+    } else {
+        i32::try_from(pods.len()).unwrap_or(i32::MAX)
+    };
+    Ok(Counted::Known { expected, desired: desired(&spec, expected) })
+}
+
+/// Number of Pods that must be healthy.
+fn desired(spec: &PodDisruptionBudgetSpec, expected: i32) -> i32 {
+    match (&spec.max_unavailable, &spec.min_available) {
+        (Some(most), _) => (expected - share(most, expected)).max(0),
+        (None, Some(least)) => share(least, expected),
+        (None, None) => 0,
+    }
+}
+
+/// A number, or a percentage of the expected Pods, rounded up.
+fn share(value: &IntOrString, expected: i32) -> i32 {
+    match value {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(text) => {
+            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(100);
+            i32::try_from((i64::from(expected) * percent + 99) / 100).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+/// Sum of the replicas that the controllers of the Pods should have.
+async fn scale(reader: &Reader, namespace: &str, pods: &[Pod]) -> Result<i32, Uncounted> {
+    let mut scales: BTreeMap<String, i32> = BTreeMap::new();
+    for pod in pods {
+        let Some(controller) = owner::controller(pod) else { continue };
+        if scales.contains_key(&controller.uid) {
+            continue;
+        }
+        let found = replicas(reader, namespace, &controller.api_version, &controller.kind, &controller.name);
+        let Some((uid, replicas)) = found.await.map_err(Uncounted::Read)? else {
+            return Err(Uncounted::NoScale(format!("found no controllers for pod {:?}", pod.name_any())));
+        };
+        scales.insert(controller.uid.clone(), 0);
+        // ReplicaSets of one Deployment count once.
+        scales.insert(uid, replicas);
+    }
+    Ok(scales.values().fold(0, |sum, replicas| sum.saturating_add(*replicas)))
+}
+
+/// UID and replicas of a controller of Pods, or of the Deployment that controls it.
+async fn replicas(
+    reader: &Reader,
+    namespace: &str,
+    version: &str,
+    kind: &str,
+    name: &str,
+) -> Result<Option<(String, i32)>, Error> {
+    let client = || reader.client().clone();
+    let what = format!("{kind} {namespace}/{name}");
+    let found = match (version, kind) {
+        ("apps/v1", "ReplicaSet") => {
+            let sets: Api<Read<ReplicaSet>> = Api::namespaced(client(), namespace);
+            let Some(set) = reader.get(&sets, name, &what).await? else { return Ok(None) };
+            let above = owner::controller(&set).filter(|owner| owner.kind == "Deployment");
+            if let Some(above) = above {
+                let deployments: Api<Read<Deployment>> = Api::namespaced(client(), namespace);
+                let found = reader.get(&deployments, &above.name, &what).await?;
+                return Ok(found.map(|one| {
+                    (one.uid().unwrap_or_default(), one.spec.and_then(|spec| spec.replicas).unwrap_or(1))
+                }));
+            }
+            Some((set.uid(), set.spec.and_then(|spec| spec.replicas)))
+        }
+        ("apps/v1", "StatefulSet") => {
+            let sets: Api<Read<StatefulSet>> = Api::namespaced(client(), namespace);
+            reader
+                .get(&sets, name, &what)
+                .await?
+                .map(|set| (set.uid(), set.spec.and_then(|spec| spec.replicas)))
+        }
+        ("v1", "ReplicationController") => {
+            let sets: Api<Read<ReplicationController>> = Api::namespaced(client(), namespace);
+            reader
+                .get(&sets, name, &what)
+                .await?
+                .map(|set| (set.uid(), set.spec.and_then(|spec| spec.replicas)))
+        }
+        _ => None,
+    };
+    Ok(found.map(|(uid, replicas)| (uid.unwrap_or_default(), replicas.unwrap_or(1))))
+}
+
+/// Evicted Pods that are not being deleted yet, and when to count again because one of them stays.
+fn disrupted(
+    budget: &PodDisruptionBudget,
+    pods: &[Pod],
+    now: Timestamp,
+) -> (BTreeMap<String, Time>, Option<std::time::Duration>) {
+    let before = budget.status.as_ref().and_then(|status| status.disrupted_pods.clone()).unwrap_or_default();
+    let there = |name: &String| pods.iter().any(|pod| pod.name_any() == *name && !pod::is_deleting(pod));
+    let end = |time: &Time| time.0.checked_add(DELETION).unwrap_or(Timestamp::MAX);
+    let kept: BTreeMap<String, Time> =
+        before.into_iter().filter(|(name, time)| there(name) && end(time) >= now).collect();
+    let next = kept.values().map(end).min();
+    let again = next.map(|next| std::time::Duration::try_from(next.duration_since(now)).unwrap_or_default());
+    (kept, again.map(|again| again + std::time::Duration::from_secs(1)))
+}
+
+fn status(
+    budget: &PodDisruptionBudget,
+    pods: &[Pod],
+    counted: &Counted,
+    disrupted: BTreeMap<String, Time>,
+    now: Timestamp,
+) -> PodDisruptionBudgetStatus {
+    let before = budget.status.clone().unwrap_or_default();
+    let generation = budget.metadata.generation;
+    let (expected, desired) = match counted {
+        Counted::Known { expected, desired } => (*expected, *desired),
+        Counted::Failed(why) => {
+            let condition = condition(&before, false, "SyncFailed", why, now);
+            return PodDisruptionBudgetStatus {
+                disruptions_allowed: Some(0),
+                conditions: Some(vec![condition]),
+                ..before
+            };
+        }
+    };
+    let is_healthy =
+        |pod: &&Pod| !pod::is_deleting(pod) && !disrupted.contains_key(&pod.name_any()) && pod::is_ready(pod);
+    let healthy = i32::try_from(pods.iter().filter(is_healthy).count()).unwrap_or(i32::MAX);
+    let allowed = if expected > 0 { healthy.saturating_sub(desired).max(0) } else { 0 };
+    let before = PodDisruptionBudgetStatus { observed_generation: generation, ..before };
+    let reason = if allowed > 0 { "SufficientPods" } else { "InsufficientPods" };
+    let condition = condition(&before, allowed > 0, reason, "", now);
+    PodDisruptionBudgetStatus {
+        current_healthy: Some(healthy),
+        desired_healthy: Some(desired),
+        expected_pods: Some(expected),
+        disruptions_allowed: Some(allowed),
+        disrupted_pods: (!disrupted.is_empty()).then_some(disrupted),
+        observed_generation: generation,
+        conditions: Some(vec![condition]),
+    }
+}
+
+fn condition(
+    before: &PodDisruptionBudgetStatus,
+    allowed: bool,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> Condition {
+    let status = if allowed { "True" } else { "False" };
+    let old = before.conditions.iter().flatten().find(|one| one.type_ == ALLOWED && one.status == status);
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    Condition {
+        type_: ALLOWED.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        observed_generation: before.observed_generation,
+        last_transition_time: old.map_or(Time(now), |old| old.last_transition_time.clone()),
+    }
+}
+
+/// A patch to this status from the state that was read: an eviction may have taken a disruption since.
+fn patch(budget: &PodDisruptionBudget, status: &PodDisruptionBudgetStatus) -> Value {
+    let mut patch = json!(status);
+    let before = budget.status.as_ref().and_then(|status| status.disrupted_pods.as_ref());
+    for name in before.into_iter().flat_map(BTreeMap::keys) {
+        if status.disrupted_pods.as_ref().is_none_or(|pods| !pods.contains_key(name)) {
+            patch["disruptedPods"][name] = Value::Null;
+        }
+    }
+    json!({"metadata": {"resourceVersion": budget.resource_version()}, "status": patch})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(spec: Value, status: Value) -> PodDisruptionBudget {
+        let metadata = json!({"name": "b", "generation": 2, "resourceVersion": "7"});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()
+    }
+
+    fn pod(name: &str, ready: bool) -> Pod {
+        let ready = if ready { "True" } else { "False" };
+        serde_json::from_value(json!({"metadata": {"name": name},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+        .unwrap()
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn desired_pods_follow_the_numbers_and_percentages_of_a_budget() {
+        let desired = |spec: Value, expected: i32| desired(&serde_json::from_value(spec).unwrap(), expected);
+        assert_eq!(desired(json!({"minAvailable": 2}), 5), 2);
+        assert_eq!(desired(json!({"minAvailable": "50%"}), 5), 3);
+        assert_eq!(desired(json!({"maxUnavailable": 2}), 5), 3);
+        assert_eq!(desired(json!({"maxUnavailable": "30%"}), 5), 3);
+        assert_eq!(desired(json!({"maxUnavailable": 9}), 5), 0);
+        assert_eq!(desired(json!({}), 5), 0);
+    }
+
+    #[test]
+    fn healthy_pods_beyond_the_desired_ones_may_be_evicted() {
+        let pods = [pod("a", true), pod("b", true), pod("c", false)];
+        let budget =
+            budget(json!({"minAvailable": 1}), json!({"disruptedPods": {"gone": "1970-01-01T00:00:00Z"}}));
+        let counted = Counted::Known { expected: 3, desired: 1 };
+        let (kept, again) = disrupted(&budget, &pods, at(10));
+        assert!(kept.is_empty() && again.is_none());
+        let found = status(&budget, &pods, &counted, kept, at(10));
+        assert_eq!(
+            (found.current_healthy, found.disruptions_allowed, found.expected_pods),
+            (Some(2), Some(1), Some(3))
+        );
+        assert_eq!(found.conditions.as_ref().unwrap()[0].reason, "SufficientPods");
+        assert_eq!(found.observed_generation, Some(2));
+        assert_eq!(patch(&budget, &found)["status"]["disruptedPods"], json!({"gone": null}));
+        // Once written, it is not written again.
+        let written = PodDisruptionBudget { status: Some(found.clone()), ..budget };
+        assert_eq!(status(&written, &pods, &counted, BTreeMap::new(), at(99)), found);
+    }
+
+    #[test]
+    fn evicted_pod_is_not_healthy_until_it_stays_for_too_long() {
+        let pods = [pod("a", true), pod("b", true)];
+        let budget =
+            budget(json!({"minAvailable": 1}), json!({"disruptedPods": {"a": "1970-01-01T00:00:00Z"}}));
+        let counted = Counted::Known { expected: 2, desired: 1 };
+        let (kept, again) = disrupted(&budget, &pods, at(20));
+        assert_eq!(again, Some(std::time::Duration::from_secs(101)));
+        assert_eq!(status(&budget, &pods, &counted, kept, at(20)).disruptions_allowed, Some(0));
+        let (kept, again) = disrupted(&budget, &pods, at(121));
+        assert!(kept.is_empty() && again.is_none());
+    }
+
+    #[test]
+    fn nothing_may_be_evicted_while_the_pods_cannot_be_counted() {
+        let budget =
+            budget(json!({"maxUnavailable": 1}), json!({"disruptionsAllowed": 3, "currentHealthy": 3}));
+        let failed = Counted::Failed("found no controllers for pod \"a\"".into());
+        let found = status(&budget, &[], &failed, BTreeMap::new(), at(0));
+        assert_eq!((found.disruptions_allowed, found.current_healthy), (Some(0), Some(3)));
+        assert_eq!(found.conditions.unwrap()[0].reason, "SyncFailed");
+    }
+}

@@ -15,6 +15,7 @@ use hutch_kubelet::{ByteWriter, Exit, TerminalSize};
 use tokio::sync::{Mutex, watch};
 
 use crate::blueprint::{Blueprint, Variables};
+use crate::out_of_memory::Reported;
 use crate::runtime::{Container, Exec};
 use crate::stdio::Terminal;
 
@@ -33,6 +34,8 @@ pub(crate) struct Running {
     pub(crate) output: Arc<Output>,
     pub(crate) stdin: Mutex<Option<ByteWriter>>,
     pub(crate) terminal: Option<Terminal>,
+    /// Kills for want of memory that were reported.
+    pub(crate) out_of_memory: Reported,
     /// Set when the main process has ended and its output is complete.
     pub(crate) ended: watch::Receiver<Option<MainExit>>,
 }

@@ -20,7 +20,7 @@ use crate::runtime::{Container, Exec};
 use crate::stdio::Terminal;
 
 pub(crate) use log::keep as keep_logs;
-pub(crate) use log_read::read as read_log;
+pub(crate) use log_read::{read as read_log, tail as log_tail};
 pub(crate) use output::{Output, Stream};
 pub(crate) use screened::{LogScreen, Screened};
 pub(crate) use start::start;
@@ -46,6 +46,8 @@ pub(crate) struct MainExit {
     pub(crate) exit: Exit,
     /// A process of the container was killed because memory ran out.
     pub(crate) out_of_memory: bool,
+    /// End of its output, if it failed.
+    pub(crate) output: Option<String>,
 }
 
 impl Running {

@@ -8,7 +8,7 @@ use hutch_kubelet::{ByteWriter, Exit};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-use super::{MainExit, Output, Running, Screened, Stream, exit_of, keep_logs, late_env};
+use super::{MainExit, Output, Running, Screened, Stream, exit_of, keep_logs, late_env, log_tail};
 use crate::out_of_memory::Reported;
 use crate::places::log_file;
 use crate::runtime::{Container, ContainerPlan, PodSandbox, Spawned, StartError};
@@ -87,7 +87,12 @@ async fn follow(
         }
     }
     // Fails only when the runtime is shutting down.
-    let _ = tokio::task::spawn_blocking(move || output.finish()).await;
+    let failed = exit != Exit::Code(0);
+    let finished = tokio::task::spawn_blocking(move || {
+        output.finish();
+        if failed { log_tail(output.path()) } else { None }
+    });
+    let output = finished.await.ok().flatten();
     // An error means that the Pod's own task has ended.
-    let _ = ended.send(Some(MainExit { exit, out_of_memory }));
+    let _ = ended.send(Some(MainExit { exit, out_of_memory, output }));
 }

@@ -289,7 +289,11 @@ impl Worker {
             let text = out_of_memory::message(&state.name);
             self.node.events.container(&self.pod, &state.name, true, out_of_memory::REASON, text);
         }
-        let ended = ended_by(state, Some(exit), killed_for);
+        let mut ended = ended_by(state, Some(exit), killed_for);
+        let policy = self.containers[index].termination_message_policy.as_deref();
+        if policy == Some("FallbackToLogsOnError") && ended.message.is_none() {
+            ended.message.clone_from(&exit.output);
+        }
         let at = ended.at;
         state.end(ended);
         if killed_for == Some(CHANGED) {

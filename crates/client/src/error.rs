@@ -160,6 +160,9 @@ pub enum Obstacle {
     /// The Pod of the Sandbox has ended.
     #[error("{0}")]
     PodEnded(String),
+    /// The Pod of the Sandbox cannot start, or cannot be created.
+    #[error("{0}")]
+    Pod(String),
     /// A Pod that does not belong to the Sandbox has its name.
     #[error("{0}; delete that Pod, or rename the Sandbox")]
     PodNotOwned(String),

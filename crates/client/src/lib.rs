@@ -22,6 +22,7 @@ mod copy;
 mod error;
 mod exec;
 mod name;
+mod obstacle;
 mod pod;
 mod sandboxes;
 mod wait;

@@ -1,5 +1,6 @@
 //! Finds Sandboxes, their Pods and containers, and changes their mode.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name};
@@ -9,16 +10,15 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use crate::wait::Step;
-use crate::{Error, Name, Obstacle, Wait};
+use crate::wait::{Cause, Step};
+use crate::{Error, Name, Obstacle, Wait, obstacle};
 
 /// Interval between two checks of a Pod that is ending.
 const ENDING_POLL: Duration = Duration::from_millis(100);
+/// Checks of a failed mount after which the wait ends.
+const MOUNT_CHECKS: u32 = 2;
 /// State of an object without conditions.
 const UNOBSERVED: &str = "the controller has not reconciled it yet";
-
-/// Reasons of a container that is about to start.
-const STARTING: [&str; 3] = ["ContainerCreating", "PodInitializing", "Pulling"];
 
 /// Sandboxes and SandboxClaims of one namespace.
 #[derive(Clone)]
@@ -112,7 +112,19 @@ impl Sandboxes {
     /// Waits until a Sandbox is ready.
     async fn ready(&self, sandbox: &Sandbox, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
         let (name, pod) = (sandbox.name_any(), pod_name(sandbox));
-        let explain = async || self.pods.get_opt(pod).await.ok().flatten().as_ref().and_then(obstacle_of);
+        let failed = AtomicU32::new(0);
+        let explain = async || {
+            let pod = self.pods.get_opt(pod).await.ok().flatten()?;
+            match obstacle::of(&pod) {
+                None if obstacle::is_created(&pod) => {
+                    let cause = self.failed_mount(&pod).await?;
+                    // A Secret may be made right after its Pod.
+                    let is_final = failed.fetch_add(1, Ordering::Relaxed) >= MOUNT_CHECKS;
+                    Some(Cause { is_final, ..cause })
+                }
+                cause => cause,
+            }
+        };
         wait.until(&self.sandboxes, ("sandbox", &name, "ready"), ready, explain).await
     }
 
@@ -198,23 +210,6 @@ fn current<'a>(sandbox: &'a Sandbox, kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|c| c.type_ == kind && c.observed_generation.unwrap_or(now) >= now)
 }
 
-/// Returns what keeps a Pod from becoming ready, as far as it says.
-fn obstacle_of(pod: &Pod) -> Option<String> {
-    let status = pod.status.as_ref()?;
-    let unscheduled =
-        status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "False");
-    if let Some(unscheduled) = unscheduled {
-        return Some(format!("Pod {}: {}", pod.name_any(), unscheduled.message.as_deref()?));
-    }
-    let containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
-    containers.filter(|container| !container.ready).find_map(|container| {
-        let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let reason = waiting.reason.as_deref().filter(|reason| !STARTING.contains(reason))?;
-        let text = waiting.message.as_deref().unwrap_or_default();
-        Some(format!("container {}: {reason}: {text}", container.name))
-    })
-}
-
 fn ready(sandbox: &Sandbox) -> Step<Sandbox> {
     if sandbox.metadata.deletion_timestamp.is_some() {
         return Step::Never(Obstacle::Deleting);
@@ -231,6 +226,9 @@ fn ready(sandbox: &Sandbox) -> Step<Sandbox> {
         condition::reason::SANDBOX_EXPIRED => Step::Never(Obstacle::Expired(message)),
         condition::reason::POD_SUCCEEDED | condition::reason::POD_FAILED => {
             Step::Never(Obstacle::PodEnded(message))
+        }
+        condition::reason::RECONCILER_ERROR if obstacle::is_refusal(&message) => {
+            Step::Never(Obstacle::Pod(message))
         }
         _ => Step::Wait(message),
     }
@@ -308,21 +306,17 @@ mod tests {
     }
 
     #[test]
-    fn pod_says_why_it_is_not_ready() {
-        let cause = |status: serde_json::Value| {
-            let pod = json!({"metadata": {"name": "p"}, "status": status});
-            obstacle_of(&serde_json::from_value(pod).unwrap())
+    fn refused_pod_ends_the_wait() {
+        let step = |message: &str| {
+            let mut sandbox = sandbox("Running", 1, ("False", "ReconcilerError", 1));
+            let conditions = sandbox.status.as_mut().and_then(|s| s.conditions.as_mut()).unwrap();
+            conditions[0].message = message.to_owned();
+            matches!(ready(&sandbox), Step::Never(Obstacle::Pod(_)))
         };
-        let waiting = |reason: &str| {
-            let state = json!({"waiting": {"reason": reason, "message": "no image x"}});
-            json!({"containerStatuses": [{"name": "main", "ready": false, "state": state, "image": "", "imageID": "",
-                "restartCount": 0}]})
-        };
-        assert_eq!(cause(waiting("ErrImagePull")).unwrap(), "container main: ErrImagePull: no image x");
-        assert_eq!(cause(waiting("ContainerCreating")), None);
-        let unscheduled = json!({"type": "PodScheduled", "status": "False", "message": "no node"});
-        assert_eq!(cause(json!({"conditions": [unscheduled]})).unwrap(), "Pod p: no node");
-        assert_eq!(cause(json!({})), None);
+        assert!(step("Error seen: pods \"a\" is forbidden: exceeded quota: q, requested: pods=1"));
+        assert!(step("Error seen: pods \"a\" is forbidden: pod rejected: RuntimeClass \"x\" not found"));
+        assert!(step("Error seen: Pod \"a\" is invalid: spec.containers: Required value"));
+        assert!(!step("Error seen: the connection ended"));
     }
 
     #[test]

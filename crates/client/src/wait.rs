@@ -48,6 +48,15 @@ pub(crate) enum Step<T> {
     Never(Obstacle),
 }
 
+/// Cause of a delay, as other objects report it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Cause {
+    /// Cause, for reports and errors. It is untrusted text.
+    pub(crate) text: String,
+    /// `true` if the wait ends, because the cause remains without a change by a client.
+    pub(crate) is_final: bool,
+}
+
 impl<'a> Wait<'a> {
     /// Starts the time limit. With a limit of zero, a function that waits checks the state once, or not at all.
     pub fn new(limit: Duration, progress: &'a mut dyn Progress) -> Wait<'a> {
@@ -68,13 +77,13 @@ impl<'a> Wait<'a> {
     }
 
     /// Watches an object until `judge` returns [`Step::Done`]. `goal` is the awaited state, for reports and errors. Once a
-    /// second `explain` may add what other objects say about the delay.
+    /// second `explain` may add what other objects say about the delay, or end the wait.
     pub(crate) async fn until<K, T>(
         &mut self,
         api: &Api<K>,
         (kind, name, goal): (&'static str, &str, &'static str),
         judge: impl Fn(&K) -> Step<T>,
-        explain: impl AsyncFn() -> Option<String>,
+        explain: impl AsyncFn() -> Option<Cause>,
     ) -> Result<T, Error>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -85,14 +94,18 @@ impl<'a> Wait<'a> {
             Step::Never(obstacle) => return Err(blocked(obstacle)),
             Step::Wait(state) => state,
         };
-        let mut cause = None;
+        let mut cause: Option<Cause> = None;
         let mut changes = watch_object(api.clone(), name).default_backoff().boxed();
         let outcome = loop {
             let is_over = self.is_over();
             if is_over {
                 cause = explain().await;
             }
-            let shown = cause.as_ref().map_or_else(|| state.clone(), |cause| format!("{state}; {cause}"));
+            if let Some(cause) = cause.take_if(|cause| cause.is_final) {
+                break Err(blocked(Obstacle::Pod(cause.text)));
+            }
+            let shown =
+                cause.as_ref().map_or_else(|| state.clone(), |cause| format!("{state}; {}", cause.text));
             if is_over {
                 let (name, limit) = (name.to_owned(), self.limit);
                 break Err(Error::TimedOut { kind, name, goal, state: shown, limit });

@@ -5,7 +5,7 @@ mod processes;
 
 use std::process::ExitCode;
 
-use hutch_jail::facts::Facts;
+use hutch_jail::facts::{Facts, Runsc};
 use serde::Serialize;
 
 use crate::cli::DoctorArguments;
@@ -80,11 +80,7 @@ fn text(facts: &Facts) -> String {
     line("overlayfs", yes(facts.overlayfs));
     line("egress (nft tproxy)", yes(facts.egress));
     line("egress for ordinary users", yes(facts.egress_for_ordinary_users));
-    let runsc = facts
-        .runsc
-        .as_ref()
-        .map(|r| format!("{} ({})", r.path.display(), r.version.as_deref().unwrap_or("does not run")));
-    line("gVisor", runsc.unwrap_or_else(|| "no".to_owned()));
+    line("gVisor", facts.runsc.as_ref().map_or_else(|| "no".to_owned(), gvisor));
     line("/dev/kvm", yes(facts.kvm));
     for missing in &facts.missing {
         out.push_str(&format!(
@@ -93,4 +89,41 @@ fn text(facts: &Facts) -> String {
         ));
     }
     out
+}
+
+/// Returns the path, version and features of runsc, or why it cannot be used.
+fn gvisor(runsc: &Runsc) -> String {
+    if let Some(problem) = &runsc.problem {
+        return format!("no: {problem}");
+    }
+    let version = runsc.version.as_deref().unwrap_or_default();
+    let (platforms, networks) = (runsc.platforms.join(" "), runsc.networks.join(" "));
+    let checkpoint = if runsc.checkpoint { "" } else { "no " };
+    format!(
+        "{} ({version}); platforms {platforms}; networks {networks}; {checkpoint}checkpoint",
+        runsc.path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gvisor_that_cannot_be_used_is_not_reported_as_there() {
+        let mut runsc = Runsc {
+            path: "/usr/bin/runsc".into(),
+            version: Some("release-1".into()),
+            platforms: vec!["systrap", "kvm"],
+            networks: vec!["host"],
+            checkpoint: true,
+            problem: None,
+        };
+        assert_eq!(
+            gvisor(&runsc),
+            "/usr/bin/runsc (release-1); platforms systrap kvm; networks host; checkpoint"
+        );
+        runsc.problem = Some("too old".into());
+        assert_eq!(gvisor(&runsc), "no: too old");
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use hutch_image::{Catalog, Reference, Resolved, Store};
 use hutch_registry::{Config, Digest, Event, ImageName, Keychain, Limits, Pulled, Puller, Secret};
 use serde_json::json;
@@ -68,7 +68,12 @@ impl ImageFolders {
     }
 
     fn store(&self) -> anyhow::Result<Store> {
-        let store = Store::open(&self.folder.join(IMAGES)).context("the folder for images")?;
+        let remedy = match rustix::process::geteuid().is_root() {
+            true => "",
+            false => "; set XDG_CACHE_HOME to a folder that you can write",
+        };
+        let opened = Store::open(&self.folder.join(IMAGES));
+        let store = opened.map_err(|error| anyhow!("the folder for images: {error}{remedy}"))?;
         Ok(store.with_unpacker(unpacker()))
     }
 

@@ -5,13 +5,13 @@
 
 mod advice;
 mod attempt;
-
-use std::path::{Path, PathBuf};
+mod runsc;
 
 use rustix::fs::Access;
 use serde::Serialize;
 
 use crate::cgroup::{Controller, Layout};
+pub use runsc::Runsc;
 
 /// Features of this machine that the calling user may use.
 #[derive(Debug, Clone, Serialize)]
@@ -84,16 +84,6 @@ pub struct ControllerFact {
     pub reason: Option<String>,
 }
 
-/// gVisor's program, `runsc`.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Runsc {
-    /// Path of the program.
-    pub path: PathBuf,
-    /// First line of its version output, if it runs.
-    pub version: Option<String>,
-}
-
 /// A missing feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -137,7 +127,7 @@ impl Facts {
             overlayfs: attempt::overlay(),
             egress: attempt::captures(),
             egress_for_ordinary_users: attempt::captures_as_ordinary_user(),
-            runsc: std::env::var_os("PATH").and_then(|path| runsc(&path)),
+            runsc: std::env::var_os("PATH").and_then(|path| Runsc::find(&path)),
             kvm: rustix::fs::access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
             missing: Vec::new(),
         };
@@ -172,27 +162,10 @@ impl Cgroups {
     }
 }
 
-/// Returns the first `runsc` on a path and the first line of its version output.
-fn runsc(path: &std::ffi::OsStr) -> Option<Runsc> {
-    let executable = |file: &PathBuf| file.is_file() && rustix::fs::access(file, Access::EXEC_OK).is_ok();
-    let path = std::env::split_paths(path).map(|folder| folder.join("runsc")).find(executable)?;
-    Some(Runsc { version: version_of(&path), path })
-}
-
-fn version_of(program: &Path) -> Option<String> {
-    let output = std::process::Command::new(program)
-        .arg("--version")
-        .stdin(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .output()
-        .ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().next().filter(|_| output.status.success())?;
-    Some(line.strip_prefix("runsc version ").unwrap_or(line).trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -217,18 +190,5 @@ mod tests {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains("hutch-facts"));
         assert!(serde_json::to_value(&facts).unwrap()["unprivilegedUserNamespaces"].is_boolean());
-    }
-
-    #[test]
-    fn a_runsc_that_does_not_run_has_no_version() {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("runsc");
-        assert!(runsc(folder.path().as_os_str()).is_none());
-        std::fs::write(&program, "#!/bin/sh\nexit 1\n").unwrap();
-        assert!(runsc(folder.path().as_os_str()).is_none(), "not executable");
-        rustix::fs::chmod(&program, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
-        assert_eq!(runsc(folder.path().as_os_str()).unwrap().version, None);
-        std::fs::write(&program, "#!/bin/sh\necho runsc version release-1\necho spec: 1\n").unwrap();
-        assert_eq!(runsc(folder.path().as_os_str()).unwrap().version.as_deref(), Some("release-1"));
     }
 }

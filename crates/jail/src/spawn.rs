@@ -222,8 +222,23 @@ fn describe(process: &Process, step: Step, errno: Errno) -> String {
         Step::Execute if errno == Errno::NOENT && !process.argv[0].contains('/') => {
             "command not found".to_owned()
         }
+        Step::Execute if errno == Errno::NOENT && exists(process) => {
+            format!(
+                "{error}: not the program, which is there, but its interpreter: see its first line, or `file`"
+            )
+        }
         Step::Execute => error.to_string(),
     }
+}
+
+/// Returns true if the file of a program is there. Nothing but the text of an error depends on it.
+fn exists(process: &Process) -> bool {
+    let program = &process.argv[0];
+    let path = match program.starts_with('/') {
+        true => program.clone(),
+        false => format!("{}/{program}", process.cwd.display()),
+    };
+    rustix::fs::stat(path).is_ok()
 }
 
 /// The child. It runs on a stack of its own in init's memory, so it allocates nothing and returns only to end.

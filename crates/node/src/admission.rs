@@ -59,7 +59,7 @@ pub(crate) struct Refusal {
 pub(crate) fn choose(
     spec: &PodSpec,
     classes: &BTreeMap<String, Handler>,
-    runsc: bool,
+    runsc: impl FnOnce() -> Result<(), String>,
 ) -> Result<Choice, Refusal> {
     if let Some(kind) = embedded::service_of(spec) {
         return Ok(Choice::Embedded(kind));
@@ -73,12 +73,14 @@ pub(crate) fn choose(
     };
     match classes.get(class) {
         Some(Handler::Native) => Ok(Choice::Jail(Handler::Native)),
-        Some(Handler::Gvisor) if runsc => Ok(Choice::Jail(Handler::Gvisor)),
-        Some(Handler::Gvisor) => Err(no_sandbox(format!(
-            "runtimeClassName {class:?} needs gVisor, and no program runsc is on the PATH of this machine. \
-             Install it (Debian and Ubuntu: apt-get install runsc; else see https://gvisor.dev/docs/user_guide/install/), \
-             or start hutch with --runtime-class {class}=hutch to run these Pods in the native jail instead"
-        ))),
+        Some(Handler::Gvisor) => match runsc() {
+            Ok(()) => Ok(Choice::Jail(Handler::Gvisor)),
+            Err(problem) => Err(no_sandbox(format!(
+                "runtimeClassName {class:?} needs gVisor: {problem}. Install runsc from \
+                 https://gvisor.dev/docs/user_guide/install/ (the package of Debian 12 is too old), or start hutch with \
+                 --runtime-class {class}=hutch to run these Pods in the native jail instead"
+            ))),
+        },
         None => {
             let known: Vec<&str> = classes.keys().map(String::as_str).collect();
             Err(no_sandbox(format!(
@@ -308,26 +310,33 @@ mod tests {
         let classes = Handler::defaults();
         let class = |name: &str| spec(json!({ "runtimeClassName": name }));
         let native = Ok(Choice::Jail(Handler::Native));
-        assert_eq!(choose(&spec(json!({})), &classes, false), native);
-        assert_eq!(choose(&class("hutch"), &classes, false), native);
-        assert_eq!(choose(&class("gvisor"), &classes, true), Ok(Choice::Jail(Handler::Gvisor)));
-        let missing = choose(&class("gvisor"), &classes, false).unwrap_err();
-        assert!(missing.message.contains("apt-get install runsc"), "{}", missing.message);
+        let none = || Err("too old".to_owned());
+        assert_eq!(choose(&spec(json!({})), &classes, none), native);
+        assert_eq!(choose(&class("hutch"), &classes, none), native);
+        assert_eq!(choose(&class("gvisor"), &classes, || Ok(())), Ok(Choice::Jail(Handler::Gvisor)));
+        let missing = choose(&class("gvisor"), &classes, none).unwrap_err();
+        assert!(missing.message.contains("needs gVisor: too old"), "{}", missing.message);
         assert!(missing.message.contains("--runtime-class gvisor=hutch"), "{}", missing.message);
-        let unknown = choose(&class("kata"), &classes, true).unwrap_err();
+        let unknown = choose(&class("kata"), &classes, || Ok(())).unwrap_err();
         assert!(unknown.message.contains("--runtime-class kata=hutch"), "{}", unknown.message);
         let mapped = BTreeMap::from([("gvisor".to_owned(), Handler::Native)]);
-        assert_eq!(choose(&class("gvisor"), &mapped, false), native);
+        assert_eq!(choose(&class("gvisor"), &mapped, none), native);
     }
 
     #[test]
     fn a_pod_of_a_service_image_holds_no_process() {
         let router = "us-central1-docker.pkg.dev/k8s-staging-images/agent-sandbox/sandbox-router:v1";
         let one = spec(json!({"containers": [{"name": "r", "image": router}]}));
-        assert_eq!(choose(&one, &Handler::defaults(), false), Ok(Choice::Embedded(ServiceKind::Router)));
+        assert_eq!(
+            choose(&one, &Handler::defaults(), || Err(String::new())),
+            Ok(Choice::Embedded(ServiceKind::Router))
+        );
         let mixed = spec(
             json!({"containers": [{"name": "r", "image": router}, {"name": "s", "image": "hutch/host"}]}),
         );
-        assert_eq!(choose(&mixed, &Handler::defaults(), false), Ok(Choice::Jail(Handler::Native)));
+        assert_eq!(
+            choose(&mixed, &Handler::defaults(), || Err(String::new())),
+            Ok(Choice::Jail(Handler::Native))
+        );
     }
 }

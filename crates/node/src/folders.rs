@@ -10,6 +10,9 @@ use hutch_image::remove_tree;
 use hutch_jail::quota;
 use rustix::fs::{Mode, OFlags};
 
+/// Mode of a folder until it has its own. A folder with this mode was left unfinished by a process that was killed.
+const UNFINISHED: u32 = 0o1700;
+
 /// Makes a folder with this mode below folders of mode 0700; one that is there already stays as it is. Where the file system has
 /// quotas, it holds at most `bytes`.
 pub(crate) fn make_folder(path: &Path, mode: u32, bytes: Option<u64>) -> io::Result<()> {
@@ -22,13 +25,19 @@ pub(crate) fn make_folder(path: &Path, mode: u32, bytes: Option<u64>) -> io::Res
         }
         None => Ok(false),
     };
-    let made = made.and_then(|made| if made { Ok(()) } else { std::fs::create_dir(path) });
+    let made = made.and_then(|made| match made {
+        true => Ok(()),
+        false => std::fs::DirBuilder::new().mode(UNFINISHED).create(path),
+    });
     match made {
         // Separately, because the process's mask takes bits away on creation.
         Ok(()) => rustix::fs::fchmod(open_folder(path)?, Mode::from_raw_mode(mode))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let folder = open_folder(path)?;
             bytes.map(|bytes| quota::set(&folder, bytes)).transpose()?;
+            if rustix::fs::fstat(&folder)?.st_mode & 0o7777 == UNFINISHED {
+                rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode))?;
+            }
         }
         Err(error) => return Err(error),
     }
@@ -72,4 +81,26 @@ pub(crate) fn lift_limits(parent: &Path) {
 fn lift_limit(path: &Path) {
     // Removing it reports what cannot be done.
     let _ = open_folder(path).map(|folder| quota::set(folder, u64::MAX));
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn folder_of_a_killed_process_gets_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v");
+        let mode = || path.metadata().unwrap().permissions().mode() & 0o7777;
+        std::fs::DirBuilder::new().mode(UNFINISHED).create(&path).unwrap();
+        make_folder(&path, 0o777, None).unwrap();
+        assert_eq!(mode(), 0o777);
+        // What a container has set stays.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        make_folder(&path, 0o777, None).unwrap();
+        assert_eq!(mode(), 0o700);
+    }
 }

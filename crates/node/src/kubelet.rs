@@ -16,6 +16,7 @@ use crate::container::{Running, read_log};
 use crate::dial::enter;
 use crate::live::{Live, Update};
 use crate::node::Node;
+use crate::out_of_memory;
 use crate::places::log_file;
 use crate::session;
 use crate::sleep::{Busy, Counted};
@@ -120,8 +121,9 @@ impl Kubelet for Node {
             let busy = self.live(pod)?.enter().await?;
             // What ran before it was awake may have ended.
             let running = self.running(pod, request.container.as_deref())?;
-            let session = session::exec(running, request).await?;
-            Ok(Session { exit: held(session.exit, busy), ..session })
+            let session = session::exec(running.clone(), request).await?;
+            let exit = out_of_memory::noted(session.exit, &self.shared, self.live(pod)?, running);
+            Ok(Session { exit: held(exit, busy), ..session })
         }
         .boxed()
     }
@@ -189,8 +191,9 @@ impl Handover for Node {
             self.running(pod, request.container.as_deref())?;
             let busy = self.live(pod)?.enter().await?;
             let running = self.running(pod, request.container.as_deref())?;
-            let session = session::exec_pipes(running, request).await?;
-            Ok(PipedSession { exit: held(session.exit, busy), ..session })
+            let session = session::exec_pipes(running.clone(), request).await?;
+            let exit = out_of_memory::noted(session.exit, &self.shared, self.live(pod)?, running);
+            Ok(PipedSession { exit: held(exit, busy), ..session })
         }
         .boxed()
     }

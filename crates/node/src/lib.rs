@@ -31,6 +31,7 @@ mod live;
 mod memory;
 mod node;
 pub mod oci;
+mod out_of_memory;
 mod persistent;
 mod places;
 mod pod;

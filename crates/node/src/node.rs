@@ -19,6 +19,7 @@ use crate::capacity::{Amount, Capacity};
 use crate::config::{Config, Egress};
 use crate::events::Events;
 use crate::host_paths::HostPaths;
+use crate::oci::Runsc;
 use crate::places::{Places, older_memory};
 use crate::policies::NoProxy;
 use crate::runtime::Launcher;
@@ -89,6 +90,11 @@ impl Node {
         // The first Pod should not wait until the built-in image is written. A Pod that needs it reports a failure.
         let images = shared.images.clone();
         tokio::task::spawn_blocking(move || drop(images.resolve("hutch/host")));
+        tokio::task::spawn_blocking(|| {
+            if let Some(problem) = Runsc::find().and_then(|runsc| runsc.problem()) {
+                tracing::warn!(problem, "gVisor cannot be used");
+            }
+        });
         // Before Pods are accepted, which may name the classes.
         let (registered, ()) = tokio::join!(register::node(&shared), register::runtime_classes(&shared));
         registered?;

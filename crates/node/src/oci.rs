@@ -1,6 +1,8 @@
 //! Input of gVisor's `runsc`: its command line and the OCI bundle of one container. Pods and `hutch run` share it.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use hutch_jail::{Capabilities, Limits, Mount, MountSource, User};
 use serde_json::{Value, json};
@@ -9,6 +11,9 @@ use serde_json::{Value, json};
 const OVERHEAD_BYTES: u64 = 128 << 20;
 /// Threads of the sentry, the gofer and the stubs.
 const OVERHEAD_PIDS: u64 = 512;
+
+/// Path, inode and time of a program.
+type Version = Option<(PathBuf, u64, i64)>;
 
 /// The program.
 #[derive(Debug, Clone)]
@@ -20,6 +25,26 @@ impl Runsc {
         let path = std::env::var_os("PATH")?;
         #[expect(clippy::disallowed_methods, reason = "a constant name in folders that the operator chose")]
         std::env::split_paths(&path).map(|folder| folder.join("runsc")).find(|file| file.is_file()).map(Runsc)
+    }
+
+    /// Returns why Hutch cannot use it. The program is started once, and once more after it was replaced. Blocks.
+    pub fn problem(&self) -> Option<String> {
+        static KNOWN: Mutex<Option<(Version, Option<String>)>> = Mutex::new(None);
+        let version =
+            std::fs::metadata(&self.0).ok().map(|found| (self.0.clone(), found.ino(), found.mtime()));
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, problem)) = known.as_ref().filter(|(of, _)| of.is_some() && *of == version) {
+            return problem.clone();
+        }
+        let problem = hutch_jail::facts::Runsc::probe(self.0.clone()).problem;
+        *known = Some((version, problem.clone()));
+        problem
+    }
+
+    /// Finds `runsc`, if Hutch can use it. The error is the reason why not. Blocks.
+    pub(crate) fn usable() -> Result<(), String> {
+        let found = Runsc::find().ok_or("no program runsc is on the PATH of this machine")?;
+        found.problem().map_or(Ok(()), Err)
     }
 
     /// Its command line: the network of "its host" is that of the jail around it, which holds nothing but `lo` (with a

@@ -6,11 +6,19 @@ use k8s_openapi::api::core::v1::{
     Capabilities as Listed, Container, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext,
 };
 
+use crate::volumes::Owner;
+
 /// Ids that a container has.
 const IDS: u32 = 65536;
 
 /// Refuses what would weaken the jail, or what it cannot provide.
 pub(crate) fn check_pod(security: &PodSecurityContext) -> Result<(), String> {
+    match security.fs_group_change_policy.as_deref() {
+        None | Some("Always" | "OnRootMismatch") => {}
+        Some(other) => {
+            return Err(format!("fsGroupChangePolicy {other:?} is unknown: use Always or OnRootMismatch"));
+        }
+    }
     check_seccomp(security.seccomp_profile.as_ref())
 }
 
@@ -103,6 +111,14 @@ pub(crate) fn user(
     groups.dedup();
     let home = account.home.unwrap_or_else(|| if uid == 0 { "/root" } else { "/" }.into());
     Ok((User { uid, gid, groups }, home))
+}
+
+/// Returns the group that volumes are given to, and when it is applied to all that is in them.
+pub(crate) fn volume_owner(spec: &PodSpec) -> Result<Option<Owner>, String> {
+    let policy =
+        spec.security_context.as_ref().and_then(|security| security.fs_group_change_policy.as_deref());
+    let on_root_mismatch = policy == Some("OnRootMismatch");
+    Ok(fs_group(spec)?.map(|group| Owner { group, on_root_mismatch }))
 }
 
 /// Returns the group that volumes are given to.

@@ -29,6 +29,7 @@ use crate::places::PodPlaces;
 use crate::tokens::Tokens;
 use crate::{limits, memory};
 use given::{Given, Sources};
+pub(crate) use group::Owner;
 pub(crate) use refresh::{facts, watch as refresh};
 
 /// Least size of a volume in memory, in bytes: one page.
@@ -50,8 +51,6 @@ pub(crate) enum Prepared {
 /// A volume, and what has to be known about it while the Pod runs.
 pub(crate) struct Made {
     pub(crate) prepared: Prepared,
-    /// Its claim, if it has one.
-    pub(crate) claim: Option<ClaimInUse>,
     /// Digest of the files that the node has written.
     pub(crate) digest: Option<u64>,
 }
@@ -65,7 +64,9 @@ pub(crate) struct Surroundings<'a> {
     /// Maximum size of a volume in memory, in bytes.
     pub(crate) memory_bytes: u64,
     /// The group that volumes are given to.
-    pub(crate) group: Option<u32>,
+    pub(crate) owner: Option<Owner>,
+    /// Notes that the Pod uses a claim, before its volume is touched. The error is why the Pod may not.
+    pub(crate) reserve: &'a (dyn Fn(ClaimInUse) -> Result<(), String> + Sync),
     /// Tokens of the Pod.
     pub(crate) tokens: &'a Tokens,
     /// Folders of this machine that the Pod may mount.
@@ -85,36 +86,37 @@ pub(crate) async fn prepare(
         .ok_or_else(|| format!("volume {name:?}: the name must be a lowercase RFC 1123 label"))?;
     let pod = surroundings.pod.clone();
     let sources = Sources { client, namespace, facts, tokens: surroundings.tokens };
-    let group = surroundings.group;
-    let (mut used, mut digest) = (None, None);
+    let owner = surroundings.owner;
+    let mut digest = None;
     let work: Box<dyn FnOnce() -> io::Result<Prepared> + Send> = if let Some(empty) = &volume.empty_dir {
         let memory_bytes = in_memory(empty).then(|| size_in_memory(empty, surroundings.memory_bytes));
         let size = size(empty);
-        Box::new(move || scratch(&pod, &segment, memory_bytes, size, group))
+        Box::new(move || scratch(&pod, &segment, memory_bytes, size, owner))
     } else if let Some(source) = &volume.persistent_volume_claim {
         let claim: PersistentVolumeClaim = look_up(client, namespace, &source.claim_name, false).await?;
         let path = persistent::folder(surroundings.persistent, &claim)?;
         let read_only = persistent::is_read_only(&claim, source.read_only == Some(true));
         let ran_before = facts.pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
-        used = ClaimInUse::of(&claim, !read_only);
+        ClaimInUse::of(&claim, !read_only).map(surroundings.reserve).transpose()?;
         Box::new(move || {
             if !read_only {
                 persistent::refuse_writer(&claim, &path, ran_before).map_err(io::Error::other)?;
             }
-            writable(path, read_only, persistent::capacity(&claim), group)
+            writable(path, read_only, persistent::capacity(&claim), owner)
         })
     } else if let Some(source) = volume.host_path.clone() {
         let paths = surroundings.host_paths.clone();
         Box::new(move || paths.find(&source).map(Prepared::OnHost).map_err(io::Error::other))
     } else {
-        let nothing = Made { prepared: Prepared::Nothing, claim: None, digest: None };
+        let nothing = Made { prepared: Prepared::Nothing, digest: None };
         let Some(given) = sources.given(volume).await? else { return Ok(nothing) };
         digest = Some(publish::digest(&given.items));
+        let group = owner.map(|owner| owner.group);
         Box::new(move || fill(&pod, &segment, &given, group))
     };
     let made = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?;
     let prepared = made.map_err(|e| format!("MountVolume.SetUp failed for volume {name:?}: {e}"))?;
-    Ok(Made { prepared, claim: used, digest })
+    Ok(Made { prepared, digest })
 }
 
 /// Returns true for a volume in memory.
@@ -158,8 +160,10 @@ fn scratch(
     name: &PathSegment,
     memory_bytes: Option<u64>,
     size: Option<u64>,
-    group: Option<u32>,
+    owner: Option<Owner>,
 ) -> io::Result<Prepared> {
+    // The policy is one of volumes that outlive their Pod.
+    let owner = owner.map(|owner| Owner { on_root_mismatch: false, ..owner });
     let path = match memory_bytes {
         Some(bytes) => {
             let system = pod.written_memory(name);
@@ -169,14 +173,19 @@ fn scratch(
         None => pod.written_volume(name),
     };
     let on_disk = size.filter(|_| memory_bytes.is_none());
-    writable(path, false, on_disk, group)
+    writable(path, false, on_disk, owner)
 }
 
 /// A folder that containers write.
-fn writable(path: PathBuf, read_only: bool, bytes: Option<u64>, group: Option<u32>) -> io::Result<Prepared> {
+fn writable(
+    path: PathBuf,
+    read_only: bool,
+    bytes: Option<u64>,
+    owner: Option<Owner>,
+) -> io::Result<Prepared> {
     make_folder(&path, 0o777, bytes)?;
-    if let Some(group) = group.filter(|_| !read_only) {
-        group::give(&path, group)?;
+    if let Some(owner) = owner.filter(|_| !read_only) {
+        group::give(&path, owner)?;
     }
     Ok(Prepared::Folder { path, read_only })
 }
@@ -265,7 +274,7 @@ mod tests {
         let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(outside.path(), &link).unwrap();
-        assert!(writable(link, false, None, Some(7)).is_err());
+        assert!(writable(link, false, None, Some(Owner { group: 7, on_root_mismatch: false })).is_err());
         assert_eq!(std::os::unix::fs::MetadataExt::gid(&outside.path().metadata().unwrap()), 0);
     }
 

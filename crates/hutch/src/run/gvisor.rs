@@ -32,11 +32,7 @@ pub(super) fn run(
     if !rustix::process::geteuid().is_root() {
         bail!("--isolation gvisor needs root: run as root, or use the native jail (--isolation hutch)");
     }
-    let Some(runsc) = Runsc::find() else {
-        bail!(
-            "--isolation gvisor needs runsc on the PATH: install it (gvisor.dev/docs/user_guide/install), or use --isolation hutch"
-        );
-    };
+    let runsc = find()?;
     let folder = Scratch::new().with_context(|| format!("a folder below {FOLDER}"))?;
     let [rootfs, assembly, log] = ["rootfs", "mounts", "log"].map(|name| folder.path.join(name));
     let mut around = mounts_around(&spec.mounts, &assembly);
@@ -92,6 +88,21 @@ pub(super) fn run(
         return Ok(Err(error));
     }
     Ok(ran)
+}
+
+/// Finds a runsc that Hutch can use.
+fn find() -> anyhow::Result<Runsc> {
+    let Some(runsc) = Runsc::find() else {
+        bail!(
+            "--isolation gvisor needs runsc on the PATH: install it (gvisor.dev/docs/user_guide/install), or use --isolation hutch"
+        );
+    };
+    if let Some(problem) = runsc.problem() {
+        bail!(
+            "--isolation gvisor: {problem}: see gvisor.dev/docs/user_guide/install, or use --isolation hutch"
+        );
+    }
+    Ok(runsc)
 }
 
 /// Returns the failed start that runsc has logged, if it has. A command may exit with the same status.

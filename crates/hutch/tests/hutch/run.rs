@@ -160,6 +160,17 @@ fn command_that_cannot_start_in_gvisor_has_the_status_of_a_shell() {
 }
 
 #[test]
+fn missing_interpreter_of_a_script_is_not_taken_for_the_script() {
+    hutch_testkit::require!(user_namespaces);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    std::fs::write(&path, "#!/no/such\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = run(&["--workspace", &folder.path().display().to_string()], &["./s"]);
+    refused(&output, 127, &["its interpreter"]);
+}
+
+#[test]
 fn missing_command_is_named() {
     hutch_testkit::require!(user_namespaces);
     refused(&run(&[], &["no-such-command"]), 127, &["no-such-command"]);

@@ -29,9 +29,11 @@ pub(super) fn missing(facts: &Facts) -> Vec<Missing> {
     confinement(facts, &mut list);
     egress(facts, &mut list);
     files(facts, &mut list);
-    if facts.runsc.is_none() {
+    let problem = facts.runsc.as_ref().map(|runsc| runsc.problem.as_deref());
+    if problem != Some(None) {
+        let problem = problem.flatten().map(|problem| format!(": {problem}"));
         list.push(entry(
-            "gVisor (runsc)",
+            format!("gVisor (runsc){}", problem.unwrap_or_default()),
             "Pods with runtimeClassName gvisor stay Pending, and `hutch run --isolation gvisor` is refused",
             "install runsc from gvisor.dev/docs/user_guide/install (the package of Debian 12 is too old), or map the \
              class to the native jail: hutch up --runtime-class gvisor=hutch",
@@ -159,7 +161,14 @@ mod tests {
             overlayfs: true,
             egress: true,
             egress_for_ordinary_users: true,
-            runsc: Some(Runsc { path: "/usr/bin/runsc".into(), version: None }),
+            runsc: Some(Runsc {
+                path: "/usr/bin/runsc".into(),
+                version: None,
+                platforms: Vec::new(),
+                networks: Vec::new(),
+                checkpoint: false,
+                problem: None,
+            }),
             kvm: true,
             missing: Vec::new(),
         }
@@ -173,7 +182,7 @@ mod tests {
     #[test]
     fn each_thing_that_is_missing_is_named() {
         type Change = fn(&mut Facts);
-        let table: [(Change, &str); 13] = [
+        let table: [(Change, &str); 14] = [
             (|f| f.root = false, "root"),
             (|f| f.namespaces[0].available = false, "user namespace"),
             (|f| f.unprivileged_user_namespaces = false, "user namespaces for ordinary users"),
@@ -186,6 +195,7 @@ mod tests {
             (|f| f.egress = false, "nft tproxy"),
             (|f| f.egress_for_ordinary_users = false, "nft tproxy for ordinary users"),
             (|f| f.runsc = None, "gVisor (runsc)"),
+            (|f| f.runsc.as_mut().unwrap().problem = Some("too old".into()), "gVisor (runsc): too old"),
             (|f| f.kvm = false, "/dev/kvm"),
         ];
         for (change, what) in table {

@@ -92,6 +92,27 @@ fn read_all(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Maximum lines and bytes of a message from a log, as of a kubelet.
+const MESSAGE_LINES: u64 = 80;
+const MESSAGE_BYTES: usize = 2048;
+/// Bytes that are read for it.
+const MAX_TAIL_BYTES: u64 = 64 << 10;
+
+/// Returns the end of a log that the node has written, for the status of its container. Blocks.
+pub(crate) fn tail(path: &Path) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    // Of lines with times, more than a message needs.
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_TAIL_BYTES))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MAX_TAIL_BYTES).read_to_end(&mut bytes).ok()?;
+    let mut view = View { timestamps: false, since: None, left: u64::MAX, rest: Vec::new() };
+    let text = view.show(last_lines(&bytes, MESSAGE_LINES));
+    let text = String::from_utf8_lossy(&text);
+    let start = text.ceil_char_boundary(text.len().saturating_sub(MESSAGE_BYTES));
+    Some(text[start..].to_owned()).filter(|text| !text.is_empty())
+}
+
 /// Follows a file that is put aside when it is large.
 struct Tailer {
     path: PathBuf,
@@ -276,5 +297,19 @@ mod tests {
         let mut rest = String::new();
         reader.read_to_string(&mut rest).await.unwrap();
         assert_eq!(rest, "bye");
+    }
+
+    #[test]
+    fn message_is_the_end_of_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        assert_eq!(tail(&path), None);
+        let line = |n: usize| format!("2026-01-01T00:00:00Z stdout F line {n}\n");
+        std::fs::write(&path, (0..10_000).map(line).collect::<String>()).unwrap();
+        let text = tail(&path).unwrap();
+        assert_eq!(text.lines().count(), 80);
+        assert!(text.starts_with("line 9920\n") && text.ends_with("line 9999\n"), "{text}");
+        std::fs::write(&path, format!("2026-01-01T00:00:00Z stderr F {}\n", "x".repeat(5000))).unwrap();
+        assert_eq!(tail(&path).unwrap().len(), MESSAGE_BYTES);
     }
 }

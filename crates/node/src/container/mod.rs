@@ -15,11 +15,12 @@ use hutch_kubelet::{ByteWriter, Exit, TerminalSize};
 use tokio::sync::{Mutex, watch};
 
 use crate::blueprint::{Blueprint, Variables};
+use crate::out_of_memory::Reported;
 use crate::runtime::{Container, Exec};
 use crate::stdio::Terminal;
 
 pub(crate) use log::keep as keep_logs;
-pub(crate) use log_read::read as read_log;
+pub(crate) use log_read::{read as read_log, tail as log_tail};
 pub(crate) use output::{Output, Stream};
 pub(crate) use screened::{LogScreen, Screened};
 pub(crate) use start::start;
@@ -33,6 +34,8 @@ pub(crate) struct Running {
     pub(crate) output: Arc<Output>,
     pub(crate) stdin: Mutex<Option<ByteWriter>>,
     pub(crate) terminal: Option<Terminal>,
+    /// Kills for want of memory that were reported.
+    pub(crate) out_of_memory: Reported,
     /// Set when the main process has ended and its output is complete.
     pub(crate) ended: watch::Receiver<Option<MainExit>>,
 }
@@ -43,6 +46,8 @@ pub(crate) struct MainExit {
     pub(crate) exit: Exit,
     /// A process of the container was killed because memory ran out.
     pub(crate) out_of_memory: bool,
+    /// End of its output, if it failed.
+    pub(crate) output: Option<String>,
 }
 
 impl Running {

@@ -8,7 +8,8 @@ use hutch_kubelet::{ByteWriter, Exit};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-use super::{MainExit, Output, Running, Screened, Stream, exit_of, keep_logs, late_env};
+use super::{MainExit, Output, Running, Screened, Stream, exit_of, keep_logs, late_env, log_tail};
+use crate::out_of_memory::Reported;
 use crate::places::log_file;
 use crate::runtime::{Container, ContainerPlan, PodSandbox, Spawned, StartError};
 use crate::stdio::{Ends, Terminal, pipes};
@@ -51,7 +52,8 @@ pub(crate) async fn start(
     let (ended_tx, ended) = watch::channel(None);
     tokio::spawn(follow(main, container.clone(), output.clone(), pumps, ended_tx));
     let (stdin, env) = (Mutex::new(stdin), RwLock::new(blueprint.env.clone()));
-    Ok(Arc::new(Running { blueprint, env, container, output, stdin, terminal, ended }))
+    let out_of_memory = Reported::default();
+    Ok(Arc::new(Running { blueprint, env, container, output, stdin, terminal, out_of_memory, ended }))
 }
 
 /// Copies what the main process prints to its log and to attached clients.
@@ -85,7 +87,12 @@ async fn follow(
         }
     }
     // Fails only when the runtime is shutting down.
-    let _ = tokio::task::spawn_blocking(move || output.finish()).await;
+    let failed = exit != Exit::Code(0);
+    let finished = tokio::task::spawn_blocking(move || {
+        output.finish();
+        if failed { log_tail(output.path()) } else { None }
+    });
+    let output = finished.await.ok().flatten();
     // An error means that the Pod's own task has ended.
-    let _ = ended.send(Some(MainExit { exit, out_of_memory }));
+    let _ = ended.send(Some(MainExit { exit, out_of_memory, output }));
 }

@@ -30,6 +30,7 @@ use crate::admission::Choice;
 use crate::container::{MainExit, Running, code_of};
 use crate::files::Files;
 use crate::live::{Live, Update};
+use crate::out_of_memory;
 use crate::runtime::PodSandbox;
 use crate::shared::Shared;
 use crate::volumes::Prepared;
@@ -284,7 +285,15 @@ impl Worker {
         let killed_for = slot.killed_for.take();
         let state = &mut self.states[index];
         self.live.ended(&state.name);
-        let ended = ended_by(state, Some(exit), killed_for);
+        if exit.out_of_memory {
+            let text = out_of_memory::message(&state.name);
+            self.node.events.container(&self.pod, &state.name, true, out_of_memory::REASON, text);
+        }
+        let mut ended = ended_by(state, Some(exit), killed_for);
+        let policy = self.containers[index].termination_message_policy.as_deref();
+        if policy == Some("FallbackToLogsOnError") && ended.message.is_none() {
+            ended.message.clone_from(&exit.output);
+        }
         let at = ended.at;
         state.end(ended);
         if killed_for == Some(CHANGED) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::TryFutureExt;
@@ -85,7 +85,7 @@ fn no_sandbox(message: impl ToString) -> Refusal {
 
 async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result<Worker, Refusal> {
     let spec = pod.spec.clone().unwrap_or_default();
-    let choice = admission::choose(&spec, &node.config.runtime_classes, Runsc::find().is_some())?;
+    let choice = choose(node, &spec).await?;
     if let Choice::Embedded(kind) = choice {
         // A second preparation finds the same.
         let _ = live.service.set(kind);
@@ -152,6 +152,17 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         frozen_since: None,
         sleeper: JoinSet::new(),
     })
+}
+
+/// Chooses the handler of a Pod.
+async fn choose(node: &Shared, spec: &PodSpec) -> Result<Choice, Refusal> {
+    let (spec, classes) = (spec.clone(), node.config.runtime_classes.clone());
+    if spec.runtime_class_name.is_none() {
+        return admission::choose(&spec, &classes, Runsc::usable);
+    }
+    // The program is started to learn its features.
+    let chosen = move || admission::choose(&spec, &classes, Runsc::usable);
+    tokio::task::spawn_blocking(chosen).await.map_err(no_sandbox)?
 }
 
 /// Waits until the rules for files of a Pod are known.
@@ -232,29 +243,34 @@ async fn prepare_volumes(
     pod_ip: &str,
 ) -> Result<BTreeMap<String, Prepared>, Refusal> {
     let failed = |message: String| Refusal { reason: "FailedMount", message };
-    let group = security::fs_group(spec).map_err(failed)?;
+    let owner = security::volume_owner(spec).map_err(failed)?;
+    let claims = Mutex::new(Vec::new());
+    // From then on the folder of the claim stays.
+    let reserve = |claim| {
+        let mut claims = claims.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.push(claim);
+        node.use_claims(live, claims.clone())
+    };
     let allocatable = node.capacity.total().memory_bytes;
     let memory_bytes = volumes::memory_bytes(spec, &node.config.defaults, allocatable).map_err(failed)?;
     let surroundings = Surroundings {
         pod: node.places.pod(&live.uid),
         persistent: &node.places.volumes,
         memory_bytes,
-        group,
+        owner,
+        reserve: &reserve,
         tokens: &live.tokens,
         host_paths: &node.host_paths,
     };
     let facts = volumes::facts(node, pod, pod_ip);
-    let (mut prepared, mut claims, mut given) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+    let (mut prepared, mut given) = (BTreeMap::new(), BTreeMap::new());
     for volume in spec.volumes.iter().flatten() {
         let made = volumes::prepare(&node.client, &live.id.namespace, volume, &surroundings, &facts).await;
         let made = made.map_err(failed)?;
         given.extend(made.digest.map(|digest| (volume.name.clone(), digest)));
-        claims.extend(made.claim);
-        // From now on the folder of the claim stays.
-        node.use_claims(live, claims.clone()).map_err(failed)?;
         prepared.insert(volume.name.clone(), made.prepared);
     }
-    live.set_volumes(claims, given);
+    live.set_volumes(claims.into_inner().unwrap_or_else(PoisonError::into_inner), given);
     Ok(prepared)
 }
 

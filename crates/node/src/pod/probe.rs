@@ -25,6 +25,8 @@ const EAGER_FOR: Duration = Duration::from_secs(1);
 const EAGER_FIRST: Duration = Duration::from_millis(1);
 /// Longest of them.
 const EAGER_LONGEST: Duration = Duration::from_millis(25);
+/// Maximum redirects of one attempt, as of a kubelet.
+const MAX_REDIRECTS: usize = 10;
 /// Most bytes of an exec probe's output that show in an event.
 const MAX_OUTPUT_BYTES: u64 = 512;
 
@@ -172,17 +174,63 @@ fn port_of(port: &IntOrString, container: &Container) -> Result<u16, String> {
     number.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0).ok_or_else(|| format!("no port {port:?}"))
 }
 
-/// `GET`, healthy with status 200 to 399.
+/// `GET`, healthy with status 200 to 399. A redirect is followed within the host, as by a kubelet.
 pub(crate) async fn http_get(get: &HTTPGetAction, target: &Target) -> Result<(), String> {
-    let port = port_of(&get.port, &target.container)?;
-    let url = format!("http://{}:{port}{}", target.address, get.path.as_deref().unwrap_or("/"));
+    let mut port = port_of(&get.port, &target.container)?;
+    let path = get.path.as_deref().unwrap_or("");
+    let mut path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let name = get.host.clone().unwrap_or_else(|| target.address.to_string());
+    for _ in 0..=MAX_REDIRECTS {
+        let host = if get.host.is_some() { name.clone() } else { format!("{name}:{port}") };
+        let response = get_once(get, target, &path, port, &host).await?;
+        let status = response.status();
+        let location = response.headers().get(http::header::LOCATION).and_then(|value| value.to_str().ok());
+        let next =
+            location.filter(|_| status.is_redirection()).and_then(|to| redirected(to, &path, port, &name));
+        match (next, status.as_u16()) {
+            (Some(next), _) => (path, port) = next,
+            (None, 200..400) => return Ok(()),
+            (None, code) => return Err(format!("HTTP probe failed with statuscode: {code}")),
+        }
+    }
+    Err(format!("Get {path:?}: stopped after {MAX_REDIRECTS} redirects"))
+}
+
+/// Returns path and port of a redirect; `None` for another host or protocol, and for an invalid address.
+fn redirected(location: &str, path: &str, port: u16, host: &str) -> Option<(String, u16)> {
+    let location = location.split('#').next().unwrap_or_default();
+    let absolute = match location.strip_prefix("//") {
+        Some(rest) => format!("http://{rest}"),
+        None => location.to_owned(),
+    };
+    if absolute.contains("://") {
+        let uri: http::Uri = absolute.parse().ok()?;
+        let same = uri.scheme_str() == Some("http") && uri.host() == Some(host);
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        return same.then(|| (path.to_owned(), uri.port_u16().unwrap_or(80)));
+    }
+    let before = path.split('?').next().unwrap_or_default();
+    let next = match location.chars().next()? {
+        '/' => location.to_owned(),
+        '?' => format!("{before}{location}"),
+        _ => format!("{}/{location}", before.rsplit_once('/').map_or("", |(folder, _)| folder)),
+    };
+    next.parse::<http::uri::PathAndQuery>().ok().map(|_| (next, port))
+}
+
+/// One request and its answer.
+async fn get_once(
+    get: &HTTPGetAction,
+    target: &Target,
+    path: &str,
+    port: u16,
+    host: &str,
+) -> Result<http::Response<hyper::body::Incoming>, String> {
+    let url = format!("http://{}:{port}{path}", target.address);
     let fail = |e: &dyn std::fmt::Display| format!("Get {url:?}: {e}");
     let stream = dial(&target.network, target.address, port).await.map_err(|e| fail(&e))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| fail(&e))?;
-    let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
-    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    let host = get.host.clone().unwrap_or_else(|| format!("{}:{port}", target.address));
     let mut request =
         http::Request::get(path).header("user-agent", "kube-probe/1.36").header("accept", "*/*");
     let headers = get.http_headers.as_deref().unwrap_or(&[]);
@@ -198,13 +246,9 @@ pub(crate) async fn http_get(get: &HTTPGetAction, target: &Target) -> Result<(),
         let _ = connection.await;
         std::future::pending::<()>().await
     };
-    let response = tokio::select! {
-        response = sender.send_request(request) => response.map_err(|e| fail(&e))?,
-        () = connection => return Err(fail(&"the connection was closed")),
-    };
-    match response.status().as_u16() {
-        200..400 => Ok(()),
-        code => Err(format!("HTTP probe failed with statuscode: {code}")),
+    tokio::select! {
+        response = sender.send_request(request) => response.map_err(|e| fail(&e)),
+        () = connection => Err(fail(&"the connection was closed")),
     }
 }
 
@@ -247,6 +291,22 @@ mod tests {
         let verdicts: Vec<Option<bool>> = results.into_iter().map(|r| tally.add(r)).collect();
         let (none, yes, no) = (None, Some(true), Some(false));
         assert_eq!(verdicts, [none, yes, none, none, none, none, none, none, no, none, none, yes]);
+    }
+
+    #[test]
+    fn redirect_is_followed_within_the_host() {
+        let to = |location: &str| redirected(location, "/a/b?c", 8080, "10.89.0.1");
+        let next = |path: &str, port| Some((path.to_owned(), port));
+        assert_eq!(to("/ready?x#y"), next("/ready?x", 8080));
+        assert_eq!(to("d"), next("/a/d", 8080));
+        assert_eq!(to("?d"), next("/a/b?d", 8080));
+        assert_eq!(to("http://10.89.0.1:81/x"), next("/x", 81));
+        assert_eq!(to("//10.89.0.1"), next("/", 80));
+        for elsewhere in
+            ["http://169.254.169.254/", "https://10.89.0.1/", "//other/x", "file:///x", "", "/\u{7f}"]
+        {
+            assert_eq!(to(elsewhere), None, "{elsewhere:?}");
+        }
     }
 
     #[test]

@@ -274,12 +274,28 @@ async fn too_much_memory_ends_the_container_and_says_so() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;
-    let eat = "exec python3 -c 'b = bytearray(200 << 20); print(len(b))'";
-    let limited = json!({"main": {"resources": {"limits": {"memory": "64Mi"}}}, "restartPolicy": "Never"});
+    let eat = "echo eating; exec python3 -c 'b = bytearray(200 << 20); print(len(b))'";
+    let limited = json!({"main": {"resources": {"limits": {"memory": "64Mi"}},
+        "terminationMessagePolicy": "FallbackToLogsOnError"}, "restartPolicy": "Never"});
     machine.run("hungry", eat, limited).await;
     let pod = machine.phase("hungry", "Failed").await;
     let ended = pod.status.unwrap().container_statuses.unwrap().remove(0).state.unwrap().terminated.unwrap();
     assert_eq!((ended.reason.as_deref(), ended.exit_code), (Some("OOMKilled"), 137));
+    assert_eq!(ended.message.as_deref(), Some("eating\n"));
+    machine.event("hungry", "ran out of memory").await;
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_much_memory_of_a_command_is_an_event() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let limited = json!({"main": {"resources": {"limits": {"memory": "64Mi"}}}});
+    machine.run("hungry", "exec sleep 1000", limited).await;
+    let pod = machine.phase("hungry", "Running").await;
+    machine.exec(&pod, &["python3", "-c", "b = bytearray(200 << 20); print(len(b))"]).await;
+    machine.event("hungry", "Container main ran out of memory").await;
     machine.stop().await;
 }
 

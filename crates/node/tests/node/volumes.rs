@@ -263,11 +263,15 @@ async fn access_modes_decide_which_pods_share_a_claim() {
     }
     claim(&machine, "alone", "1Gi", "ReadWriteOncePod").await;
     machine.run("holder", "sleep 1000", with_claim("alone", false)).await;
-    machine.ready("holder").await;
-    machine.pods().create(&Default::default(), &pod_of("next", with_claim("alone", false))).await.unwrap();
+    let holder = machine.ready("holder").await;
+    let mut next = with_claim("alone", false);
+    next["securityContext"] = json!({"fsGroup": 77});
+    machine.pods().create(&Default::default(), &pod_of("next", next)).await.unwrap();
     machine.event("next", "ReadWriteOncePod allows one pod at a time").await;
+    prints(&machine, &holder, "stat -c %g:%a /data", "0:777\n").await;
     machine.delete("holder").await;
-    machine.ready("next").await;
+    let next = machine.ready("next").await;
+    prints(&machine, &next, "stat -c %g:%a /data", "77:2777\n").await;
     machine.stop().await;
 }
 

@@ -45,23 +45,67 @@ fn sandbox_that_cannot_be_ready_is_reported_with_the_reason() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     apply(&up, "far", "image: 'docker.io/library/redis:7'");
-    let output = run(&up, &["exec", "--wait", "500ms", "far", "--", "true"]);
+    // Without the limit of the default.
+    let wait = ["exec", "--wait", "1h"];
+    let output = run(&up, &[&wait[..], &["far", "--", "true"]].concat());
     assert_eq!(output.status.code(), Some(125));
     let stderr = text(&output.stderr);
-    assert!(
-        stderr.contains(
-            "sandbox far is not ready after 500ms: Pod exists with phase: Pending; container main: "
-        ),
-        "{stderr}"
-    );
+    assert!(stderr.contains("sandbox far: container main: ErrImage"), "{stderr}");
     assert!(stderr.contains("redis"), "the cause names the image: {stderr}");
     refused(&run(&up, &["exec", "--wait", "0", "far", "--", "true"]), 125, &["far", "not running"]);
+
+    let host = "image: hutch/host, command: [sleep, infinity]";
+    apply(&up, "large", &format!("{host}, resources: {{requests: {{memory: 900Ti}}}}"));
+    let from = "env: [{name: A, valueFrom: {configMapKeyRef: {name: no-map, key: a}}}]";
+    apply(&up, "config", &format!("{host}, {from}"));
+    let volume = "volumeMounts: [{name: v, mountPath: /v}]}\n      volumes:\n      - {name: v, configMap: {name: no-map}";
+    apply(&up, "mount", &format!("{host}, {volume}"));
+    up.ok("create quota none --hard=pods=3");
+    apply(&up, "quota", host);
+    for (name, reason) in [
+        ("large", "Insufficient memory"),
+        ("config", "CreateContainerConfigError"),
+        ("mount", "FailedMount: configmap \"no-map\" not found"),
+        ("quota", "exceeded quota"),
+    ] {
+        let output = run(&up, &[&wait[..], &[name, "--", "true"]].concat());
+        let stderr = text(&output.stderr);
+        assert!(output.status.code() == Some(125) && stderr.contains(reason), "{name}: {stderr}");
+    }
+    up.ok("delete quota none");
 
     apply(&up, "brief", "image: hutch/host, command: [sh, -c, 'exit 3']");
     up.eventually("get pod brief -o jsonpath={.status.phase}", |phase| phase == "Failed");
     let output = run(&up, &["exec", "brief", "--", "true"]);
     let stderr = text(&output.stderr);
     assert!(output.status.code() == Some(125) && stderr.contains("sandbox brief: Pod failed; "), "{stderr}");
+}
+
+#[test]
+fn command_that_runs_out_of_memory_says_so() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let limits = "resources: {limits: {memory: 64Mi}}";
+    apply(&up, "hungry", &format!("image: hutch/host, command: [sleep, infinity], {limits}"));
+    ok(&up, &["exec", "hungry", "--", "true"]);
+    let eat = ["exec", "hungry", "--", "python3", "-c", "b = bytearray(200 << 20); print(len(b))"];
+    refused(&run(&up, &eat), 137, &["hungry", "ran out of memory"]);
+    let output = run(&up, &["exec", "hungry", "--", "true"]);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn stopped_server_is_named_with_the_remedy() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&[]);
+    up.stop();
+    let output = run(&up, &["exec", "notes", "--", "true"]);
+    let stderr = text(&output.stderr);
+    assert_eq!((output.status.code(), stderr.lines().count()), (Some(125), 1), "{stderr}");
+    assert!(
+        stderr.contains("the API server https://127.0.0.1:") && stderr.contains("`hutch up`"),
+        "{stderr}"
+    );
 }
 
 fn apply(up: &Up, name: &str, container: &str) {

@@ -76,7 +76,7 @@ pub fn import(store: &Path, from: &Path, name: Option<&ImageName>) -> Result<(Im
         (None, None) => return Err(unsupported("it has no name: hutch image import FILE NAME gives it one")),
     };
     layout.name(&name, &stored, false)?;
-    Ok((name, Pulled { digest: stored.pulled, manifest: stored.manifest.digest }))
+    Ok((name, Pulled { digest: stored.pulled, manifest: stored.manifest.digest, evidence: None }))
 }
 
 /// Returns the name below `hutch.local` for one of a registry.

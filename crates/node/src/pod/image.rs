@@ -144,8 +144,9 @@ impl Worker {
                 name.registry()
             )),
         };
-        // What the administrator has pulled is for all Pods, unless it needs a signature, which nothing has checked.
-        let needs_signature = puller.as_ref().is_some_and(|puller| puller.needs_signature(name));
+        // What the administrator has pulled is for all Pods, unless it needs a signature, which nothing has checked. What was
+        // imported has none.
+        let needs_signature = !imported && puller.as_ref().is_some_and(|puller| puller.needs_signature(name));
         if (!always || allowed.is_err())
             && !needs_signature
             && let Some(image) = self.find(index, self.node.config.pulled.clone(), name).await?

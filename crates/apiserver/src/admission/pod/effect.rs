@@ -15,6 +15,9 @@ const PLACEMENT: [&str; 7] = [
     "topologySpreadConstraints",
 ];
 
+/// Default of `terminationMessagePath`.
+const USUAL_MESSAGE_PATH: &str = "/dev/termination-log";
+
 /// Warns about fields of a Pod, or of the template of Pods, that have no effect.
 pub(crate) fn warn(call: &Call, object: &Value) {
     let kind = call.kind();
@@ -62,6 +65,15 @@ fn without_effect(spec: &Value, at: &str) -> Vec<String> {
     if is_set(&spec["securityContext"]["sysctls"]) {
         found.push(has_no("securityContext.sysctls", "the kernel settings of a sandbox are fixed"));
     }
+    for list in ["initContainers", "containers"] {
+        for (i, container) in spec[list].as_array().into_iter().flatten().enumerate() {
+            let path = container["terminationMessagePath"].as_str();
+            if path.is_some_and(|path| !["", USUAL_MESSAGE_PATH].contains(&path)) {
+                let field = format!("{list}[{i}].terminationMessagePath");
+                found.push(has_no(&field, "use terminationMessagePolicy: FallbackToLogsOnError"));
+            }
+        }
+    }
     found
 }
 
@@ -73,19 +85,25 @@ mod tests {
 
     #[test]
     fn fields_without_effect_are_named_and_others_are_not() {
-        let plain =
-            json!({"containers": [], "dnsPolicy": "ClusterFirst", "nodeSelector": {}, "tolerations": []});
+        let plain = json!({"containers": [{"terminationMessagePath": "/dev/termination-log"}], "dnsPolicy": "ClusterFirst", "nodeSelector": {}, "tolerations": []});
         assert!(without_effect(&plain, "spec").is_empty());
         let spec = json!({
             "activeDeadlineSeconds": 5, "dnsPolicy": "None", "nodeSelector": {"a": "b"},
             "securityContext": {"sysctls": [{"name": "a", "value": "b"}]},
+            "containers": [{}, {"terminationMessagePath": "/message"}],
         });
         let found = without_effect(&spec, "spec.template.spec");
         let fields: Vec<_> = found.iter().filter_map(|warning| warning.split(':').next()).collect();
         assert_eq!(
             fields,
-            ["nodeSelector", "activeDeadlineSeconds", "dnsPolicy", "securityContext.sysctls"]
-                .map(|field| format!("spec.template.spec.{field}"))
+            [
+                "nodeSelector",
+                "activeDeadlineSeconds",
+                "dnsPolicy",
+                "securityContext.sysctls",
+                "containers[1].terminationMessagePath",
+            ]
+            .map(|field| format!("spec.template.spec.{field}"))
         );
     }
 }

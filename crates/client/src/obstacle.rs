@@ -8,7 +8,6 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use crate::wait::Cause;
-use crate::{Sandboxes, Target};
 
 /// Reasons of a container that is about to start.
 const STARTING: [&str; 3] = ["ContainerCreating", "PodInitializing", "Pulling"];
@@ -68,35 +67,36 @@ pub(crate) fn is_refusal(message: &str) -> bool {
     [" is forbidden: ", " is invalid: "].iter().any(|words| message.contains(words))
 }
 
-impl Sandboxes {
-    /// Returns the volume that could not be mounted, by the events of a Pod.
-    pub(crate) async fn failed_mount(&self, pod: &Pod) -> Option<Cause> {
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
-        let uid = pod.metadata.uid.as_deref()?;
-        let fields = format!("involvedObject.uid={uid}");
-        let found = events.list(&ListParams::default().fields(&fields).limit(EVENTS)).await.ok()?;
-        cause_of(&found.items)
-    }
+/// Returns the volume that could not be mounted, by the events of a Pod.
+pub(crate) async fn failed_mount(events: &Api<Event>, pod: &Pod) -> Option<Cause> {
+    let uid = pod.metadata.uid.as_deref()?;
+    let fields = format!("involvedObject.uid={uid}");
+    let found = events.list(&ListParams::default().fields(&fields).limit(EVENTS)).await.ok()?;
+    cause_of(&found.items)
+}
 
-    /// Returns true if a container of a Pod ran out of memory since a time on the clock of the API server, give or take some
-    /// seconds.
-    pub async fn ran_out_of_memory(&self, target: &Target, since: Timestamp) -> bool {
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
-        let fields = format!("involvedObject.name={},reason={OUT_OF_MEMORY}", target.pod);
-        let parameters = ListParams::default().fields(&fields).limit(EVENTS);
-        let since = since.checked_sub(TOLERANCE).unwrap_or(since);
-        let container = format!("spec.containers{{{}}}", target.container);
-        for _ in 0..ATTEMPTS {
-            let found = events.list(&parameters).await.map(|list| list.items).unwrap_or_default();
-            let recent =
-                found.iter().filter(|event| event.last_timestamp.as_ref().is_some_and(|at| at.0 >= since));
-            if recent.into_iter().any(|event| event.involved_object.field_path.as_ref() == Some(&container)) {
-                return true;
-            }
-            tokio::time::sleep(PAUSE).await;
+/// Returns true if a container of a Pod ran out of memory since a time on the clock of the API server, give or take some
+/// seconds.
+pub(crate) async fn ran_out_of_memory(
+    events: &Api<Event>,
+    pod: &str,
+    container: &str,
+    since: Timestamp,
+) -> bool {
+    let fields = format!("involvedObject.name={pod},reason={OUT_OF_MEMORY}");
+    let parameters = ListParams::default().fields(&fields).limit(EVENTS);
+    let since = since.checked_sub(TOLERANCE).unwrap_or(since);
+    let container = format!("spec.containers{{{container}}}");
+    for _ in 0..ATTEMPTS {
+        let found = events.list(&parameters).await.map(|list| list.items).unwrap_or_default();
+        let recent =
+            found.iter().filter(|event| event.last_timestamp.as_ref().is_some_and(|at| at.0 >= since));
+        if recent.into_iter().any(|event| event.involved_object.field_path.as_ref() == Some(&container)) {
+            return true;
         }
-        false
+        tokio::time::sleep(PAUSE).await;
     }
+    false
 }
 
 /// Returns the cause if the newest of some events is `FailedMount`.

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name};
-use k8s_openapi::api::core::v1::Pod;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -117,7 +118,7 @@ impl Sandboxes {
             let pod = self.pods.get_opt(pod).await.ok().flatten()?;
             match obstacle::of(&pod) {
                 None if obstacle::is_created(&pod) => {
-                    let cause = self.failed_mount(&pod).await?;
+                    let cause = obstacle::failed_mount(&self.event_list(), &pod).await?;
                     // A Secret may be made right after its Pod.
                     let is_final = failed.fetch_add(1, Ordering::Relaxed) >= MOUNT_CHECKS;
                     Some(Cause { is_final, ..cause })
@@ -190,6 +191,15 @@ impl Sandboxes {
         } else {
             self.set_mode(&sandbox.name_any(), desired).await
         }
+    }
+
+    /// Returns true if the container ran out of memory since a time on the clock of the API server, give or take some seconds.
+    pub async fn ran_out_of_memory(&self, target: &Target, since: Timestamp) -> bool {
+        obstacle::ran_out_of_memory(&self.event_list(), &target.pod, &target.container, since).await
+    }
+
+    fn event_list(&self) -> Api<Event> {
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     async fn set_mode(&self, name: &str, mode: OperatingMode) -> Result<Sandbox, Error> {

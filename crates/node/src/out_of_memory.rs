@@ -1,7 +1,6 @@
 //! Reports containers whose memory ran out.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -15,17 +14,6 @@ use crate::shared::Shared;
 pub(crate) const REASON: &str = "OOMKilling";
 /// Exit code of a process that was killed.
 const KILLED: i32 = 137;
-
-/// Number of processes of a container that were killed because memory ran out, as far as reported.
-#[derive(Debug, Default)]
-pub(crate) struct Reported(AtomicU64);
-
-impl Reported {
-    /// Takes the present number. Returns true if it has grown.
-    fn grows_to(&self, kills: u64) -> bool {
-        self.0.fetch_max(kills, Ordering::Relaxed) < kills
-    }
-}
 
 /// Returns the message of the event.
 pub(crate) fn message(container: &str) -> String {
@@ -53,18 +41,4 @@ pub(crate) fn noted(
         exit
     }
     .boxed()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kill_is_reported_once() {
-        let reported = Reported::default();
-        assert!(!reported.grows_to(0));
-        assert!(reported.grows_to(2));
-        assert!(!reported.grows_to(2));
-        assert!(reported.grows_to(3));
-    }
 }

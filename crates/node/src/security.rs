@@ -6,8 +6,6 @@ use k8s_openapi::api::core::v1::{
     Capabilities as Listed, Container, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext,
 };
 
-use crate::volumes::Owner;
-
 /// Ids that a container has.
 const IDS: u32 = 65536;
 
@@ -111,6 +109,14 @@ pub(crate) fn user(
     groups.dedup();
     let home = account.home.unwrap_or_else(|| if uid == 0 { "/root" } else { "/" }.into());
     Ok((User { uid, gid, groups }, home))
+}
+
+/// The group of volumes that containers write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) group: u32,
+    /// `true` for `fsGroupChangePolicy: OnRootMismatch`: a volume whose top has group and mode already is left as it is.
+    pub(crate) on_root_mismatch: bool,
 }
 
 /// Returns the group that volumes are given to, and when it is applied to all that is in them.

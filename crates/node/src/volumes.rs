@@ -26,10 +26,10 @@ use crate::folders::{make_folder, open_folder};
 use crate::host_paths::{HostPaths, OnHost};
 use crate::persistent::{self, ClaimInUse};
 use crate::places::PodPlaces;
+use crate::security::Owner;
 use crate::tokens::Tokens;
 use crate::{limits, memory};
 use given::{Given, Sources};
-pub(crate) use group::Owner;
 pub(crate) use refresh::{facts, watch as refresh};
 
 /// Least size of a volume in memory, in bytes: one page.

@@ -1,5 +1,6 @@
 //! One running container: its streams, its log, and processes started beside its main process.
 
+mod kills;
 pub(crate) mod late_env;
 mod log;
 mod log_read;
@@ -14,8 +15,8 @@ use hutch_jail::{Process, ProcessExit};
 use hutch_kubelet::{ByteWriter, Exit, TerminalSize};
 use tokio::sync::{Mutex, watch};
 
+use self::kills::Reported;
 use crate::blueprint::{Blueprint, Variables};
-use crate::out_of_memory::Reported;
 use crate::runtime::{Container, Exec};
 use crate::stdio::Terminal;
 

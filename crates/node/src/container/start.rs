@@ -8,8 +8,8 @@ use hutch_kubelet::{ByteWriter, Exit};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
+use super::kills::Reported;
 use super::{MainExit, Output, Running, Screened, Stream, exit_of, keep_logs, late_env, log_tail};
-use crate::out_of_memory::Reported;
 use crate::places::log_file;
 use crate::runtime::{Container, ContainerPlan, PodSandbox, Spawned, StartError};
 use crate::stdio::{Ends, Terminal, pipes};

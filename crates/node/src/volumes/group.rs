@@ -12,6 +12,8 @@ use rustix::io::Errno;
 
 use super::open_folder;
 
+use crate::security::Owner;
+
 /// Rights of the group to files and folders that only the node writes.
 const FILE: u32 = 0o440;
 const FOLDER: u32 = 0o2550;
@@ -23,14 +25,6 @@ const WRITTEN_FOLDER: u32 = 0o2770;
 const MAX_ENTRIES: usize = 1_000_000;
 /// Maximum depth of its folders. A descriptor is open for each level.
 const MAX_DEPTH: usize = 128;
-
-/// The group of volumes that containers write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owner {
-    pub(crate) group: u32,
-    /// `true` for `fsGroupChangePolicy: OnRootMismatch`: a volume whose top has group and mode already is left as it is.
-    pub(crate) on_root_mismatch: bool,
-}
 
 /// Gives a folder that containers write to a group, with all that is in it.
 ///

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::beneath::Folder;
 use crate::unpack::{Packing, hex};
-use crate::{Error, ImageConfig, PathSegment};
+use crate::{Error, ImageConfig, PathSegment, StopSignal};
 
 /// Largest index, manifest or configuration, in bytes.
 const MAX_JSON_BYTES: u64 = 4 << 20;
@@ -116,7 +116,7 @@ impl Layout {
             created: config.created().clone(),
             platform: format!("{}/{}", config.os(), config.architecture()),
             layers,
-            config: settings(&config),
+            config: self.settings(&config)?,
         })
     }
 
@@ -174,6 +174,23 @@ impl Layout {
     /// The error for a digest that is no file name, which [`Layout::read`] has excluded.
     pub(crate) fn no_name(&self) -> Error {
         self.invalid("digest")
+    }
+
+    fn settings(&self, image: &ImageConfiguration) -> Result<ImageConfig, Error> {
+        let Some(config) = image.config() else { return Ok(ImageConfig::default()) };
+        let env = config.env().iter().flatten();
+        let unknown =
+            || self.error("its stop signal is unknown: write a name such as SIGTERM, or a number up to 64");
+        let stop_signal = config.stop_signal().as_deref().filter(|text| !text.is_empty());
+        let stop_signal = stop_signal.map(|text| StopSignal::parse(text).ok_or_else(unknown)).transpose()?;
+        Ok(ImageConfig {
+            entrypoint: config.entrypoint().clone().unwrap_or_default(),
+            cmd: config.cmd().clone().unwrap_or_default(),
+            env: env.filter_map(|e| e.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            working_dir: config.working_dir().as_ref().filter(|dir| dir.starts_with('/')).map(PathBuf::from),
+            user: config.user().clone().unwrap_or_default(),
+            stop_signal: stop_signal.unwrap_or_default(),
+        })
     }
 
     /// The parser's own message may repeat content, so it is left out.
@@ -301,16 +318,4 @@ impl Layout {
 
 pub(crate) fn blob_path(digest: &str) -> String {
     format!("blobs/sha256/{digest}")
-}
-
-fn settings(image: &ImageConfiguration) -> ImageConfig {
-    let Some(config) = image.config() else { return ImageConfig::default() };
-    let env = config.env().iter().flatten();
-    ImageConfig {
-        entrypoint: config.entrypoint().clone().unwrap_or_default(),
-        cmd: config.cmd().clone().unwrap_or_default(),
-        env: env.filter_map(|e| e.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
-        working_dir: config.working_dir().as_ref().filter(|dir| dir.starts_with('/')).map(PathBuf::from),
-        user: config.user().clone().unwrap_or_default(),
-    }
 }

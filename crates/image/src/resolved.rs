@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::Hold;
+use crate::{Hold, StopSignal};
 
 /// Where the sandbox runtime is expected inside; who runs an image that wants it puts it there.
 pub const SANDBOXD_PATH: &str = "/.hutch/sandboxd";
@@ -130,6 +130,8 @@ pub struct ImageConfig {
     pub working_dir: Option<PathBuf>,
     /// `user`, `user:group` or numbers; empty is root inside.
     pub user: String,
+    /// Signal that ends the program.
+    pub stop_signal: StopSignal,
 }
 
 #[cfg(test)]

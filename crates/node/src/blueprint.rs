@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use hutch_image::StopSignal;
 use hutch_jail::{Capabilities, FileRules, Limits, Mount, Process, Root, User};
 
 /// A container's parts, with nothing left to look up.
@@ -23,6 +24,8 @@ pub(crate) struct Blueprint {
     /// Files that its processes cannot read or write.
     pub(crate) files: FileRules,
     pub(crate) limits: Limits,
+    /// Signal that ends the main process.
+    pub(crate) stop_signal: StopSignal,
     /// Capabilities of user 0 inside, in the user namespace of its jail.
     pub(crate) capabilities: Capabilities,
     /// Folder on the machine where the runtime inside finds variables that come while it runs.

@@ -122,6 +122,7 @@ fn details(image: &Listed, config: &ImageConfig) -> Value {
         "env": env,
         "workingDir": config.working_dir,
         "user": config.user,
+        "stopSignal": config.stop_signal.as_raw(),
     });
     all["layers"] = image.layers.iter().map(layer).collect();
     all

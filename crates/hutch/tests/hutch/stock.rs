@@ -37,6 +37,9 @@ fi
 exec "$@"
 "#;
 
+/// Ends with status 42 on its stop signal.
+const TRAP: &str = "trap 'exit 42' USR1; while :; do sleep 0.1; done";
+
 /// A folder of images that share the layer of Debian.
 struct Images {
     folder: tempfile::TempDir,
@@ -56,6 +59,7 @@ impl Images {
         for (name, (script, config)) in [
             ("debian", entrypoint(None, json!({"Cmd": ["sh"]}))),
             ("named", entrypoint(None, json!({"Cmd": ["sleep", "1000000"], "User": "www-data"}))),
+            ("stopped", entrypoint(None, json!({"Cmd": ["sh", "-c", TRAP], "StopSignal": "SIGUSR1"}))),
             ("nginx", entrypoint(None, json!({"Cmd": ["nginx", "-g", "daemon off;"]}))),
             ("redis", entrypoint(Some(REDIS), json!({"Cmd": ["redis-server"], "WorkingDir": "/data"}))),
             (
@@ -253,12 +257,25 @@ fn apt(up: &Up, class: Option<&str>, mirror: &Mirror) {
     up.ok("delete sandbox builder --timeout=60s");
 }
 
+/// A program that ends on the stop signal of its image.
+fn stopped(up: &Up, class: Option<&str>) {
+    let mut held = pod("stopped", "stopped", class, json!({}), json!({"terminationGracePeriodSeconds": 30}));
+    // So that its status stays.
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    ready(up, &held);
+    up.ok("delete pod stopped --wait=false");
+    let code = "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}";
+    assert_eq!(up.eventually(&format!("get pod stopped -o {code}"), |code| !code.is_empty()), "42");
+    up.ok_args(&["patch", "pod", "stopped", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+}
+
 fn all_services(class: Option<&str>) {
     let (images, mirror) = (Images::new(), Mirror::start());
     let up = images.up();
     postgres(&up, class);
     redis(&up, class);
     nginx(&up, class);
+    stopped(&up, class);
     apt(&up, class, &mirror);
 }
 

@@ -107,6 +107,7 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         root: Root { layers: image.layers.clone(), upper },
         files: parts.files.rules(&shown)?,
         limits,
+        stop_signal: image.config.stop_signal,
         capabilities: security::capabilities(container, image),
         late_env,
     };

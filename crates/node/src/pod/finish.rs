@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt};
-use rustix::process::Signal;
 use tokio::time::{Instant, timeout_at};
 
 use super::plan::{Phase, RestartPolicy, plan};
@@ -117,14 +116,14 @@ impl Worker {
     }
 }
 
-/// Hook, SIGTERM, and at the deadline SIGKILL.
+/// Hook, the stop signal of the image, and at the deadline SIGKILL.
 async fn stop(running: Arc<Running>, hook: Option<(LifecycleHandler, Target)>, deadline: Instant) {
     if let Some((handler, target)) = hook {
         // A hook that fails or takes too long does not keep the container.
         let _ = timeout_at(deadline, self::hook(&handler, &target)).await;
     }
     if Instant::now() < deadline {
-        running.container.signal(Signal::TERM);
+        running.container.signal(running.blueprint.stop_signal);
     }
     let mut ended = running.ended.clone();
     if timeout_at(deadline, ended.wait_for(Option::is_some)).await.is_err() {

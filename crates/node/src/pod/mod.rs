@@ -376,7 +376,7 @@ impl Worker {
         let grace =
             self.spec.termination_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(30);
         slot.tasks.spawn(async move {
-            running.container.signal(rustix::process::Signal::TERM);
+            running.container.signal(running.blueprint.stop_signal);
             tokio::time::sleep(Duration::from_secs(grace)).await;
             running.container.kill();
         });

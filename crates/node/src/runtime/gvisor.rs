@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hutch_image::StopSignal;
 use hutch_image::{PathSegment, remove_tree};
 use hutch_jail::{
     Capabilities, FileAccess, FileRule, Ids, Mount, Network, Process, Profile, Root, RuntimeRoot, Spec,
@@ -229,7 +230,7 @@ impl Container for GvisorContainer {
         self.runsc.jail.thaw()
     }
 
-    fn signal(&self, signal: Signal) {
+    fn signal(&self, signal: StopSignal) {
         self.runsc.fire(self.runsc.argv(&["kill", &self.runsc.id, &signal.as_raw().to_string()]));
     }
 
@@ -397,6 +398,7 @@ mod tests {
                 shared: Vec::new(),
             },
             limits: hutch_jail::Limits::default(),
+            stop_signal: StopSignal::default(),
             capabilities: Capabilities::NONE,
             late_env: None,
         };

@@ -36,8 +36,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use hutch_image::StopSignal;
 use hutch_jail::{IdRange, NetworkPlan, Process, ProcessExit, Stdio, Usage};
-use rustix::process::Signal;
 
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
@@ -106,7 +106,7 @@ pub(crate) trait Container: Send + Sync {
     fn thaw(&self) -> Result<(), String>;
 
     /// Sends a signal to the main process and its group. Without effect if it has ended.
-    fn signal(&self, signal: Signal);
+    fn signal(&self, signal: StopSignal);
 
     /// Kills everything inside.
     fn kill(&self);

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hutch_image::StopSignal;
 use hutch_jail::{Ids, Network, Process, Profile, Spec, Stdio, Usage};
 use rustix::process::Signal;
 
@@ -131,7 +132,7 @@ impl Container for NativeContainer {
         self.jail.thaw()
     }
 
-    fn signal(&self, signal: Signal) {
+    fn signal(&self, signal: StopSignal) {
         if let Some(main) = self.main.get() {
             self.jail.signal(*main, signal.as_raw());
         }

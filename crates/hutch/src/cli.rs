@@ -36,8 +36,8 @@ pub(crate) use policy::{
 
 pub(crate) use doors::{EgressArguments, McpGuardArguments, ProbeArguments};
 pub(crate) use image::{
-    ImageArguments, ImageCommand, ImageImportArguments, ImageInspectArguments, ImageListArguments,
-    ImageLoginArguments, ImagePruneArguments, ImagePullArguments, ImageRemoveArguments,
+    ImageArguments, ImageCommand, ImageExportArguments, ImageImportArguments, ImageInspectArguments,
+    ImageListArguments, ImageLoginArguments, ImagePruneArguments, ImagePullArguments, ImageRemoveArguments,
 };
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
 pub(crate) use up::{AuditMode, UpArguments};

@@ -99,6 +99,7 @@ pub(crate) fn main(arguments: &ImageArguments) -> ExitCode {
         ImageCommand::Pull(arguments) => ("pull", pull(arguments)),
         ImageCommand::Import(arguments) => ("import", import(arguments)),
         ImageCommand::Login(arguments) => ("login", log_in(arguments)),
+        ImageCommand::Export(arguments) => ("export", stored::export(arguments)),
         ImageCommand::List(arguments) => ("list", stored::list(arguments)),
         ImageCommand::Inspect(arguments) => ("inspect", stored::inspect(arguments)),
         ImageCommand::Remove(arguments) => ("remove", stored::remove(arguments)),

@@ -3,6 +3,8 @@
 //! An image loses its name first, then its blobs and layers go. A process that is killed meanwhile leaves content without a
 //! name, which the next removal of unused content takes.
 
+mod export;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

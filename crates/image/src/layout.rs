@@ -302,7 +302,7 @@ impl Layout {
     }
 
     /// Opens a regular file below the folder. A pipe does not block, a link is not followed.
-    fn open(&self, path: &str) -> Result<File, Error> {
+    pub(crate) fn open(&self, path: &str) -> Result<File, Error> {
         self.folder.open_file(Path::new(path)).map_err(|errno| match errno {
             Errno::LOOP | Errno::XDEV => {
                 self.error(&format!("{path} leads over a link, which is not followed"))

@@ -81,6 +81,11 @@ impl Shelf {
         self.layout.image(&name.manifest)
     }
 
+    /// Opens a blob.
+    pub(crate) fn open_blob(&self, hex: &str) -> Result<File, Error> {
+        self.layout.open(&blob_path(hex))
+    }
+
     /// Returns the time at which a manifest was stored.
     pub(crate) fn stored(&self, digest: &str) -> Option<SystemTime> {
         let hex = self.layout.sha256(digest).ok()?;

@@ -18,6 +18,8 @@ pub(crate) enum ImageCommand {
     Pull(ImagePullArguments),
     /// Import an image from an archive of `docker save` or an OCI layout, as hutch.local/NAME:TAG.
     Import(ImageImportArguments),
+    /// Write an image as a tar archive that is an OCI layout, and that `docker load` reads.
+    Export(ImageExportArguments),
     /// Store the password for a registry in Docker's config.json. It is read from standard input.
     Login(ImageLoginArguments),
     /// List the images that were pulled.
@@ -54,6 +56,19 @@ pub(crate) struct ImageImportArguments {
     /// Print one JSON object with the result.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `hutch image export`.
+#[derive(Args)]
+pub(crate) struct ImageExportArguments {
+    /// Image: a name, a digest, or the first digits of one.
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: String,
+    /// File that is made or replaced, or - for standard output.
+    #[arg(value_name = "FILE")]
+    pub(crate) to: PathBuf,
+    #[command(flatten)]
+    pub(crate) folder: ImageFolder,
 }
 
 /// `hutch image login`.

@@ -1,16 +1,20 @@
 //! `hutch image list`, `inspect`, `remove` and `prune`.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use hutch_image::{Catalog, Freed, ImageConfig, Listed};
 use hutch_registry::ImageName;
 use serde_json::{Value, json};
 
 use super::{ImageFolders, PULLED_FOR_PODS};
-use crate::cli::{ImageInspectArguments, ImageListArguments, ImagePruneArguments, ImageRemoveArguments};
+use crate::cli::{
+    ImageExportArguments, ImageInspectArguments, ImageListArguments, ImagePruneArguments,
+    ImageRemoveArguments,
+};
 
 /// Digits of a digest that are shown.
 const SHORT: usize = 12;
@@ -126,6 +130,33 @@ fn details(image: &Listed, config: &ImageConfig) -> Value {
     });
     all["layers"] = image.layers.iter().map(layer).collect();
     all
+}
+
+/// Writes an archive. A file has its name only when it is whole.
+pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
+    let catalog = ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog();
+    let images = images(&catalog);
+    let (image, names) = find(&images, &arguments.image)?;
+    if let Some(problem) = &image.problem {
+        bail!("{}: {}", arguments.image, plain(problem));
+    }
+    let name = names.first().or(image.names.first()).context("the image has no name")?;
+    let parsed = ImageName::parse(name)?;
+    let name = (name.as_str(), parsed.tag());
+    if arguments.to.as_os_str() == "-" {
+        let output = std::io::stdout().lock();
+        ensure!(!output.is_terminal(), "standard output is a terminal: write a FILE, or a pipe");
+        return Ok(catalog.export(image, name, output)?);
+    }
+    let folder = arguments.to.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let at = || arguments.to.display().to_string();
+    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(at)?;
+    catalog.export(image, name, std::io::BufWriter::new(file.as_file_mut()))?;
+    file.as_file().sync_all().with_context(at)?;
+    file.persist(&arguments.to).with_context(at)?;
+    println!("{}", plain(name.0));
+    Ok(())
 }
 
 pub(super) fn remove(arguments: &ImageRemoveArguments) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{Home, PASSWORD, Registry, USER};
+use super::{Home, PASSWORD, Registry, USER, failed};
 use crate::harness::succeeded;
 
 impl Registry {
@@ -94,4 +94,39 @@ fn image_of_buildah_is_pulled_in_each_format() {
             succeeded("run", &home.hutch(&["run", "--image", &image, "--", "/bin/sandboxd", "--version"]));
         assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")), "{name}");
     }
+}
+
+#[test]
+fn exported_image_is_read_by_buildah_and_by_an_import() {
+    hutch_testkit::require!(root, user_namespaces, docker_registry, curl, buildah);
+    let (registry, home) = (Registry::start(), Home::new());
+    home.log_in(&registry.host, PASSWORD);
+    let (name, config) = (registry.name(), registry.trusting());
+    succeeded("pull", &home.hutch(&["image", "pull", &name, "--image-config", &config]));
+    let file = home.lib().join("app.tar").display().to_string();
+    assert_eq!(succeeded("export", &home.hutch(&["image", "export", &name, &file])), format!("{name}\n"));
+    for transport in ["oci-archive", "docker-archive"] {
+        let mut buildah = Command::new("buildah");
+        buildah.args(["--storage-driver", "vfs", "--root"]).arg(registry.path(transport));
+        buildah.arg("--runroot").arg(registry.path("building"));
+        buildah.args(["pull", "--quiet", &format!("{transport}:{file}")]);
+        succeeded(transport, &buildah.output().expect("buildah"));
+    }
+    let streamed = home.hutch(&["image", "export", &name, "-"]);
+    assert_eq!(streamed.stdout, std::fs::read(&file).expect("the archive"));
+    succeeded("import", &home.hutch(&["image", "import", &file, "again:v1"]));
+    let version = ["run", "--image", "hutch.local/again:v1", "--", "/hutch-sandboxd", "--version"];
+    let ran = succeeded("run", &home.hutch(&version));
+    assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")));
+
+    // A damaged blob is found, and the file of before stays.
+    let blobs = std::fs::read_dir(home.lib().join("pulled/blobs/sha256")).expect("blobs");
+    let largest =
+        blobs.map(|blob| blob.expect("a blob").path()).max_by_key(|blob| blob.metadata().expect("it").len());
+    let largest = largest.expect("a blob");
+    let mut bytes = std::fs::read(&largest).expect("read");
+    bytes[100] ^= 1;
+    std::fs::write(&largest, bytes).expect("written");
+    failed(&home.hutch(&["image", "export", &name, &file]), "does not have the digest");
+    assert_eq!(streamed.stdout, std::fs::read(&file).expect("the archive"));
 }

@@ -108,7 +108,8 @@ impl Search<'_> {
     async fn at(&mut self, session: &Session, digest: &Digest) -> Result<Option<Evidence>, Error> {
         let tag = format!("sha256-{}", digest.hex());
         if let Some(listing) = listing(session, &format!("{tag}.sig")).await? {
-            for entry in listing.layers.iter().filter(|entry| entry.media_type == SIMPLE_LAYER) {
+            let layers = listing.layers.iter().filter(|entry| entry.media_type == SIMPLE_LAYER);
+            for entry in layers.take(MAX_TRIED) {
                 let Some(signature) = entry.annotations.get(SIGNATURE) else { continue };
                 let Some(blob) = entry.blob(MAX_PAYLOAD as u64) else { continue };
                 let payload = STANDARD.encode(session.document(&blob).await?);

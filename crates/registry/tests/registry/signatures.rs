@@ -158,3 +158,23 @@ async fn registry_that_fails_is_not_one_without_signatures() {
     let error = pull_signed(folder.path(), &registry, "p256").await.unwrap_err();
     assert!(error.is_transient(), "{error}");
 }
+
+#[tokio::test]
+async fn registry_with_endless_signatures_is_not_searched_to_the_end() {
+    let mut files = files(Form::Tags);
+    let tag =
+        format!("/v2/org/app/manifests/{}.sig", recorded()["tags"]["v1"].as_str().unwrap().replace(':', "-"));
+    let mut manifest: Value = serde_json::from_slice(&files[&tag].1).unwrap();
+    let layer = manifest["layers"][0].clone();
+    manifest["layers"] = vec![layer; 1000].into();
+    files.insert(tag, (String::new(), serde_json::to_vec(&manifest).unwrap()));
+    let registry = Registry::serve(move |seen: &Seen| match files.get(&seen.path) {
+        Some((kind, bytes)) => reply(200, &[("content-type", kind)], bytes.clone()),
+        None => reply(404, &[], ""),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let error = pull_signed(folder.path(), &registry, "attester").await.unwrap_err();
+    assert!(matches!(error, Error::Unsigned { .. }), "{error}");
+    assert_eq!(registry.requests("/blobs/").len(), 64);
+}

@@ -11,7 +11,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::open_folder;
-
 use crate::security::Owner;
 
 /// Rights of the group to files and folders that only the node writes.

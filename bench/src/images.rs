@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -52,60 +52,28 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
 /// A registry with the image.
 struct Registry {
-    child: Child,
-    folder: tempfile::TempDir,
+    /// Ends when it is dropped.
+    running: hutch_testkit::registry::Registry,
     name: String,
     packed: usize,
     unpacked: u64,
 }
 
-impl Drop for Registry {
-    fn drop(&mut self) {
-        // Errors cannot be reported from `drop`; it may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 impl Registry {
     fn start() -> anyhow::Result<Registry> {
-        let program =
-            tool("docker-registry").context("needs docker-registry (scripts/install-test-tools)")?;
+        tool("docker-registry").context("needs docker-registry (scripts/install-test-tools)")?;
         let folder = tempfile::tempdir()?;
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let config = json!({
-            "version": "0.1",
-            "log": {"level": "error"},
-            "storage": {"filesystem": {"rootdirectory": folder.path().join("content")}},
-            "http": {"addr": format!("127.0.0.1:{port}")},
-        });
-        let file = folder.path().join("config.yml");
-        fs::write(&file, config.to_string())?;
         let (packed, unpacked) = fill(&folder.path().join("content/docker/registry/v2"))?;
-        let child = Command::new(program)
-            .arg("serve")
-            .arg(&file)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("docker-registry")?;
-        let name = format!("localhost:{port}/bench/app:v1");
-        let registry = Registry { child, folder, name, packed, unpacked };
-        let started = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if started.elapsed() > WAIT_LIMIT {
-                bail!("docker-registry does not listen");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(registry)
+        let running = hutch_testkit::registry::Registry::start_plain(folder);
+        let name = format!("{}/bench/app:v1", running.host);
+        Ok(Registry { running, name, packed, unpacked })
     }
 }
 
 /// Writes the image where the registry stores its content. Returns the bytes of its packed and unpacked layers.
 fn fill(content: &Path) -> anyhow::Result<(usize, u64)> {
     let store = |bytes: &[u8]| -> anyhow::Result<(String, usize)> {
-        let hex = hex(bytes);
+        let hex = hex(Sha256::new_with_prefix(bytes));
         let write = |path: PathBuf, bytes: &[u8]| -> anyhow::Result<()> {
             fs::create_dir_all(path.parent().context("a folder")?)?;
             Ok(fs::write(path, bytes)?)
@@ -147,8 +115,8 @@ fn fill(content: &Path) -> anyhow::Result<(usize, u64)> {
     Ok((packed, unpacked))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the files and links of the sources, those of libraries first.
@@ -215,8 +183,7 @@ impl Layer {
             unpacked += metadata.len();
         }
         let Both { hash, packed } = archive.into_inner()?;
-        let diff_id: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Layer { packed: packed.finish()?, diff_id: format!("sha256:{diff_id}"), unpacked })
+        Ok(Layer { packed: packed.finish()?, diff_id: format!("sha256:{}", hex(hash)), unpacked })
     }
 }
 
@@ -275,7 +242,7 @@ fn pulls(registry: &Registry) -> anyhow::Result<()> {
         .collect();
     for round in 0..=ROUNDS {
         for contender in &mut contenders {
-            let time = contender.once(registry.folder.path())?;
+            let time = contender.once(registry.running.folder())?;
             // The first round fills the page cache.
             if round > 0 {
                 contender.samples.add(time);

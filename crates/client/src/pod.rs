@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hutch_api::{OperatingMode, Sandbox, pod_name};
 use k8s_openapi::api::core::v1::Event;
+use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
-use kube::{Api, ResourceExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 
@@ -67,7 +67,7 @@ impl Sandboxes {
     /// # Errors
     /// The API server refuses the request.
     pub async fn events(&self, sandbox: &Sandbox) -> Result<Vec<Event>, Error> {
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
+        let events = self.event_list();
         let mut found = Vec::new();
         for (kind, name) in [("Sandbox", sandbox.name_any()), ("Pod", pod_name(sandbox).to_owned())] {
             let fields = format!("involvedObject.kind={kind},involvedObject.name={name}");

@@ -198,7 +198,7 @@ impl Sandboxes {
         obstacle::ran_out_of_memory(&self.event_list(), &target.pod, &target.container, since).await
     }
 
-    fn event_list(&self) -> Api<Event> {
+    pub(crate) fn event_list(&self) -> Api<Event> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

@@ -83,6 +83,13 @@ pub struct Freed {
     pub failed: Vec<String>,
 }
 
+/// Returns the folder of an image, and a name there that leads to it.
+fn stored(image: &Listed) -> Result<Option<(Shelf, Name)>, Error> {
+    let Some(shelf) = Shelf::open(&image.folder)? else { return Ok(None) };
+    let name = shelf.names()?.into_iter().find(|name| name.manifest.digest().to_string() == image.digest);
+    Ok(name.map(|name| (shelf, name)))
+}
+
 /// Content of images.
 #[derive(Default)]
 struct Content {
@@ -139,10 +146,7 @@ impl Catalog {
     /// # Errors
     /// When the names of its folder cannot be read.
     pub fn config(&self, image: &Listed) -> Result<ImageConfig, Error> {
-        let Some(shelf) = Shelf::open(&image.folder)? else { return Ok(ImageConfig::default()) };
-        let names = shelf.names()?;
-        let name = names.iter().find(|name| name.manifest.digest().to_string() == image.digest);
-        let found = name.and_then(|name| shelf.image(name).ok());
+        let found = stored(image)?.and_then(|(shelf, name)| shelf.image(&name).ok());
         Ok(found.map(|image| image.config).unwrap_or_default())
     }
 

@@ -93,12 +93,8 @@ pub(crate) fn unpack(
     owners: Owners<'_>,
 ) -> Result<Digests, Error> {
     let root = Folder::open(target).map_err(Error::file("open", target))?;
-    let blob_hash = Rc::new(RefCell::new(Sha256::new()));
-    let archive_hash = Rc::new(RefCell::new(Sha256::new()));
-    let stored = BufReader::with_capacity(
-        BUFFER_BYTES,
-        Hashing { inner: blob, hash: blob_hash.clone(), left: MAX_LAYER_BYTES },
-    );
+    let (stored, blob_hash) = Hashing::new(blob);
+    let stored = BufReader::with_capacity(BUFFER_BYTES, stored);
     let plain: Box<dyn Read> = match packing {
         Packing::Plain => Box::new(stored),
         Packing::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(stored)),
@@ -106,7 +102,7 @@ pub(crate) fn unpack(
             Box::new(zstd::stream::read::Decoder::with_buffer(stored).map_err(Error::file("unpack", target))?)
         }
     };
-    let archive = Hashing { inner: plain, hash: archive_hash.clone(), left: MAX_LAYER_BYTES };
+    let (archive, archive_hash) = Hashing::new(plain);
     let mut layer = Layer::new(root, owners, true);
     let mut rest =
         hutch_archive::read(archive, LIMITS, |entry| layer.add(entry)).map_err(|fault| fault.at(target))?;
@@ -132,8 +128,7 @@ pub fn import(archive: impl Read, target: &Path, content_bytes: u64) -> Result<(
 
 /// Copies a blob, and returns the digest of what was copied.
 pub(crate) fn copy_hashed(blob: impl Read, mut to: impl Write) -> io::Result<String> {
-    let hash = Rc::new(RefCell::new(Sha256::new()));
-    let mut blob = Hashing { inner: blob, hash: hash.clone(), left: MAX_LAYER_BYTES };
+    let (mut blob, hash) = Hashing::new(blob);
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let count = blob.read(&mut buffer)?;
@@ -155,10 +150,18 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// Hashes what passes through and stops after so many bytes.
-struct Hashing<R> {
+pub(crate) struct Hashing<R> {
     inner: R,
     hash: Rc<RefCell<Sha256>>,
     left: u64,
+}
+
+impl<R> Hashing<R> {
+    /// Returns the reader, and the hash of what it has read so far.
+    pub(crate) fn new(inner: R) -> (Hashing<R>, Rc<RefCell<Sha256>>) {
+        let hash = Rc::new(RefCell::new(Sha256::new()));
+        (Hashing { inner, hash: hash.clone(), left: MAX_LAYER_BYTES }, hash)
+    }
 }
 
 impl<R: Read> Read for Hashing<R> {

@@ -95,9 +95,7 @@ impl SignatureText {
                 "must be empty with required: false, because no signature is checked then".to_owned();
             return Err(invalid("keys", reason));
         }
-        if let Some(i) = self.keys.iter().position(|path| !path.is_absolute()) {
-            return Err(invalid(&format!("keys[{i}]"), "must be an absolute path".into()));
-        }
+        check_absolute(&format!("{field}.keys"), &self.keys)?;
         Ok(SignatureRule { prefix, keys: self.keys.clone() })
     }
 }
@@ -140,9 +138,7 @@ impl Config {
             config.mirrors.insert(registry, places);
         }
         for (field, paths) in [("caFiles", &file.ca_files), ("credentials", &file.credentials)] {
-            if let Some(i) = paths.iter().position(|path| !path.is_absolute()) {
-                return Err(invalid(&format!("{field}[{i}]"), "must be an absolute path".into()));
-            }
+            check_absolute(field, paths)?;
         }
         for (i, text) in file.signatures.iter().enumerate() {
             let field = format!("signatures[{i}]");
@@ -280,6 +276,17 @@ impl Config {
         let plain_http = self.allows_plain_http(&host);
         let host = if host == DOCKER { DOCKER_HOST.into() } else { host };
         Ok(Place { host, path: path.into(), plain_http })
+    }
+}
+
+/// Checks that the paths of a field do not depend on a working directory.
+fn check_absolute(field: &str, paths: &[PathBuf]) -> Result<(), Error> {
+    match paths.iter().position(|path| !path.is_absolute()) {
+        Some(i) => {
+            let reason = "must be an absolute path".into();
+            Err(Error::InvalidConfig { field: format!("{field}[{i}]"), reason })
+        }
+        None => Ok(()),
     }
 }
 

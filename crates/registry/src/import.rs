@@ -21,9 +21,10 @@ use crate::choice::choose;
 use crate::config::read_text;
 use crate::error::shorten;
 use crate::layout::{Layout, Stored};
-use crate::manifest::{Blob, MAX_IMAGE, MAX_LAYER, MAX_MANIFEST, Manifest};
+use crate::manifest::{Blob, MAX_IMAGE, MAX_LAYER, MAX_MANIFEST, Manifest, unsupported};
 use crate::partial::check_reserve;
 use crate::platform::Platform;
+use crate::resolve::MAX_DEPTH;
 use crate::{Digest, Error, ImageName, Pulled};
 
 /// Limits of an archive.
@@ -33,8 +34,6 @@ const LIMITS: hutch_archive::Limits = hutch_archive::Limits {
     content_bytes: MAX_IMAGE,
     absolute: AbsolutePaths::Refused,
 };
-/// Maximum indexes between the index of a layout and a manifest.
-const MAX_DEPTH: usize = 3;
 /// Maximum images of an archive of `docker save`.
 const MAX_IMAGES: usize = 1024;
 /// First bytes of compressed content.
@@ -76,7 +75,7 @@ pub fn import(store: &Path, from: &Path, name: Option<&ImageName>) -> Result<(Im
         (None, None) => return Err(unsupported("it has no name: hutch image import FILE NAME gives it one")),
     };
     layout.name(&name, &stored, false)?;
-    Ok((name, Pulled { digest: stored.pulled, manifest: stored.manifest.digest, evidence: None }))
+    Ok((name, Pulled::of(&stored)))
 }
 
 /// Returns the name below `hutch.local` for one of a registry.
@@ -386,10 +385,6 @@ fn first_bytes(file: &mut File) -> io::Result<[u8; 4]> {
 
 fn several(count: usize) -> Error {
     unsupported(&format!("it has {count} images: import one at a time"))
-}
-
-fn unsupported(reason: &str) -> Error {
-    Error::Unsupported(reason.into())
 }
 
 #[cfg(test)]

@@ -119,8 +119,7 @@ impl Layout {
 
     /// Keeps blobs from being removed until the file is dropped, because no name leads to them yet. Waits for a removal.
     pub(crate) async fn pulling(&self) -> Result<File, Error> {
-        let path = self.pulls();
-        let file = File::open(&path).map_err(Error::file("open", &path))?;
+        let (path, file) = self.open_pulls()?;
         while let Err(errno) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
             if errno != rustix::io::Errno::WOULDBLOCK {
                 return Err(Error::file("lock", &path)(errno));
@@ -132,10 +131,15 @@ impl Layout {
 
     /// As [`Layout::pulling`], for a thread that may block.
     pub(crate) fn importing(&self) -> Result<File, Error> {
-        let path = self.pulls();
-        let file = File::open(&path).map_err(Error::file("open", &path))?;
+        let (path, file) = self.open_pulls()?;
         rustix::fs::flock(&file, FlockOperation::LockShared).map_err(Error::file("lock", &path))?;
         Ok(file)
+    }
+
+    fn open_pulls(&self) -> Result<(PathBuf, File), Error> {
+        let path = self.pulls();
+        let file = File::open(&path).map_err(Error::file("open", &path))?;
+        Ok((path, file))
     }
 
     /// Checks for which machine an image is, whose configuration is there.

@@ -203,7 +203,7 @@ fn schema_1() -> Error {
     )
 }
 
-fn unsupported(reason: &str) -> Error {
+pub(crate) fn unsupported(reason: &str) -> Error {
     Error::Unsupported(reason.into())
 }
 

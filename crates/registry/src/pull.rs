@@ -10,7 +10,7 @@ use crate::download::download;
 use crate::flight::{Flight, Flights};
 use crate::http_client::HttpClient;
 use crate::keychain::{Credential, Keychain, fingerprint};
-use crate::layout::Layout;
+use crate::layout::{Layout, Stored};
 use crate::manifest::Blob;
 use crate::names::DOCKER;
 use crate::resolve::{Resolved, resolve};
@@ -43,6 +43,12 @@ pub struct Pulled {
     pub manifest: Digest,
     /// The signature that counted, if the image needs one.
     pub evidence: Option<Evidence>,
+}
+
+impl Pulled {
+    pub(crate) fn of(stored: &Stored) -> Pulled {
+        Pulled { digest: stored.pulled.clone(), manifest: stored.manifest.digest.clone(), evidence: None }
+    }
 }
 
 /// Progress of a pull.
@@ -84,6 +90,11 @@ impl Connections {
         let (http, signers) = (Arc::new(HttpClient::new(&config, limits)?), Signers::read(&config)?);
         Ok(Connections { http, signers, config })
     }
+
+    /// Keeps the keys of signers alone, for a process that checks what another one pulls.
+    pub fn into_signers(self) -> Signers {
+        self.signers
+    }
 }
 
 impl Puller {
@@ -123,9 +134,7 @@ impl Puller {
     /// # Errors
     /// When the store cannot be read.
     pub fn find(&self, name: &ImageName) -> Result<Option<Pulled>, Error> {
-        let stored = self.inner.layout.find(name)?;
-        let evidence = None;
-        Ok(stored.map(|stored| Pulled { digest: stored.pulled, manifest: stored.manifest.digest, evidence }))
+        Ok(self.inner.layout.find(name)?.map(|stored| Pulled::of(&stored)))
     }
 
     /// Pulls an image. Credentials of `secrets` are tried before those of the configuration. Blobs that are in the store
@@ -148,7 +157,7 @@ impl Puller {
         let stored = &resolved.stored;
         let layers = &resolved.image.layers;
         // Before anything is downloaded that is not signed.
-        let evidence = signature::find(&inner.signers, name, &sessions, &resolved.digests()).await?;
+        let evidence = signature::find(&inner.signers, name, &sessions, &resolved).await?;
         progress(Event::Resolved {
             digest: stored.pulled.clone(),
             layers: layers.len(),
@@ -168,8 +177,7 @@ impl Puller {
             .buffer_unordered(parallel)
             .try_collect::<()>()
             .await?;
-        let (digest, manifest) = (stored.pulled.clone(), stored.manifest.digest.clone());
-        let pulled = Pulled { digest, manifest, evidence };
+        let pulled = Pulled { evidence, ..Pulled::of(stored) };
         let (layout, by_digest) = (inner.layout.clone(), inner.by_digest);
         let name = if by_digest { name.with_digest(&pulled.manifest) } else { name.clone() };
         blocking(move || {

@@ -12,7 +12,7 @@ use crate::session::Session;
 use crate::{Digest, Error};
 
 /// Maximum indexes between a name and a manifest.
-const MAX_DEPTH: usize = 3;
+pub(crate) const MAX_DEPTH: usize = 3;
 
 /// An image of a registry, its manifest read and checked.
 #[derive(Debug)]
@@ -20,18 +20,18 @@ pub(crate) struct Resolved {
     pub(crate) stored: Stored,
     pub(crate) image: Image,
     /// The indexes on the way, and the manifest.
-    documents: Vec<Bytes>,
+    documents: Vec<(Digest, Bytes)>,
 }
 
 impl Resolved {
     /// Digests of the indexes on the way and of the manifest.
-    pub(crate) fn digests(&self) -> Vec<Digest> {
-        self.documents.iter().map(|bytes| Digest::of(bytes)).collect()
+    pub(crate) fn digests(&self) -> impl Iterator<Item = &Digest> {
+        self.documents.iter().map(|(digest, _)| digest)
     }
 
     /// Stores the documents.
     pub(crate) fn store(&self, layout: &Layout) -> Result<(), Error> {
-        self.documents.iter().try_for_each(|bytes| layout.put(bytes).map(drop))
+        self.documents.iter().try_for_each(|(_, bytes)| layout.put(bytes).map(drop))
     }
 }
 
@@ -57,7 +57,7 @@ async fn resolve_at(session: &Session, reference: &str) -> Result<Resolved, Erro
     let mut documents = Vec::new();
     for _ in 0..=MAX_DEPTH {
         let manifest = Manifest::parse(&document.bytes, document.content_type.as_deref())?;
-        documents.push(document.bytes.clone());
+        documents.push((document.digest.clone(), document.bytes.clone()));
         match manifest {
             Manifest::Image(image) => {
                 let manifest = Blob { digest: document.digest, size: document.bytes.len() as u64 };

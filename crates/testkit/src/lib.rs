@@ -8,6 +8,8 @@
 pub mod cluster;
 pub mod disk;
 pub mod hostile;
+#[cfg(feature = "registry")]
+pub mod registry;
 pub mod wait;
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hutch_api::{Read, owner};
-use hutch_reconcile::controller::Controller;
+use hutch_reconcile::controller::{Controller, Object};
 use hutch_reconcile::key::Key;
 use hutch_reconcile::outcome::Outcome;
 use jiff::{SignedDuration, Timestamp};
@@ -14,9 +14,9 @@ use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec,
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::{Selector, SelectorExt};
+use kube::core::{NamespaceResourceScope, Selector, SelectorExt};
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::Error;
@@ -157,39 +157,43 @@ async fn replicas(
     kind: &str,
     name: &str,
 ) -> Result<Option<(String, i32)>, Error> {
-    let client = || reader.client().clone();
-    let what = format!("{kind} {namespace}/{name}");
-    let found = match (version, kind) {
+    match (version, kind) {
         ("apps/v1", "ReplicaSet") => {
-            let sets: Api<Read<ReplicaSet>> = Api::namespaced(client(), namespace);
-            let Some(set) = reader.get(&sets, name, &what).await? else { return Ok(None) };
-            let above = owner::controller(&set).filter(|owner| owner.kind == "Deployment");
+            let set = controller(reader, namespace, kind, name).await?;
+            let above = set.as_ref().and_then(owner::controller).filter(|owner| owner.kind == "Deployment");
             if let Some(above) = above {
-                let deployments: Api<Read<Deployment>> = Api::namespaced(client(), namespace);
-                let found = reader.get(&deployments, &above.name, &what).await?;
-                return Ok(found.map(|one| {
-                    (one.uid().unwrap_or_default(), one.spec.and_then(|spec| spec.replicas).unwrap_or(1))
-                }));
+                let found = controller(reader, namespace, &above.kind, &above.name).await?;
+                return Ok(
+                    found.map(|one: Deployment| counted(&one, one.spec.as_ref().and_then(|s| s.replicas)))
+                );
             }
-            Some((set.uid(), set.spec.and_then(|spec| spec.replicas)))
+            Ok(set.map(|one: ReplicaSet| counted(&one, one.spec.as_ref().and_then(|s| s.replicas))))
         }
         ("apps/v1", "StatefulSet") => {
-            let sets: Api<Read<StatefulSet>> = Api::namespaced(client(), namespace);
-            reader
-                .get(&sets, name, &what)
-                .await?
-                .map(|set| (set.uid(), set.spec.and_then(|spec| spec.replicas)))
+            let found = controller(reader, namespace, kind, name).await?;
+            Ok(found.map(|one: StatefulSet| counted(&one, one.spec.as_ref().and_then(|s| s.replicas))))
         }
         ("v1", "ReplicationController") => {
-            let sets: Api<Read<ReplicationController>> = Api::namespaced(client(), namespace);
-            reader
-                .get(&sets, name, &what)
-                .await?
-                .map(|set| (set.uid(), set.spec.and_then(|spec| spec.replicas)))
+            let found = controller(reader, namespace, kind, name).await?;
+            Ok(found
+                .map(|one: ReplicationController| counted(&one, one.spec.as_ref().and_then(|s| s.replicas))))
         }
-        _ => None,
-    };
-    Ok(found.map(|(uid, replicas)| (uid.unwrap_or_default(), replicas.unwrap_or(1))))
+        _ => Ok(None),
+    }
+}
+
+/// Reads a controller of Pods.
+async fn controller<K>(reader: &Reader, namespace: &str, kind: &str, name: &str) -> Result<Option<K>, Error>
+where
+    K: Object + Resource<Scope = NamespaceResourceScope>,
+{
+    let all: Api<Read<K>> = Api::namespaced(reader.client().clone(), namespace);
+    reader.get(&all, name, &format!("{kind} {namespace}/{name}")).await
+}
+
+/// UID and replicas of a controller, which are one by default.
+fn counted(controller: &impl ResourceExt, replicas: Option<i32>) -> (String, i32) {
+    (controller.uid().unwrap_or_default(), replicas.unwrap_or(1))
 }
 
 /// Evicted Pods that are not being deleted yet, and when to count again because one of them stays.

@@ -122,7 +122,7 @@ pub(crate) fn template_defaults(spec: &mut Value) {
 fn container_defaults(container: &mut Value) {
     let image = container["image"].as_str().unwrap_or_default();
     default(container, "imagePullPolicy", if is_latest(image) { "Always" } else { "IfNotPresent" });
-    default(container, "terminationMessagePath", "/dev/termination-log");
+    default(container, "terminationMessagePath", effect::USUAL_MESSAGE_PATH);
     default(container, "terminationMessagePolicy", "File");
     map(container, "resources");
     for port in items(container, "ports") {

@@ -41,10 +41,10 @@ pub(crate) async fn evict(call: &Call, bytes: &Bytes, media_type: &str) -> Resul
         let pod = pod(call)?;
         let phase = pod["status"]["phase"].as_str().unwrap_or_default();
         let is_over = matches!(phase, "Succeeded" | "Failed") || meta::is_terminating(&pod);
-        let pinned = if is_over || options.names_revision() { options.clone() } else { at(&options, &pod) };
         if !is_over && phase != "Pending" {
             return evict_running(call, &options, &pod).await.map(|()| success(StatusCode::CREATED));
         }
+        let pinned = if is_over { options.clone() } else { pinned(&options, &pod) };
         match remove(call, &pinned).await {
             Err(failure) if failure.reason == "Conflict" && !options.names_revision() => {}
             other => return other.map(|()| success(StatusCode::CREATED)),
@@ -62,6 +62,11 @@ fn at(options: &Options, pod: &Value) -> Options {
     options.at(meta::text(pod, "resourceVersion"))
 }
 
+/// The options for the Pod as it was read, unless the client names a revision.
+fn pinned(options: &Options, pod: &Value) -> Options {
+    if options.names_revision() { options.clone() } else { at(options, pod) }
+}
+
 async fn evict_running(call: &Call, options: &Options, pod: &Value) -> Result<(), Failure> {
     let budgets = budgets_of(call, pod);
     let Some((key, name, budget)) = budgets.first() else { return remove(call, options).await };
@@ -70,8 +75,7 @@ async fn evict_running(call: &Call, options: &Options, pod: &Value) -> Result<()
         return Err(Failure::unexplained(why));
     }
     if !is_ready(pod) && takes_nothing(budget) {
-        let pinned = if options.names_revision() { options.clone() } else { at(options, pod) };
-        return match remove(call, &pinned).await {
+        return match remove(call, &pinned(options, pod)).await {
             // It may have become ready.
             Err(failure) if failure.reason == "Conflict" && !options.names_revision() => Err(uncounted(name)),
             other => other,

@@ -1,4 +1,4 @@
-//! `hutch image list`, `inspect`, `remove` and `prune`.
+//! `hutch image list`, `inspect`, `export`, `remove` and `prune`.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -155,8 +155,7 @@ pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
     catalog.export(image, name, std::io::BufWriter::new(file.as_file_mut()))?;
     file.as_file().sync_all().with_context(at)?;
     file.persist(&arguments.to).with_context(at)?;
-    println!("{}", plain(name.0));
-    Ok(())
+    print([plain(name.0)])
 }
 
 pub(super) fn remove(arguments: &ImageRemoveArguments) -> anyhow::Result<()> {

@@ -85,11 +85,10 @@ impl Pulls {
         if config.allows_none() {
             return Ok(None);
         }
-        let signers = Signers::read(&config)?;
         let credentials = config.take_credentials();
         let folder = data.join(PULLED_FOR_PODS);
         // Checks the files; what is in the folder is opened by the process alone, because an earlier one has made it.
-        drop(Connections::new(config.clone(), Limits::default())?);
+        let signers = Connections::new(config.clone(), Limits::default())?.into_signers();
         let ids = IdRanges::open(rand::random())?.take()?;
         data.give_one(PULLED_FOR_PODS, ids.base())?;
         let client = Client { folder: folder.clone(), yaml, pull_from, ids };

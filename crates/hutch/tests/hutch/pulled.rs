@@ -1,127 +1,56 @@
 //! Images from the registry of Debian, over TLS and with a password: pulled by a user, and for Pods.
 
 mod built;
+mod imported;
 mod signed;
 
 use std::io::Write;
+use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use hutch_testkit::registry::{PASSWORD, USER};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::harness::{HUTCH, Up, WAIT_LIMIT, binary, succeeded, text};
 
-/// `reader:reader-password` in the form of htpasswd.
-const PASSWORDS: &str = "reader:$2b$04$M2Gf4DSUYZMhXdI6i3rZZ.COWrirClS44GZjDuy77zhXPhoPeg/zm\n";
-const USER: &str = "reader";
-const PASSWORD: &str = "reader-password";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// A running registry with the image `org/app:v1`.
-struct Registry {
-    child: Child,
-    folder: tempfile::TempDir,
-    host: String,
-}
+struct Registry(hutch_testkit::registry::Registry);
 
-impl Drop for Registry {
-    fn drop(&mut self) {
-        // Errors cannot be reported from `drop`; it may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Registry {
+    type Target = hutch_testkit::registry::Registry;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 
 impl Registry {
     fn start() -> Registry {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let file = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, text).expect("written");
-            path.display().to_string()
-        };
-        let (key, mut authority) =
-            (rcgen::KeyPair::generate().expect("a key"), rcgen::CertificateParams::default());
-        authority.distinguished_name.push(rcgen::DnType::CommonName, "test authority");
-        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        file("ca.pem", &authority.self_signed(&key).expect("signed").pem());
-        let issuer = rcgen::Issuer::new(authority, key);
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let certificate = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
-        let certificate = file("server.pem", &certificate.signed_by(&key, &issuer).expect("signed").pem());
-        let key = file("server.key", &key.serialize_pem());
-        let passwords = file("htpasswd", PASSWORDS);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        drop(listener);
-        let config = json!({
-            "version": "0.1",
-            "log": {"level": "error"},
-            "storage": {"filesystem": {"rootdirectory": folder.path().join("content")}},
-            "http": {"addr": format!("127.0.0.1:{port}"), "tls": {"certificate": certificate, "key": key}},
-            "auth": {"htpasswd": {"realm": "test", "path": passwords}},
-        });
-        let config = file("config.yml", &config.to_string());
-        let mut child = Command::new(hutch_testkit::tool("docker-registry").expect("the registry"));
-        child.args(["serve", &config]).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = child.spawn().expect("it starts");
-        let registry = Registry { child, folder, host: format!("localhost:{port}") };
-        let started = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(started.elapsed() < WAIT_LIMIT, "docker-registry does not listen");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let registry = Registry(hutch_testkit::registry::Registry::start());
         registry.push();
         registry
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
     }
 
     fn name(&self) -> String {
         format!("{}/org/app:v1", self.host)
     }
 
-    fn curl(&self, arguments: &[&str], path: &str) -> String {
-        let mut curl = Command::new("curl");
-        curl.args(["--silent", "--show-error", "--fail", "--user", &format!("{USER}:{PASSWORD}")]);
-        curl.arg("--cacert").arg(self.path("ca.pem")).args(arguments);
-        let url = match path.starts_with("https:") {
-            true => path.to_owned(),
-            false => format!("https://{}{path}", self.host),
-        };
-        succeeded(path, &curl.arg(url).output().expect("curl"))
-    }
-
     /// Uploads a blob, and returns its descriptor.
     fn push_blob(&self, kind: &str, bytes: &[u8]) -> Value {
-        let body = self.path("body");
-        std::fs::write(&body, bytes).expect("written");
         let digest = format!("sha256:{}", hex(bytes));
-        let head = self.curl(&["--dump-header", "-", "--request", "POST"], "/v2/org/app/blobs/uploads/");
-        let location = head.lines().filter_map(|line| line.split_once(": "));
-        let (_, location) =
-            { location }.find(|(name, _)| name.eq_ignore_ascii_case("location")).expect("where to upload");
-        let data = format!("@{}", body.display());
-        let put = [
-            "--request",
-            "PUT",
-            "--header",
-            "Content-Type: application/octet-stream",
-            "--data-binary",
-            &data,
-        ];
-        self.curl(&put, &format!("{}&digest={digest}", location.trim()));
+        self.put_blob("org/app", &digest, bytes);
         json!({"mediaType": kind, "digest": digest, "size": bytes.len()})
     }
 
     /// Uploads the image: sandboxd, and a file of another user.
     fn push(&self) {
-        let install = Command::new(HUTCH).args(["sandboxd", "install"]).arg(self.folder.path()).output();
+        let install = Command::new(HUTCH).args(["sandboxd", "install"]).arg(self.folder()).output();
         succeeded("install", &install.expect("hutch"));
         let program = std::fs::read(self.path("hutch-sandboxd")).expect("the program");
         let mut archive = tar::Builder::new(Vec::new());
@@ -156,11 +85,7 @@ impl Registry {
     }
 
     fn push_manifest(&self, tag: &str, manifest: &Value) {
-        let body = self.path("body");
-        std::fs::write(&body, manifest.to_string()).expect("written");
-        let (kind, data) = (format!("Content-Type: {MANIFEST}"), format!("@{}", body.display()));
-        let put = ["--request", "PUT", "--header", &kind, "--data-binary", &data];
-        self.curl(&put, &format!("/v2/org/app/manifests/{tag}"));
+        self.put(MANIFEST, manifest.to_string().as_bytes(), &format!("/v2/org/app/manifests/{tag}"));
     }
 
     /// A file `images.yaml` that trusts the registry.
@@ -208,7 +133,7 @@ impl Home {
     /// Runs hutch as an ordinary user, whose cache is in this home.
     fn hutch_as_user(&self, registry: &Registry, words: &[&str]) -> Output {
         let path = |name: &str| self.0.path().join(name);
-        std::fs::set_permissions(registry.folder.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+        std::fs::set_permissions(registry.folder(), PermissionsExt::from_mode(0o755)).expect("chmod");
         std::fs::set_permissions(self.0.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
         std::fs::create_dir_all(path("cache")).expect("made");
         give(&path("cache"));
@@ -427,75 +352,6 @@ fn image_of_the_administrator_is_for_all_pods() {
     apply(&up, "default", &pod("pod", &name, &json!({"imagePullPolicy": "Never"})));
     up.ok("wait --for=condition=Ready pod/pod --timeout=120s");
     assert!(event(&up, "default", "pod", "Pulled").contains("already present"));
-}
-
-/// Writes an archive as `docker save` does, of the image `org/app:v1` with sandboxd.
-fn save(folder: &Path) -> PathBuf {
-    let install = Command::new(HUTCH).args(["sandboxd", "install"]).arg(folder).output();
-    succeeded("install", &install.expect("hutch"));
-    let program = std::fs::read(folder.join("hutch-sandboxd")).expect("the program");
-    let tar = |files: &[(&str, &[u8])]| {
-        let mut archive = tar::Builder::new(Vec::new());
-        for (name, content) in files {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(content.len() as u64);
-            header.set_mode(0o755);
-            header.set_uid(0);
-            header.set_gid(0);
-            archive.append_data(&mut header, name, *content).expect("added");
-        }
-        archive.into_inner().expect("an archive")
-    };
-    let layer = tar(&[("hutch-sandboxd", &program)]);
-    let architecture = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
-    let config = json!({
-        "architecture": architecture, "os": "linux",
-        "config": {"Cmd": ["/hutch-sandboxd", "--pause"]},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))]},
-    });
-    let list = json!([{"Config": "config.json", "RepoTags": ["org/app:v1"], "Layers": ["1/layer.tar"]}]);
-    let (config, list) = (config.to_string(), list.to_string());
-    let files =
-        [("1/layer.tar", &*layer), ("config.json", config.as_bytes()), ("manifest.json", list.as_bytes())];
-    let path = folder.join("saved.tar");
-    std::fs::write(&path, tar(&files)).expect("written");
-    path
-}
-
-#[test]
-fn imported_image_runs_by_its_name() {
-    hutch_testkit::require!(root, user_namespaces);
-    let home = Home::new();
-    let folder = tempfile::tempdir().expect("tempdir");
-    let saved = save(folder.path()).display().to_string();
-    let command = ["run", "--image", "hutch.local/org/app:v1", "--", "/hutch-sandboxd", "--version"];
-    let before = home.hutch(&command);
-    assert!(text(&before.stderr).contains("hutch image import"), "{}", text(&before.stderr));
-    failed(&home.hutch(&["image", "pull", "hutch.local/org/app:v1"]), "hutch image import");
-    failed(&home.hutch(&["image", "import", "/etc/passwd", "app"]), "/etc/passwd");
-    let printed = succeeded("import", &home.hutch(&["image", "import", &saved, "--json"]));
-    let result: Value = serde_json::from_str(&printed).expect("JSON");
-    assert_eq!(result["name"], "hutch.local/org/app:v1", "{printed}");
-    let ran = succeeded("run", &home.hutch(&command));
-    assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")));
-}
-
-#[test]
-fn pod_uses_an_imported_image_without_a_pull() {
-    hutch_testkit::require!(root, user_namespaces, kubectl);
-    let folder = tempfile::tempdir().expect("tempdir");
-    let (saved, data) = (save(folder.path()), folder.path().join("data"));
-    let mut import = Command::new(HUTCH);
-    import.args(["image", "import"]).arg(saved).args(["app:v2", "--data-dir"]).arg(&data);
-    succeeded("import", &import.output().expect("hutch"));
-    let up = Up::start_on(&data, &["--pull-from", "*"]);
-    let always = json!({"imagePullPolicy": "Always"});
-    apply(&up, "default", &pod("here", "hutch.local/app:v2", &always));
-    up.ok("wait --for=condition=Ready pod/here --timeout=120s");
-    assert!(event(&up, "default", "here", "Pulled").contains("already present"));
-    apply(&up, "default", &pod("missing", "hutch.local/app:v3", &always));
-    waits(&up, "default", "missing", "ErrImageNeverPull");
-    assert!(event(&up, "default", "missing", "ErrImageNeverPull").contains("hutch image import"));
 }
 
 #[test]

@@ -5,13 +5,12 @@ use std::path::Path;
 
 use oci_spec::image::MediaType;
 use serde_json::json;
-use sha2::{Digest, Sha256};
+use sha2::Digest;
 
 use super::{Catalog, Listed};
 use crate::Error;
 use crate::layout::blob_path;
-use crate::shelf::Shelf;
-use crate::unpack::hex;
+use crate::unpack::{Hashing, hex};
 
 /// Annotation with the full name of an image.
 const FULL_NAME: &str = "io.containerd.image.name";
@@ -30,11 +29,8 @@ impl Catalog {
         output: impl Write,
     ) -> Result<(), Error> {
         let missing = || Error::Layout { path: image.folder.clone(), reason: "the image is gone".into() };
-        let shelf = Shelf::open(&image.folder)?.ok_or_else(missing)?;
-        let names = shelf.names()?;
-        let stored = names.iter().find(|stored| stored.manifest.digest().as_ref() == image.digest);
-        let stored = stored.ok_or_else(missing)?;
-        shelf.image(stored)?;
+        let (shelf, stored) = super::stored(image)?.ok_or_else(missing)?;
+        shelf.image(&stored)?;
         let digests = [&image.digest, &image.config_digest].into_iter();
         let mut digests: Vec<&String> =
             digests.chain(image.layers.iter().map(|layer| &layer.digest)).collect();
@@ -65,20 +61,6 @@ impl Catalog {
     }
 }
 
-/// A blob that is hashed while it is read.
-struct Hashed<R> {
-    from: R,
-    hash: Sha256,
-}
-
-impl<R: Read> Read for Hashed<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.from.read(buffer)?;
-        self.hash.update(&buffer[..count]);
-        Ok(count)
-    }
-}
-
 fn add_blob(
     archive: &mut tar::Builder<impl Write>,
     hex_digest: &str,
@@ -87,9 +69,9 @@ fn add_blob(
     let path = blob_path(hex_digest);
     let size = file.metadata().map_err(Error::file("read", &path))?.len();
     // A file that grows meanwhile would break the archive, and one that shrinks is found by its digest.
-    let mut hashed = Hashed { from: file.take(size), hash: Sha256::new() };
-    archive.append_data(&mut header(size), &path, &mut hashed).map_err(failed)?;
-    match hex(&hashed.hash.finalize()) == hex_digest {
+    let (blob, hash) = Hashing::new(file.take(size));
+    archive.append_data(&mut header(size), &path, blob).map_err(failed)?;
+    match hex(&hash.take().finalize()) == hex_digest {
         true => Ok(()),
         false => Err(Error::DigestMismatch { what: path }),
     }

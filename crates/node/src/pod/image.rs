@@ -29,7 +29,6 @@ const BACK_OFF: &str = "ImagePullBackOff";
 const NEVER: &str = "ErrImageNeverPull";
 /// Its name is invalid.
 const INVALID: &str = "InvalidImageName";
-
 /// It has no valid signature.
 const UNSIGNED: &str = "SignatureValidationFailed";
 

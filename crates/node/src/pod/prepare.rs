@@ -156,11 +156,11 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
 
 /// Chooses the handler of a Pod.
 async fn choose(node: &Shared, spec: &PodSpec) -> Result<Choice, Refusal> {
-    let (spec, classes) = (spec.clone(), node.config.runtime_classes.clone());
     if spec.runtime_class_name.is_none() {
-        return admission::choose(&spec, &classes, Runsc::usable);
+        return admission::choose(spec, &node.config.runtime_classes, Runsc::usable);
     }
     // The program is started to learn its features.
+    let (spec, classes) = (spec.clone(), node.config.runtime_classes.clone());
     let chosen = move || admission::choose(&spec, &classes, Runsc::usable);
     tokio::task::spawn_blocking(chosen).await.map_err(no_sandbox)?
 }

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::{Evidence, Form, MAX_PAYLOAD, STATEMENT, Signers};
 use crate::manifest::Blob;
+use crate::resolve::Resolved;
 use crate::session::Session;
 use crate::{Digest, Error, ImageName};
 
@@ -67,12 +68,12 @@ struct EnvelopeSignature {
     sig: String,
 }
 
-/// Finds a signature of one of the digests, which all lead to the image. Returns `None` if the image needs none.
+/// Finds a signature of an image, or of an index that leads to it. Returns `None` if the image needs none.
 pub(crate) async fn find(
     signers: &Signers,
     name: &ImageName,
     sessions: &[Arc<Session>],
-    digests: &[Digest],
+    image: &Resolved,
 ) -> Result<Option<Evidence>, Error> {
     if !signers.cover(name) {
         return Ok(None);
@@ -81,7 +82,7 @@ pub(crate) async fn find(
     let mut search = Search { signers, name, tried: 0 };
     for session in sessions {
         search.tried = 0;
-        for digest in digests {
+        for digest in image.digests() {
             match search.at(session, digest).await {
                 Ok(Some(evidence)) => return Ok(Some(evidence)),
                 Ok(None) => {}

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use hutch_registry::{Error, Pulled, Puller, Signers};
 use serde_json::{Value, json};
 
-use crate::fixture::{OCI_INDEX, Registry, Reply, Seen, blobs, config, limits, pull, reply};
+use crate::fixture::{OCI_INDEX, Registry, Seen, blobs, config, limits, pull, reply};
 
 /// Part of the recorded repository that is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ fn recorded() -> Value {
 }
 
 /// Answers of the recorded repository.
-fn files(form: Form) -> BTreeMap<String, (String, Vec<u8>)> {
+fn files(form: Form) -> Files {
     let recorded = recorded();
     let mut files = BTreeMap::new();
     let mut manifests = BTreeMap::new();
@@ -55,13 +55,13 @@ fn files(form: Form) -> BTreeMap<String, (String, Vec<u8>)> {
     files
 }
 
-async fn serve(form: Form) -> Registry {
-    let files = files(form);
-    Registry::serve(move |seen: &Seen| -> Reply {
-        match files.get(&seen.path) {
-            Some((kind, bytes)) => reply(200, &[("content-type", kind)], bytes.clone()),
-            None => reply(404, &[], ""),
-        }
+type Files = BTreeMap<String, (String, Vec<u8>)>;
+
+/// Serves files, and answers with a status for what is missing.
+async fn serve(files: Files, missing: u16) -> Registry {
+    Registry::serve(move |seen: &Seen| match files.get(&seen.path) {
+        Some((kind, bytes)) => reply(200, &[("content-type", kind)], bytes.clone()),
+        None => reply(missing, &[], ""),
     })
     .await
 }
@@ -83,7 +83,7 @@ async fn pull_signed(store: &Path, registry: &Registry, key: &str) -> Result<Pul
 #[tokio::test]
 async fn image_is_pulled_if_one_of_the_keys_has_signed_it() {
     for form in [Form::Tags, Form::ReferrersByTag, Form::Referrers] {
-        let registry = serve(form).await;
+        let registry = serve(files(form), 404).await;
         for key in ["p256", "p384", "p521", "rsa"] {
             let folder = tempfile::tempdir().unwrap();
             let pulled = pull_signed(folder.path(), &registry, key).await;
@@ -100,7 +100,7 @@ async fn image_without_a_signature_of_the_key_is_not_downloaded() {
         (Form::Referrers, "attester", "none of 6 is of a key for this image and signs it"),
         (Form::None, "p256", "the registry has none"),
     ] {
-        let registry = serve(form).await;
+        let registry = serve(files(form), 404).await;
         let folder = tempfile::tempdir().unwrap();
         let error = pull_signed(folder.path(), &registry, key).await.unwrap_err();
         assert!(matches!(&error, Error::Unsigned { reason, .. } if reason == expected), "{form:?} {error}");
@@ -136,11 +136,7 @@ async fn signature_of_another_image_does_not_count() {
         .clone();
     files.insert("/v2/org/app/manifests/v1".into(), (OCI_INDEX.into(), index));
     files.insert(format!("/v2/org/app/manifests/sha256-{}.sig", digest.hex()), signatures);
-    let registry = Registry::serve(move |seen: &Seen| match files.get(&seen.path) {
-        Some((kind, bytes)) => reply(200, &[("content-type", kind)], bytes.clone()),
-        None => reply(404, &[], ""),
-    })
-    .await;
+    let registry = serve(files, 404).await;
     let folder = tempfile::tempdir().unwrap();
     let error = pull_signed(folder.path(), &registry, "p256").await.unwrap_err();
     assert!(matches!(error, Error::Unsigned { .. }), "{error}");
@@ -148,12 +144,7 @@ async fn signature_of_another_image_does_not_count() {
 
 #[tokio::test]
 async fn registry_that_fails_is_not_one_without_signatures() {
-    let files = files(Form::None);
-    let registry = Registry::serve(move |seen: &Seen| match files.get(&seen.path) {
-        Some((kind, bytes)) => reply(200, &[("content-type", kind)], bytes.clone()),
-        None => reply(503, &[], ""),
-    })
-    .await;
+    let registry = serve(files(Form::None), 503).await;
     let folder = tempfile::tempdir().unwrap();
     let error = pull_signed(folder.path(), &registry, "p256").await.unwrap_err();
     assert!(error.is_transient(), "{error}");
@@ -168,11 +159,7 @@ async fn registry_with_endless_signatures_is_not_searched_to_the_end() {
     let layer = manifest["layers"][0].clone();
     manifest["layers"] = vec![layer; 1000].into();
     files.insert(tag, (String::new(), serde_json::to_vec(&manifest).unwrap()));
-    let registry = Registry::serve(move |seen: &Seen| match files.get(&seen.path) {
-        Some((kind, bytes)) => reply(200, &[("content-type", kind)], bytes.clone()),
-        None => reply(404, &[], ""),
-    })
-    .await;
+    let registry = serve(files, 404).await;
     let folder = tempfile::tempdir().unwrap();
     let error = pull_signed(folder.path(), &registry, "attester").await.unwrap_err();
     assert!(matches!(error, Error::Unsigned { .. }), "{error}");

@@ -16,7 +16,7 @@ const PLACEMENT: [&str; 7] = [
 ];
 
 /// Default of `terminationMessagePath`.
-const USUAL_MESSAGE_PATH: &str = "/dev/termination-log";
+pub(super) const USUAL_MESSAGE_PATH: &str = "/dev/termination-log";
 
 /// Warns about fields of a Pod, or of the template of Pods, that have no effect.
 pub(crate) fn warn(call: &Call, object: &Value) {

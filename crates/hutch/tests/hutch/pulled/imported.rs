@@ -1,0 +1,72 @@
+//! Images that are imported from archives.
+
+use super::*;
+
+/// Writes an archive as `docker save` does, of the image `org/app:v1` with sandboxd.
+fn save(folder: &Path) -> PathBuf {
+    let install = Command::new(HUTCH).args(["sandboxd", "install"]).arg(folder).output();
+    succeeded("install", &install.expect("hutch"));
+    let program = std::fs::read(folder.join("hutch-sandboxd")).expect("the program");
+    let tar = |files: &[(&str, &[u8])]| {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (name, content) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o755);
+            header.set_uid(0);
+            header.set_gid(0);
+            archive.append_data(&mut header, name, *content).expect("added");
+        }
+        archive.into_inner().expect("an archive")
+    };
+    let layer = tar(&[("hutch-sandboxd", &program)]);
+    let architecture = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
+    let config = json!({
+        "architecture": architecture, "os": "linux",
+        "config": {"Cmd": ["/hutch-sandboxd", "--pause"]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))]},
+    });
+    let list = json!([{"Config": "config.json", "RepoTags": ["org/app:v1"], "Layers": ["1/layer.tar"]}]);
+    let (config, list) = (config.to_string(), list.to_string());
+    let files =
+        [("1/layer.tar", &*layer), ("config.json", config.as_bytes()), ("manifest.json", list.as_bytes())];
+    let path = folder.join("saved.tar");
+    std::fs::write(&path, tar(&files)).expect("written");
+    path
+}
+
+#[test]
+fn imported_image_runs_by_its_name() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    let folder = tempfile::tempdir().expect("tempdir");
+    let saved = save(folder.path()).display().to_string();
+    let command = ["run", "--image", "hutch.local/org/app:v1", "--", "/hutch-sandboxd", "--version"];
+    let before = home.hutch(&command);
+    assert!(text(&before.stderr).contains("hutch image import"), "{}", text(&before.stderr));
+    failed(&home.hutch(&["image", "pull", "hutch.local/org/app:v1"]), "hutch image import");
+    failed(&home.hutch(&["image", "import", "/etc/passwd", "app"]), "/etc/passwd");
+    let printed = succeeded("import", &home.hutch(&["image", "import", &saved, "--json"]));
+    let result: Value = serde_json::from_str(&printed).expect("JSON");
+    assert_eq!(result["name"], "hutch.local/org/app:v1", "{printed}");
+    let ran = succeeded("run", &home.hutch(&command));
+    assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn pod_uses_an_imported_image_without_a_pull() {
+    hutch_testkit::require!(root, user_namespaces, kubectl);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let (saved, data) = (save(folder.path()), folder.path().join("data"));
+    let mut import = Command::new(HUTCH);
+    import.args(["image", "import"]).arg(saved).args(["app:v2", "--data-dir"]).arg(&data);
+    succeeded("import", &import.output().expect("hutch"));
+    let up = Up::start_on(&data, &["--pull-from", "*"]);
+    let always = json!({"imagePullPolicy": "Always"});
+    apply(&up, "default", &pod("here", "hutch.local/app:v2", &always));
+    up.ok("wait --for=condition=Ready pod/here --timeout=120s");
+    assert!(event(&up, "default", "here", "Pulled").contains("already present"));
+    apply(&up, "default", &pod("missing", "hutch.local/app:v3", &always));
+    waits(&up, "default", "missing", "ErrImageNeverPull");
+    assert!(event(&up, "default", "missing", "ErrImageNeverPull").contains("hutch image import"));
+}

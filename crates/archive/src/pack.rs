@@ -11,6 +11,11 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, read
 use rustix::io::Errno;
 use tar::{Builder, EntryType, Header};
 
+/// Start of the name of a file that removes an entry of a lower layer.
+const WHITEOUT: &[u8] = b".wh.";
+/// Name of a file that hides what lower layers have in its folder.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+
 /// Limits of an archive that is packed.
 #[derive(Debug, Clone, Copy)]
 pub struct Packing {
@@ -20,6 +25,9 @@ pub struct Packing {
     pub modes: u32,
     /// `true` if owners are packed, as numbers.
     pub owners: bool,
+    /// `true` if the folder is the upperdir of an overlay and its changes are packed as a layer of the OCI does: a file of
+    /// size 0 named `.wh.NAME` for an entry that was removed, and `.wh..wh..opq` in a folder that replaces another.
+    pub layer: bool,
 }
 
 /// Entry that is not packed as it is.
@@ -59,6 +67,11 @@ pub fn pack<W: Write>(
         let named = |error: io::Error| name_error(&path, error);
         // An entry that was removed meanwhile is left out.
         let Ok(stat) = statat(&*folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        if packing.layer && name.as_bytes().starts_with(WHITEOUT) {
+            // It would remove something.
+            notice(&path, Notice::Special)?;
+            continue;
+        }
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -69,6 +82,9 @@ pub fn pack<W: Write>(
                     return Err(io::Error::other(problem));
                 }
                 let entries = names(&inner).map_err(|errno| named(errno.into()))?;
+                if packing.layer && is_opaque(&entries, &path)? {
+                    append_whiteout(&path, OPAQUE, to).map_err(named)?;
+                }
                 open.push((entries, inner, path));
             }
             FileType::Symlink => {
@@ -83,10 +99,46 @@ pub fn pack<W: Write>(
                     openat(&*folder, name, flags, Mode::empty()).map_err(|errno| named(errno.into()))?;
                 append_file(File::from(file), &path, packing, to, &mut notice).map_err(named)?;
             }
+            FileType::CharacterDevice if packing.layer && stat.st_rdev == 0 => {
+                append_whiteout(prefix, &[WHITEOUT, name.as_bytes()].concat(), to).map_err(named)?;
+            }
             _ => notice(&path, Notice::Special)?,
         }
     }
     Ok(())
+}
+
+/// Returns `true` if a folder of an upperdir hides what is below it.
+///
+/// # Errors
+/// It shows what is below another path, which a layer cannot say.
+fn is_opaque(folder: &Dir, path: &Path) -> io::Result<bool> {
+    let fd = folder.fd()?;
+    let has = |name: &str| {
+        let mut value = [0; 1];
+        let names = [format!("user.overlay.{name}"), format!("trusted.overlay.{name}")];
+        { names }.iter().any(|name| {
+            !matches!(rustix::fs::fgetxattr(fd, name, &mut value), Err(Errno::NODATA | Errno::NOTSUP))
+        })
+    };
+    match has("redirect") {
+        true => {
+            Err(io::Error::other(format!("{} was renamed where the kernel copies nothing", path.display())))
+        }
+        false => Ok(has("opaque")),
+    }
+}
+
+fn append_whiteout<W: Write>(folder: &Path, name: &[u8], to: &mut Builder<W>) -> io::Result<()> {
+    #[expect(clippy::disallowed_methods, reason = "a path in the archive, which is not opened")]
+    let path = folder.join(OsStr::from_bytes(name));
+    let mut header = Header::new_gnu();
+    header.set_size(0);
+    header.set_mode(0o600);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    to.append_data(&mut header, path, io::empty())
 }
 
 /// Packs the folder itself, without its entries, under this path.
@@ -224,7 +276,8 @@ mod tests {
         }
         symlink("../any", base.join("deep/link")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, base.join("pipe"), Mode::from_raw_mode(0o600)).unwrap();
-        let (entries, notices) = packed(base, Packing { depth: 3, modes: 0o777, owners: false }).unwrap();
+        let (entries, notices) =
+            packed(base, Packing { depth: 3, modes: 0o777, owners: false, layer: false }).unwrap();
         let expected = [
             "top/ 755 ",
             "top/deep/ 755 ",
@@ -234,9 +287,12 @@ mod tests {
         ];
         assert_eq!(entries, expected);
         assert_eq!(notices, [(PathBuf::from("top/pipe"), Notice::Special)]);
-        let (entries, _) = packed(base, Packing { depth: 3, modes: 0o7777, owners: false }).unwrap();
+        let (entries, _) =
+            packed(base, Packing { depth: 3, modes: 0o7777, owners: false, layer: false }).unwrap();
         assert!(entries.iter().any(|entry| entry == "top/deep/run 4750 text"), "{entries:?}");
-        let error = packed(base, Packing { depth: 2, modes: 0o777, owners: false }).unwrap_err().to_string();
+        let error = packed(base, Packing { depth: 2, modes: 0o777, owners: false, layer: false })
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, "top/deep/empty is more than 2 folders deep");
     }
 
@@ -257,12 +313,47 @@ mod tests {
     fn devices_are_left_out() {
         let mut to = Builder::new(Vec::new());
         let mut notices = Vec::new();
-        let packing = Packing { depth: 1, modes: 0o777, owners: false };
+        let packing = Packing { depth: 1, modes: 0o777, owners: false, layer: false };
         append_file(File::open("/dev/null").unwrap(), Path::new("null"), packing, &mut to, |path, notice| {
             notices.push((path.to_owned(), notice));
             Ok(())
         })
         .unwrap();
         assert_eq!(notices, [(PathBuf::from("null"), Notice::Special)]);
+    }
+
+    #[test]
+    fn upperdir_is_packed_as_a_layer() {
+        hutch_testkit::require!(root);
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path();
+        fs::set_permissions(base, fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["replaced", "kept"] {
+            fs::create_dir(base.join(name)).unwrap();
+            fs::write(base.join(name).join("new"), "text").unwrap();
+        }
+        let at = rustix::fs::CWD;
+        rustix::fs::mknodat(at, base.join("kept/gone"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+        let device = rustix::fs::makedev(1, 3);
+        rustix::fs::mknodat(at, base.join("null"), FileType::CharacterDevice, Mode::empty(), device).unwrap();
+        fs::write(base.join("kept/.wh.forged"), "").unwrap();
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(base.join("replaced"), "trusted.overlay.opaque", b"y", flags).unwrap();
+        let packing = Packing { depth: 3, modes: 0o777, owners: true, layer: true };
+        let (entries, notices) = packed(base, packing).unwrap();
+        let expected = [
+            "top/ 755 ",
+            "top/kept/ 755 ",
+            "top/kept/.wh.gone 600 ",
+            "top/kept/new 644 text",
+            "top/replaced/ 755 ",
+            "top/replaced/.wh..wh..opq 600 ",
+            "top/replaced/new 644 text",
+        ];
+        assert_eq!(entries, expected);
+        assert_eq!(notices.len(), 2, "{notices:?}");
+        rustix::fs::setxattr(base.join("kept"), "trusted.overlay.redirect", b"/old", flags).unwrap();
+        let error = packed(base, packing).unwrap_err().to_string();
+        assert!(error.contains("top/kept was renamed"), "{error}");
     }
 }

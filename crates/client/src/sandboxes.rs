@@ -157,6 +157,14 @@ impl Sandboxes {
         Ok(Target { sandbox, pod, container })
     }
 
+    /// Returns the Pod of a container.
+    ///
+    /// # Errors
+    /// The API server refuses, or the Pod is gone.
+    pub async fn pod(&self, target: &Target) -> Result<Pod, Error> {
+        Ok(self.pods.get(&target.pod).await?)
+    }
+
     /// Suspends a Sandbox: ends its Pod and keeps its volumes. Waits until it is suspended, unless the time limit is zero.
     ///
     /// # Errors

@@ -36,8 +36,9 @@ pub(crate) use policy::{
 
 pub(crate) use doors::{EgressArguments, McpGuardArguments, ProbeArguments};
 pub(crate) use image::{
-    ImageArguments, ImageCommand, ImageExportArguments, ImageImportArguments, ImageInspectArguments,
-    ImageListArguments, ImageLoginArguments, ImagePruneArguments, ImagePullArguments, ImageRemoveArguments,
+    ImageArguments, ImageCommand, ImageCommitArguments, ImageExportArguments, ImageImportArguments,
+    ImageInspectArguments, ImageListArguments, ImageLoginArguments, ImagePruneArguments, ImagePullArguments,
+    ImageRemoveArguments,
 };
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
 pub(crate) use up::{AuditMode, UpArguments};

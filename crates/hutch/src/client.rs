@@ -73,7 +73,7 @@ pub(crate) fn plain(text: &str) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-async fn connect(place: &Place) -> anyhow::Result<Sandboxes> {
+pub(crate) async fn connect(place: &Place) -> anyhow::Result<Sandboxes> {
     let mut config = crate::cluster::config(place.kubeconfig.as_deref()).await?;
     // Reports a container that is not running, a 503, at once.
     config.default_retry = false;

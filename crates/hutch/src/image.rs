@@ -1,19 +1,20 @@
 //! `hutch image`, and the folders in which images are.
 
+mod commit;
+mod progress;
 mod stored;
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use hutch_image::{Catalog, Reference, Resolved, Store};
-use hutch_registry::{Config, Digest, Event, ImageName, Keychain, Limits, Pulled, Puller, Secret};
+use hutch_registry::{Config, Fetched, ImageName, Keychain, Limits, Pulled, Puller, Secret};
 use serde_json::json;
 
+use self::progress::Progress;
 use crate::cli::{
     ImageArguments, ImageCommand, ImageImportArguments, ImageLoginArguments, ImagePullArguments,
 };
@@ -98,6 +99,7 @@ pub(crate) fn main(arguments: &ImageArguments) -> ExitCode {
     let (name, result) = match &arguments.command {
         ImageCommand::Pull(arguments) => ("pull", pull(arguments)),
         ImageCommand::Import(arguments) => ("import", import(arguments)),
+        ImageCommand::Commit(arguments) => ("commit", commit::commit(arguments)),
         ImageCommand::Login(arguments) => ("login", log_in(arguments)),
         ImageCommand::Export(arguments) => ("export", stored::export(arguments)),
         ImageCommand::List(arguments) => ("list", stored::list(arguments)),
@@ -109,7 +111,9 @@ pub(crate) fn main(arguments: &ImageArguments) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if crate::audit::is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hutch image {name}: {error:#}");
+            // Names in it may be those of another process.
+            let shown: String = format!("{error:#}").chars().filter(|c| !c.is_control()).collect();
+            eprintln!("hutch image {name}: {shown}");
             ExitCode::FAILURE
         }
     }
@@ -139,13 +143,12 @@ fn pull(arguments: &ImagePullArguments) -> anyhow::Result<()> {
     // Opened first: it makes the folders above with the modes that they must have.
     let store = folders.store()?;
     let puller = Puller::open(&folders.pulled(), config, Limits::default())?;
-    let progress = Progress::default();
+    let progress = Progress::new();
     let runtime = crate::runtime::runtime()?;
-    let pulled = runtime.block_on(puller.pull(&name, &Keychain::default(), |event| progress.show(event)));
+    let fetched = runtime.block_on(puller.fetch(&name, &Keychain::default(), |event| progress.show(event)));
     progress.end();
-    let pulled = pulled?;
-    let image = store.resolve_pulled(&folders.pulled(), &name.to_string())?;
-    report(arguments.json, &name, &pulled, &progress, (image.layers.len(), started));
+    let (pulled, layers) = keep(&store, &folders, fetched?)?;
+    report(arguments.json, &name, &pulled, &progress, (layers, started));
     Ok(())
 }
 
@@ -154,16 +157,29 @@ fn import(arguments: &ImageImportArguments) -> anyhow::Result<()> {
     let folders = ImageFolders::named(arguments.folder.data_dir.as_deref())?;
     let store = folders.store()?;
     let from = &arguments.from;
-    let imported = hutch_registry::import(&folders.pulled(), from, name.as_ref());
-    let (name, image) = imported.with_context(|| from.display().to_string())?;
-    store.resolve_pulled(&folders.pulled(), &name.to_string())?;
-    if arguments.json {
+    let fetched = hutch_registry::import(&folders.pulled(), from, name.as_ref());
+    let fetched = fetched.with_context(|| from.display().to_string())?;
+    let name = fetched.name().clone();
+    let (image, _) = keep(&store, &folders, fetched).with_context(|| from.display().to_string())?;
+    print_imported(arguments.json, &name, &image);
+    Ok(())
+}
+
+fn print_imported(as_json: bool, name: &ImageName, image: &Pulled) {
+    if as_json {
         let (name, digest) = (name.to_string(), image.digest.to_string());
         println!("{}", json!({"name": name, "digest": digest, "manifest": image.manifest.to_string()}));
     } else {
         println!("{name}\n{}", image.digest);
     }
-    Ok(())
+}
+
+/// Unpacks an image, then gives it its name: one that cannot be unpacked replaces none. Returns the number of its layers.
+fn keep(store: &Store, folders: &ImageFolders, fetched: Fetched) -> anyhow::Result<(Pulled, usize)> {
+    let (digest, size, media_type) = fetched.manifest();
+    let image = store.resolve_unnamed(&folders.pulled(), (&digest.to_string(), size, media_type))?;
+    // `image` keeps the layers from being removed until they have a name.
+    Ok((fetched.keep()?, image.layers.len()))
 }
 
 fn report(
@@ -182,7 +198,7 @@ fn report(
         "digest": pulled.digest.to_string(),
         "manifest": pulled.manifest.to_string(),
         "layers": layers,
-        "bytes": progress.bytes.load(Ordering::Relaxed),
+        "bytes": progress.bytes(),
         "seconds": started.elapsed().as_secs_f64(),
     });
     println!("{result}");
@@ -210,42 +226,4 @@ fn docker_config() -> Option<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|text| !text.is_empty()).map(PathBuf::from);
     let folder = folder("DOCKER_CONFIG").or_else(|| folder("HOME").map(|home| home.join(".docker")))?;
     Some(folder.join("config.json"))
-}
-
-/// Progress of a pull, on standard error if that is a terminal.
-#[derive(Default)]
-struct Progress {
-    /// Bytes of all layers.
-    bytes: AtomicU64,
-    /// Bytes of each layer that are there.
-    done: Mutex<std::collections::BTreeMap<String, u64>>,
-}
-
-impl Progress {
-    fn show(&self, event: Event) {
-        match event {
-            Event::Resolved { bytes, .. } => self.bytes.store(bytes, Ordering::Relaxed),
-            Event::Layer { digest, done, .. } => self.layer(&digest, done),
-        }
-    }
-
-    fn layer(&self, digest: &Digest, done: u64) {
-        if !std::io::stderr().is_terminal() {
-            return;
-        }
-        let mut layers = self.done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        layers.insert(digest.to_string(), done);
-        let (done, all) = (layers.values().sum::<u64>(), self.bytes.load(Ordering::Relaxed));
-        let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        // A terminal that is gone does not matter for the pull.
-        let _ = write!(std::io::stderr(), "\r{:.1} of {:.1} MB", megabytes(done), megabytes(all));
-    }
-
-    /// Ends the line.
-    fn end(&self) {
-        let layers = self.done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if !layers.is_empty() {
-            eprintln!();
-        }
-    }
 }

@@ -3,6 +3,7 @@
 //! An image loses its name first, then its blobs and layers go. A process that is killed meanwhile leaves content without a
 //! name, which the next removal of unused content takes.
 
+mod commit;
 mod export;
 
 use std::collections::BTreeSet;
@@ -35,7 +36,7 @@ pub struct Listed {
     pub names: Vec<String>,
     /// Digest of the manifest.
     pub digest: String,
-    /// Digest that the registry has for the first name; it may be that of an index.
+    /// Digest that the registry has for the first name; it may be that of an index that leads to the manifest.
     pub pulled: String,
     /// Folder of pulled images in which it is.
     pub folder: PathBuf,
@@ -152,6 +153,8 @@ impl Catalog {
 
     fn listed(&self, folder: &Path, shelf: &Shelf, name: Name, locks: &uses::Locks) -> Listed {
         let digest = name.manifest.digest().to_string();
+        // Another process may have written it.
+        let pulled = if shelf.leads(&name.pulled, &digest) { name.pulled.clone() } else { digest.clone() };
         let (image, problem) = match shelf.image(&name) {
             Ok(image) => (Some(image), None),
             Err(error) => (None, Some(error.to_string())),
@@ -179,7 +182,7 @@ impl Catalog {
                 .map(|image| image.platform.chars().take(MAX_TEXT).collect())
                 .unwrap_or_default(),
             names: vec![name.name],
-            pulled: name.pulled,
+            pulled,
             folder: folder.to_owned(),
             digest,
             problem,

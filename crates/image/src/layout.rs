@@ -278,7 +278,7 @@ impl Layout {
         self.verified(&self.sha256(descriptor.digest().as_ref())?)
     }
 
-    fn verified(&self, expected: &str) -> Result<Vec<u8>, Error> {
+    pub(crate) fn verified(&self, expected: &str) -> Result<Vec<u8>, Error> {
         let path = blob_path(expected);
         let bytes = self.read_file(&path)?;
         if expected != hex(&Sha256::digest(&bytes)) {

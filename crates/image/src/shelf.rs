@@ -21,7 +21,7 @@ use crate::layout::{Layout, LayoutImage, TAG, blob_path};
 use crate::{Error, PathSegment};
 
 /// Annotation with the digest that the registry has for the name.
-const PULLED: &str = "dev.hutch.image.digest";
+pub(crate) const PULLED: &str = "dev.hutch.image.digest";
 /// File that is locked while `index.json` changes.
 const LOCK: &str = "lock";
 /// File that pulls have locked, shared with each other.
@@ -79,6 +79,16 @@ impl Shelf {
     /// Reads the image of a name.
     pub(crate) fn image(&self, name: &Name) -> Result<LayoutImage, Error> {
         self.layout.image(&name.manifest)
+    }
+
+    /// Returns `true` if a digest is that of a manifest, or of an index that leads to it.
+    pub(crate) fn leads(&self, from: &str, manifest: &str) -> bool {
+        self.layout.leads(from, manifest)
+    }
+
+    /// Reads a small blob as a whole, which has its digest.
+    pub(crate) fn document(&self, digest: &str) -> Result<Vec<u8>, Error> {
+        self.layout.verified(&self.layout.sha256(digest)?)
     }
 
     /// Opens a blob.
@@ -177,7 +187,8 @@ impl Shelf {
 
     /// Returns the blobs that are there, with their sizes.
     pub(crate) fn blobs(&self) -> BTreeMap<String, u64> {
-        self.files("blobs/sha256").into_iter().collect()
+        let is_digest = |name: &str| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        self.files("blobs/sha256").into_iter().filter(|(name, _)| is_digest(name)).collect()
     }
 
     /// Removes a blob. Returns `false` if it stays.

@@ -4,11 +4,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use oci_spec::image::{Descriptor, MediaType};
 use rustix::io::Errno;
 
 use crate::beneath::Folder;
 use crate::confined::unpack_confined;
-use crate::layout::{Layer, Layout};
+use crate::layout::{Layer, Layout, LayoutImage};
 use crate::names::{self, Account};
 use crate::reference::split_tag;
 use crate::turns::{Slot, Turn};
@@ -120,6 +121,22 @@ impl Store {
         self.layout(&Layout::new(opened, folder), Some(name))
     }
 
+    /// As [`Store::resolve_pulled`], for an image that has no name yet, by digest, bytes and media type of its manifest.
+    ///
+    /// # Errors
+    /// When the image is not what its digests promise.
+    pub fn resolve_unnamed(
+        &self,
+        folder: &Path,
+        (digest, size, media_type): (&str, u64, &str),
+    ) -> Result<Resolved, Error> {
+        let opened = Folder::open(folder).map_err(Error::file("open", folder))?;
+        let layout = Layout::new(opened, folder);
+        let digest: oci_spec::image::Digest = digest.parse().map_err(|_| layout.no_name())?;
+        let manifest = Descriptor::new(MediaType::from(media_type), size, digest);
+        self.unpacked(&layout, layout.image(&manifest)?)
+    }
+
     /// As [`Store::resolve_pulled`]; `None` if the folder is missing or damaged, or has no image of that
     /// name.
     ///
@@ -188,7 +205,11 @@ impl Store {
     }
 
     fn layout(&self, layout: &Layout, tag: Option<&str>) -> Result<Resolved, Error> {
-        let image = layout.read(tag)?;
+        self.unpacked(layout, layout.read(tag)?)
+    }
+
+    /// Unpacks what is not there yet.
+    fn unpacked(&self, layout: &Layout, image: LayoutImage) -> Result<Resolved, Error> {
         let mut layers = Vec::with_capacity(image.layers.len());
         let mut hold = vec![self.hold(&use_of(&image.digest).ok_or_else(|| layout.no_name())?)?];
         for layer in &image.layers {

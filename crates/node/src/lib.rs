@@ -60,4 +60,5 @@ pub use folders::make_volume;
 pub use hutch_attach::{PeerRefusal, ServiceFacts};
 pub use node::Node;
 pub use persistent::{capacity, is_over_capacity, volume_folder};
+pub use runtime::changes_folder;
 pub use usage::{Usage, measure};

@@ -70,6 +70,12 @@ impl Places {
     }
 }
 
+/// Returns the folder for the writes of a container; `None` if a name would lead elsewhere.
+pub(crate) fn root_of(data: &Path, pod_uid: &str, container: &str) -> Option<PathBuf> {
+    let (uid, container) = (PathSegment::label(pod_uid)?, PathSegment::label(container)?);
+    Some(container.below(&ROOTS.below(&uid.below(&PODS.below(data)))))
+}
+
 /// Folders of one Pod.
 #[derive(Debug, Clone)]
 pub(crate) struct PodPlaces {

@@ -1,8 +1,8 @@
 //! Imports an image from an archive of `docker save`, or from an OCI layout as a folder or an archive.
 //!
 //! The source is untrusted. Each regular file that is needed goes into the store under the digest that it has, so that no
-//! path of the source names a file here. The image gets its name after all its blobs are there; without a name they are
-//! removed by the next prune.
+//! path of the source names a file here. The image gets its name after all its blobs are there, and after the caller has
+//! unpacked them; without a name they are removed by the next prune.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -21,11 +21,11 @@ use crate::choice::choose;
 use crate::config::read_text;
 use crate::error::shorten;
 use crate::layout::{Layout, Stored};
-use crate::manifest::{Blob, MAX_IMAGE, MAX_LAYER, MAX_MANIFEST, Manifest, unsupported};
+use crate::manifest::{Blob, MAX_IMAGE, MAX_LAYER, MAX_LAYERS, MAX_MANIFEST, Manifest, unsupported};
 use crate::partial::check_reserve;
 use crate::platform::Platform;
 use crate::resolve::MAX_DEPTH;
-use crate::{Digest, Error, ImageName, Pulled};
+use crate::{Digest, Error, Fetched, ImageName};
 
 /// Limits of an archive.
 const LIMITS: hutch_archive::Limits = hutch_archive::Limits {
@@ -46,13 +46,13 @@ const ENDING: &str = ".import";
 /// Annotations with the name of an image, the more exact one first.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
-/// Imports an image into the store, under the name, or under the one that the source has for it.
+/// Imports an image into the store. It will have the name, or the one that the source has for it.
 ///
 /// # Errors
 /// When the source is not valid, has several images or none for this machine, or the store cannot be written.
-pub fn import(store: &Path, from: &Path, name: Option<&ImageName>) -> Result<(ImageName, Pulled), Error> {
+pub fn import(store: &Path, from: &Path, name: Option<&ImageName>) -> Result<Fetched, Error> {
     let layout = Layout::open(store)?;
-    let _pulling = layout.importing()?;
+    let pulling = layout.importing()?;
     let found = std::fs::metadata(from).map_err(Error::file("open", from))?;
     let mut source = match found.is_dir() {
         true => Source::open_folder(&layout, from)?,
@@ -74,8 +74,7 @@ pub fn import(store: &Path, from: &Path, name: Option<&ImageName>) -> Result<(Im
         (None, Some(own)) => imported_name(&own)?,
         (None, None) => return Err(unsupported("it has no name: hutch image import FILE NAME gives it one")),
     };
-    layout.name(&name, &stored, false)?;
-    Ok((name, Pulled::of(&stored)))
+    Ok(Fetched { layout, name, stored, evidence: None, by_digest: false, _pulling: pulling })
 }
 
 /// Returns the name below `hutch.local` for one of a registry.
@@ -98,6 +97,8 @@ struct Saved {
 struct Source<'a> {
     layout: &'a Layout,
     place: Place,
+    /// Bytes that were read of a folder. Those of an archive are counted by its reader.
+    bytes: u64,
 }
 
 enum Place {
@@ -110,7 +111,7 @@ impl<'a> Source<'a> {
     fn open_folder(layout: &'a Layout, path: &Path) -> Result<Source<'a>, Error> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::file("open", path))?;
-        Ok(Source { layout, place: Place::Folder(folder) })
+        Ok(Source { layout, place: Place::Folder(folder), bytes: 0 })
     }
 
     fn read_archive(layout: &'a Layout, path: &Path) -> Result<Source<'a>, Error> {
@@ -132,7 +133,7 @@ impl<'a> Source<'a> {
         let mut files = BTreeMap::new();
         hutch_archive::read(from, LIMITS, |entry| keep_entry(layout, entry, &mut files))
             .map_err(|Failed(error)| error)?;
-        Ok(Source { layout, place: Place::Archive(files) })
+        Ok(Source { layout, place: Place::Archive(files), bytes: 0 })
     }
 
     /// Stores a file of the source; `None` if it is missing.
@@ -159,6 +160,13 @@ impl<'a> Source<'a> {
             let count = file.read(&mut piece).map_err(Error::file("read", &shown()))?;
             if count == 0 {
                 return new.finish().map(Some);
+            }
+            self.bytes += count as u64;
+            if self.bytes > MAX_IMAGE {
+                return Err(Error::TooLarge {
+                    what: "the image".into(),
+                    limit: format!("{MAX_IMAGE} bytes"),
+                });
             }
             new.push(&piece[..count])?;
         }
@@ -189,7 +197,6 @@ impl<'a> Source<'a> {
 
     /// Finds the image of an OCI layout.
     fn oci(&mut self, index: &[u8]) -> Result<(Stored, Option<String>), Error> {
-        let own_name = own_name(index)?;
         let (mut document, mut pulled) = (index.to_vec(), None);
         let mut kind = Some("application/vnd.oci.image.index.v1+json");
         let mut blob = None;
@@ -202,6 +209,7 @@ impl<'a> Source<'a> {
                     image.layers.iter().try_for_each(|layer| self.blob(layer))?;
                     let media_type = image.media_type.into();
                     let pulled = pulled.unwrap_or_else(|| Digest::of(&document));
+                    let own_name = own_name(index, &pulled)?;
                     return Ok((Stored { pulled, manifest, media_type }, own_name));
                 }
                 Manifest::Index(entries) => {
@@ -225,6 +233,9 @@ impl<'a> Source<'a> {
             return Err(Error::TooLarge { what: "its list".into(), limit: format!("{MAX_IMAGES} images") });
         }
         let [saved] = &list[..] else { return Err(several(list.len())) };
+        if saved.layers.len() > MAX_LAYERS {
+            return Err(Error::TooLarge { what: "the image".into(), limit: format!("{MAX_LAYERS} layers") });
+        }
         let config = self.needed(&saved.config)?;
         if config.size > MAX_MANIFEST as u64 {
             let limit = format!("{MAX_MANIFEST} bytes");
@@ -232,7 +243,7 @@ impl<'a> Source<'a> {
         }
         self.layout.check_platform(&config)?;
         let mut layers = Vec::new();
-        for path in saved.layers.iter().take(MAX_IMAGES) {
+        for path in &saved.layers {
             let layer = self.needed(path)?;
             let file = self.layout.blob(&layer.digest);
             let start = File::open(&file).and_then(|mut file| first_bytes(&mut file));
@@ -279,8 +290,8 @@ fn media_type_of(document: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Returns the name of the image of an index; a tag alone is no name. Several tagged images are refused.
-fn own_name(index: &[u8]) -> Result<Option<String>, Error> {
+/// Returns the name that an index has for an image; a tag alone is no name. Several tagged images are refused.
+fn own_name(index: &[u8], image: &Digest) -> Result<Option<String>, Error> {
     let index: Value =
         serde_json::from_slice(index).map_err(|_| unsupported("its index.json is not valid"))?;
     let entries = index["manifests"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -293,7 +304,9 @@ fn own_name(index: &[u8]) -> Result<Option<String>, Error> {
     if tagged.len() > 1 {
         return Err(several(tagged.len()));
     }
-    let mut names = NAMES.iter().flat_map(|key| entries.iter().filter_map(|entry| name(key, entry)));
+    let image = image.to_string();
+    let of_image = || entries.iter().filter(|entry| entry["digest"].as_str() == Some(&*image));
+    let mut names = NAMES.iter().flat_map(|key| of_image().filter_map(|entry| name(key, entry)));
     Ok(names.find(|name| name.contains([':', '/'])))
 }
 
@@ -344,6 +357,8 @@ struct New<'a> {
 impl<'a> New<'a> {
     fn start(layout: &'a Layout) -> Result<New<'a>, Error> {
         let folder = layout.partials();
+        // Until it is locked, the removal of abandoned files must wait.
+        let _lock = layout.lock()?;
         let file = tempfile::Builder::new().prefix("new").suffix(ENDING).tempfile_in(&folder);
         let file = file.map_err(Error::file("make a file in", &folder))?;
         rustix::fs::flock(file.as_file(), FlockOperation::NonBlockingLockExclusive)

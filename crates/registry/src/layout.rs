@@ -286,7 +286,7 @@ impl Layout {
     }
 
     /// Waits for the right to change `index.json`, which lasts until the file is closed.
-    fn lock(&self) -> Result<File, Error> {
+    pub(crate) fn lock(&self) -> Result<File, Error> {
         let path = self.dir.join("lock");
         let options = File::options().create(true).truncate(false).write(true).open(&path);
         let file = options.map_err(Error::file("open", &path))?;

@@ -48,6 +48,6 @@ pub use keychain::Keychain;
 pub use limits::Limits;
 pub use login::log_in;
 pub use names::ImageName;
-pub use pull::{Connections, Event, Pulled, Puller};
+pub use pull::{Connections, Event, Fetched, Pulled, Puller};
 pub use secret::Secret;
 pub use signature::{Evidence, Signers};

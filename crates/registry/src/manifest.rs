@@ -9,7 +9,7 @@ use crate::{Digest, Error};
 /// Maximum bytes of a manifest, an index or a configuration; as `hutch-image` reads.
 pub(crate) const MAX_MANIFEST: usize = 4 << 20;
 /// Maximum layers of an image.
-const MAX_LAYERS: usize = 127;
+pub(crate) const MAX_LAYERS: usize = 127;
 /// Maximum bytes of one layer; as `hutch-image` unpacks.
 pub(crate) const MAX_LAYER: u64 = 16 << 30;
 /// Maximum bytes of all layers of an image.

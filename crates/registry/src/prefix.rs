@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::shorten;
-use crate::names::{ImageName, check_repository, read_registry};
+use crate::names::{DOCKER, ImageName, check_repository, read_registry};
 
 /// Images that may be pulled: all, those of a registry, or those below a path of a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,12 +39,26 @@ impl Prefix {
         Ok(Prefix::Below { registry: read_registry(registry)?, path: path.to_owned() })
     }
 
-    /// Number of parts: of prefixes that fit a name, the one with most parts is the closest.
-    pub(crate) fn depth(&self) -> usize {
+    /// Number of parts.
+    fn depth(&self) -> usize {
         match self {
             Prefix::All => 0,
             Prefix::Below { path, .. } => 1 + path.split('/').filter(|part| !part.is_empty()).count(),
         }
+    }
+
+    /// Returns the rank of the prefix among those that cover a name, the closest having the highest; `None` if it does not
+    /// cover it. `docker.io/python` is read as the organization and as the official image: a rule that requires something
+    /// must hold for both.
+    pub(crate) fn covers(&self, name: &ImageName) -> Option<usize> {
+        if self.allows(name) {
+            return Some(2 * self.depth());
+        }
+        let Prefix::Below { registry, path } = self else { return None };
+        let is_official = registry == DOCKER && registry == name.registry();
+        let official = name.repository().strip_prefix("library/");
+        // Closer than docker.io/library, and less close than docker.io/library/python.
+        (is_official && official == Some(path.as_str())).then_some(2 * self.depth() + 1)
     }
 
     /// Returns `true` when the name lies below the prefix, by whole parts of the path.

@@ -1,5 +1,6 @@
 //! Pulls images.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,6 +49,37 @@ pub struct Pulled {
 impl Pulled {
     pub(crate) fn of(stored: &Stored) -> Pulled {
         Pulled { digest: stored.pulled.clone(), manifest: stored.manifest.digest.clone(), evidence: None }
+    }
+}
+
+/// An image whose blobs are all in the store, and that has no name yet. While this exists, no removal takes its blobs.
+pub struct Fetched {
+    pub(crate) layout: Layout,
+    pub(crate) name: ImageName,
+    pub(crate) stored: Stored,
+    pub(crate) evidence: Option<Evidence>,
+    pub(crate) by_digest: bool,
+    pub(crate) _pulling: File,
+}
+
+impl Fetched {
+    /// Name that it will have.
+    pub fn name(&self) -> &ImageName {
+        &self.name
+    }
+
+    /// Digest, size in bytes and media type of its manifest.
+    pub fn manifest(&self) -> (&Digest, u64, &str) {
+        (&self.stored.manifest.digest, self.stored.manifest.size, &self.stored.media_type)
+    }
+
+    /// Gives it its name, which an earlier image loses.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn keep(self) -> Result<Pulled, Error> {
+        self.layout.name(&self.name, &self.stored, self.by_digest)?;
+        Ok(Pulled { evidence: self.evidence, ..Pulled::of(&self.stored) })
     }
 }
 
@@ -148,10 +180,24 @@ impl Puller {
         secrets: &Keychain,
         progress: impl Fn(Event) + Sync,
     ) -> Result<Pulled, Error> {
+        let fetched = self.fetch(name, secrets, progress).await?;
+        blocking(move || fetched.keep()).await
+    }
+
+    /// As [`Puller::pull`], but the image has its name only when the caller keeps it.
+    ///
+    /// # Errors
+    /// As [`Puller::pull`].
+    pub async fn fetch(
+        &self,
+        name: &ImageName,
+        secrets: &Keychain,
+        progress: impl Fn(Event) + Sync,
+    ) -> Result<Fetched, Error> {
         let inner = &self.inner;
         inner.config.check(name)?;
         let (sessions, identity) = inner.sessions(name, secrets).await?;
-        let _pulling = inner.layout.pulling().await?;
+        let pulling = inner.layout.pulling().await?;
         let key = format!("{name} {identity}");
         let resolved = inner.resolving(&key, name, &sessions).await?;
         let stored = &resolved.stored;
@@ -177,15 +223,14 @@ impl Puller {
             .buffer_unordered(parallel)
             .try_collect::<()>()
             .await?;
-        let pulled = Pulled { evidence, ..Pulled::of(stored) };
         let (layout, by_digest) = (inner.layout.clone(), inner.by_digest);
-        let name = if by_digest { name.with_digest(&pulled.manifest) } else { name.clone() };
+        let name = if by_digest { name.with_digest(&stored.manifest.digest) } else { name.clone() };
         blocking(move || {
             resolved.store(&layout)?;
-            layout.name(&name, &resolved.stored, by_digest)
+            let stored = resolved.stored.clone();
+            Ok(Fetched { layout, name, stored, evidence, by_digest, _pulling: pulling })
         })
-        .await?;
-        Ok(pulled)
+        .await
     }
 }
 

@@ -74,7 +74,9 @@ impl Session {
 
     /// Fetches the index of the manifests of a type that refer to a digest.
     pub(crate) async fn referrers(&self, digest: &Digest, artifact_type: &str) -> Result<Bytes, Error> {
-        let uri = self.uri("referrers", &format!("{digest}?artifactType={artifact_type}"))?;
+        // In a query, `+` would be a space.
+        let filter = artifact_type.replace('+', "%2B");
+        let uri = self.uri("referrers", &format!("{digest}?artifactType={filter}"))?;
         let what = format!("referrers of {digest}");
         self.repeatedly(|| self.get_all(&uri, &what, MAX_MANIFEST)).await
     }

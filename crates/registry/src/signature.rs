@@ -148,10 +148,15 @@ impl Signers {
         Signers { rules: vec![(Prefix::All, Key::parse(pem.as_bytes()).expect("valid keys"))] }
     }
 
-    /// Returns the keys of the longest prefix that fits.
+    /// Returns the keys of the closest prefix that covers the image.
     fn keys(&self, name: &ImageName) -> &[Key] {
-        let fitting = self.rules.iter().filter(|(prefix, _)| prefix.allows(name));
-        fitting.max_by_key(|(prefix, _)| prefix.depth()).map_or(&[], |(_, keys)| keys)
+        let rank = |(prefix, keys): &(Prefix, Vec<Key>)| match keys.is_empty() {
+            // An exception is not read in two ways.
+            true => prefix.allows(name).then(|| prefix.covers(name))?,
+            false => prefix.covers(name),
+        };
+        let covering = self.rules.iter().filter_map(|rule| Some((rank(rule)?, &rule.1)));
+        covering.max_by_key(|(rank, _)| *rank).map_or(&[], |(_, keys)| keys)
     }
 }
 

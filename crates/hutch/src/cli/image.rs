@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::client::NameArgument;
+use super::{Container, DataDir, Place};
+
 /// `hutch image`.
 #[derive(Args)]
 pub(crate) struct ImageArguments {
@@ -20,6 +23,8 @@ pub(crate) enum ImageCommand {
     Import(ImageImportArguments),
     /// Write an image as a tar archive that is an OCI layout, and that `docker load` reads.
     Export(ImageExportArguments),
+    /// Make an image of the image of a Sandbox and what the Sandbox has changed, as hutch.local/NAME:TAG.
+    Commit(ImageCommitArguments),
     /// Store the password for a registry in Docker's config.json. It is read from standard input.
     Login(ImageLoginArguments),
     /// List the images that were pulled.
@@ -69,6 +74,25 @@ pub(crate) struct ImageExportArguments {
     pub(crate) to: PathBuf,
     #[command(flatten)]
     pub(crate) folder: ImageFolder,
+}
+
+/// `hutch image commit`.
+#[derive(Args)]
+pub(crate) struct ImageCommitArguments {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    #[command(flatten)]
+    pub(crate) container: Container,
+    #[command(flatten)]
+    pub(crate) sandbox: NameArgument,
+    /// Name of the new image, such as app:v2 or hutch.local/app:v2.
+    #[arg(value_name = "NAME")]
+    pub(crate) image: String,
+    #[command(flatten)]
+    pub(crate) data: DataDir,
+    /// Print one JSON object with the result.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `hutch image login`.

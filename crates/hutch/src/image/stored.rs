@@ -24,7 +24,7 @@ const LEAST_DIGITS: usize = 4;
 pub(super) fn list(arguments: &ImageListArguments) -> anyhow::Result<()> {
     let images = images(&ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog());
     if arguments.json {
-        return print([Value::from(images.iter().map(summary).collect::<Vec<_>>()).to_string()]);
+        return print([printable(&Value::from(images.iter().map(summary).collect::<Vec<_>>()).to_string())]);
     }
     if arguments.quiet {
         return print(images.iter().flat_map(|image| &image.names).map(|name| plain(name)));
@@ -103,7 +103,7 @@ pub(super) fn inspect(arguments: &ImageInspectArguments) -> anyhow::Result<()> {
         Ok(details(image, &catalog.config(image)?))
     };
     let found: Vec<Value> = arguments.images.iter().map(one).collect::<anyhow::Result<_>>()?;
-    print([serde_json::to_string_pretty(&found)?])
+    print([printable(&serde_json::to_string_pretty(&found)?)])
 }
 
 fn details(image: &Listed, config: &ImageConfig) -> Value {
@@ -140,7 +140,7 @@ pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
     if let Some(problem) = &image.problem {
         bail!("{}: {}", arguments.image, plain(problem));
     }
-    let name = names.first().or(image.names.first()).context("the image has no name")?;
+    let name = names.first().or_else(|| trusted(image).next()).context("the image has no name")?;
     let parsed = ImageName::parse(name)?;
     let name = (name.as_str(), parsed.tag());
     if arguments.to.as_os_str() == "-" {
@@ -191,7 +191,9 @@ pub(super) fn prune(arguments: &ImagePruneArguments) -> anyhow::Result<()> {
                 names.extend(image.names);
                 add(&mut all, freed);
             }
-            Err(error @ hutch_image::Error::InUse { .. }) => eprintln!("hutch image prune: {error}"),
+            Err(error @ hutch_image::Error::InUse { .. }) => {
+                eprintln!("hutch image prune: {}", plain(&error.to_string()));
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -203,15 +205,14 @@ pub(super) fn prune(arguments: &ImagePruneArguments) -> anyhow::Result<()> {
 fn find<'a>(images: &'a [Listed], text: &str) -> anyhow::Result<(&'a Listed, Vec<String>)> {
     if let Ok(name) = ImageName::parse(text) {
         let full = name.to_string();
-        if let Some(image) = images.iter().find(|image| image.names.contains(&full)) {
+        if let Some(image) = images.iter().find(|image| trusted(image).any(|other| *other == full)) {
             return Ok((image, vec![full]));
         }
         // A Pod's image has the name of its manifest's digest; a registry may have another one for it.
         let named = images.iter().find(|image| {
             let of =
                 |other: &String| ImageName::parse(other).is_ok_and(|other| same_repository(&other, &name));
-            name.digest().is_some_and(|digest| digest.to_string() == image.pulled)
-                && image.names.iter().any(of)
+            name.digest().is_some_and(|digest| digest.to_string() == image.pulled) && trusted(image).any(of)
         });
         if let Some(image) = named {
             return Ok((image, Vec::new()));
@@ -229,6 +230,17 @@ fn find<'a>(images: &'a [Listed], text: &str) -> anyhow::Result<(&'a Listed, Vec
         [] => bail!("no image {} was pulled: hutch image list shows them", plain(text)),
         _ => bail!("several images have digests that begin with {digits}"),
     }
+}
+
+/// Names that lead to the image. The process that pulls for Pods parses what registries send and may have been taken over:
+/// of its names, only the digest of the manifest counts.
+fn trusted(image: &Listed) -> impl Iterator<Item = &String> {
+    let for_pods = image.folder.ends_with(PULLED_FOR_PODS);
+    let is_of = |name: &String| {
+        ImageName::parse(name)
+            .is_ok_and(|name| name.digest().is_some_and(|digest| digest.to_string() == image.digest))
+    };
+    image.names.iter().filter(move |name| !for_pods || is_of(name))
 }
 
 fn same_repository(a: &ImageName, b: &ImageName) -> bool {
@@ -249,10 +261,10 @@ fn report(as_json: bool, verb: &str, names: &[String], freed: &Freed) -> anyhow:
             folder.display()
         );
     }
-    freed.failed.iter().for_each(|why| eprintln!("hutch image: {why}"));
+    freed.failed.iter().for_each(|why| eprintln!("hutch image: {}", plain(why)));
     if as_json {
         let result = json!({"names": names, "removed": freed.removed, "bytes": freed.bytes});
-        return print([result.to_string()]);
+        return print([printable(&result.to_string())]);
     }
     let names = names.iter().map(|name| format!("{verb}: {}", plain(name)));
     let removed = freed.removed.iter().map(|content| format!("Deleted: {content}"));
@@ -297,6 +309,15 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
+/// Escapes in JSON what controls a terminal and JSON permits.
+fn printable(json: &str) -> String {
+    let escape = |c: char| match c {
+        '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    json.chars().map(escape).collect()
+}
+
 /// A name of a folder that another process writes is no control sequence of a terminal.
 fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(300).collect()
@@ -332,9 +353,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn image_is_found_by_name_and_by_digits() {
-        let image = |name: &str, digit: &str| Listed {
+    fn image(name: &str, digit: &str) -> Listed {
+        Listed {
             names: vec![name.to_owned()],
             digest: format!("sha256:{}", digit.repeat(64)),
             pulled: format!("sha256:{}", if digit == "a" { "e" } else { "f" }.repeat(64)),
@@ -347,7 +367,42 @@ mod tests {
             last_used: None,
             users: Vec::new(),
             problem: None,
-        };
+        }
+    }
+
+    #[test]
+    fn names_of_the_process_that_pulls_for_pods_replace_none() {
+        let of_pods = |name: &str| Listed { folder: "/x/pulled-for-pods".into(), ..image(name, "b") };
+        let digest = format!("ghcr.io/org/app@sha256:{}", "b".repeat(64));
+        let forged = [
+            "docker.io/library/python:3".to_owned(),
+            forged_name(&digest),
+            "docker.io/library/python:4".to_owned(),
+            digest.clone(),
+        ];
+        let mut images = forged.map(|name| of_pods(&name)).to_vec();
+        images.push(image("docker.io/library/python:3", "a"));
+        let found = |text: &str| find(&images, text).ok().map(|(image, _)| image.digest[7..8].to_owned());
+        assert_eq!(found("python:3").as_deref(), Some("a"));
+        assert_eq!(found("python:4"), None);
+        assert_eq!(found(&forged_name(&digest)), None);
+        assert_eq!(found(&digest).as_deref(), Some("b"));
+        assert_eq!(trusted(&of_pods("docker.io/library/python:4")).next(), None);
+    }
+
+    fn forged_name(digest: &str) -> String {
+        digest.replace("bbbb", "aaaa")
+    }
+
+    #[test]
+    fn control_characters_are_escaped_in_json() {
+        let json = printable(&json!({"name": "a\u{9b}31m\u{7f}\u{1b}é"}).to_string());
+        assert_eq!(json, r#"{"name":"a\u009b31m\u007f\u001bé"}"#);
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["name"], "a\u{9b}31m\u{7f}\u{1b}é");
+    }
+
+    #[test]
+    fn image_is_found_by_name_and_by_digits() {
         let images = [image("docker.io/library/python:3", "a"), image("ghcr.io/org/app:v1", "b")];
         let found =
             |text: &str| find(&images, text).ok().map(|(image, names)| (&image.digest[7..8], names.len()));

@@ -1,6 +1,7 @@
 //! Services as Debian packages them, with the entrypoints that their images usually have: they start as root, give their
 //! folders to a user of their own, and become that user.
 
+mod committed;
 mod mirror;
 
 use std::fs;

@@ -61,7 +61,7 @@ impl Catalog {
     }
 }
 
-fn add_blob(
+pub(super) fn add_blob(
     archive: &mut tar::Builder<impl Write>,
     hex_digest: &str,
     file: std::fs::File,
@@ -77,7 +77,7 @@ fn add_blob(
     }
 }
 
-fn add(archive: &mut tar::Builder<impl Write>, path: &str, bytes: &[u8]) -> Result<(), Error> {
+pub(super) fn add(archive: &mut tar::Builder<impl Write>, path: &str, bytes: &[u8]) -> Result<(), Error> {
     archive.append_data(&mut header(bytes.len() as u64), path, bytes).map_err(failed)
 }
 
@@ -91,6 +91,6 @@ fn header(size: u64) -> tar::Header {
     header
 }
 
-fn failed(error: io::Error) -> Error {
+pub(super) fn failed(error: io::Error) -> Error {
     Error::file("write", Path::new("the archive"))(error)
 }

@@ -2,6 +2,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::Store;
+use crate::shelf::PULLED;
 use crate::unpack::hex;
 
 /// A data folder with images.
@@ -234,4 +235,20 @@ fn name_that_a_pull_has_moved_stays() {
     data.write("index.json", &index(&[("a:1", &new)]));
     data.catalog().remove(&listed, &[]).unwrap();
     assert_ne!(data.find("a:1").digest, listed.digest);
+}
+
+#[test]
+fn digest_that_does_not_lead_to_the_manifest_is_not_listed() {
+    let data = Data::new();
+    let one = data.image(&["one"]);
+    let named = index(&[("a:1", &one)]);
+    let other = format!("sha256:{}", "e".repeat(64));
+    data.write(
+        "index.json",
+        &named.replace(r#""annotations": {"#, &format!(r#""annotations": {{"{PULLED}": "{other}", "#)),
+    );
+    let found = data.find("a:1");
+    assert_eq!(found.pulled, found.digest);
+    data.write("blobs/sha256/README", "no blob");
+    assert!(data.catalog().prune().unwrap().removed.is_empty());
 }

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use super::jail::JailHandle;
 use super::{
     Container, ContainerPlan, Exec, Launcher, NewSandbox, PodSandbox, Runtime, SandboxPlan, Spawned,
-    StartError, prepare_folder,
+    StartError, UPPER, prepare_folder,
 };
 use crate::blueprint::Blueprint;
 use crate::oci::{Bundle, Runsc, mounts_around, shown};
@@ -44,9 +44,13 @@ const CONFIG: PathSegment = PathSegment::fixed("config.json");
 const ROOTFS: PathSegment = PathSegment::fixed("rootfs");
 const STATE: PathSegment = PathSegment::fixed("state");
 const EXEC: PathSegment = PathSegment::fixed("exec");
-const UPPER: PathSegment = PathSegment::fixed("upper");
 const WORK: PathSegment = PathSegment::fixed("work");
 const MOUNTS: PathSegment = PathSegment::fixed("mounts");
+
+/// Returns the upperdir of a container in its folder; `None` if the folder is that of another handler.
+pub(super) fn changes(folder: &Path) -> Option<PathBuf> {
+    BUNDLE.below(folder).is_dir().then(|| UPPER.below(&UPPER.below(folder)))
+}
 
 /// The gVisor handler.
 pub(super) struct Gvisor {

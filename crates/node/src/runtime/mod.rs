@@ -36,15 +36,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use hutch_image::StopSignal;
+use hutch_image::{PathSegment, StopSignal};
 use hutch_jail::{IdRange, NetworkPlan, Process, ProcessExit, Stdio, Usage};
 
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
 use crate::folders::{make_root, remove_limited};
+use crate::places::root_of;
 use crate::stdio::Terminal;
 pub(crate) use jail::{NotStarted, Spawned};
 pub(crate) use launcher::Launcher;
+
+/// Upperdir in the folder of an overlay, as [`hutch_jail::Upper::Dir`] describes it.
+const UPPER: PathSegment = PathSegment::fixed("upper");
+
+/// Returns the upperdir of a container below the data folder of a node: all that it has changed outside of its volumes.
+/// `None` if a name would lead elsewhere.
+pub fn changes_folder(data: &Path, pod_uid: &str, container: &str) -> Option<PathBuf> {
+    let folder = root_of(data, pod_uid, container)?;
+    // No container writes beside its upperdir, so that none passes for that of another handler.
+    Some(gvisor::changes(&folder).unwrap_or_else(|| UPPER.below(&folder)))
+}
 
 /// Why a sandbox or a container was not created or started.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Pulled;
 
 /// A configuration for this machine, with so many layers.
 fn config() -> Vec<u8> {
@@ -39,7 +40,8 @@ fn imported(archive: &[u8], name: Option<&str>) -> (Result<(String, Pulled), Str
 fn import_file(dir: &tempfile::TempDir, file: &Path, name: Option<&str>) -> Result<(String, Pulled), String> {
     let name = name.map(|name| ImageName::parse_imported(name).unwrap());
     let result = import(&dir.path().join("store"), file, name.as_ref());
-    result.map(|(name, pulled)| (name.to_string(), pulled)).map_err(|error| error.to_string())
+    let kept = result.and_then(|fetched| Ok((fetched.name().to_string(), fetched.keep()?)));
+    kept.map_err(|error| error.to_string())
 }
 
 fn error(archive: &[u8]) -> String {
@@ -193,4 +195,49 @@ fn imported_names_are_not_those_of_a_registry() {
     for wrong in ["", "hutch.local/", "APP", "localhost:5000/app", &digest] {
         assert!(ImageName::parse_imported(wrong).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn name_of_another_image_of_an_index_is_not_taken() {
+    let mut files = layout_files(None);
+    let index = files.iter_mut().find(|(path, _)| path == "index.json").unwrap();
+    let mut document: Value = serde_json::from_slice(&index.1).unwrap();
+    let other = json!({
+        "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": Digest::of(b"other").to_string(), "size": 5,
+        "platform": {"os": "linux", "architecture": "riscv64"},
+        "annotations": {"io.containerd.image.name": "docker.io/library/other:v1"},
+    });
+    let machine = Platform::of_this_machine();
+    document["manifests"][0]["platform"] = json!({"os": "linux", "architecture": machine.architecture});
+    document["manifests"].as_array_mut().unwrap().push(other);
+    index.1 = document.to_string().into_bytes();
+    let message = imported(&tar_of(&files), None).0.unwrap_err();
+    assert!(message.contains("it has no name"), "{message}");
+    assert_eq!(imported(&tar_of(&files), Some("app")).0.unwrap().0, "hutch.local/app:latest");
+}
+
+#[test]
+fn layers_are_counted_before_they_are_read() {
+    let many = json!([{"Config": "c.json", "Layers": vec!["missing"; MAX_LAYERS + 1]}]).to_string();
+    let files = [("c.json", &*config()), ("manifest.json", many.as_bytes())];
+    let message = error(&archive(&files).into_inner().unwrap());
+    assert!(message.contains("127 layers"), "{message}");
+}
+
+#[test]
+fn files_of_an_import_are_not_swept_before_they_are_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = Layout::open(dir.path()).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                Layout::open(dir.path()).unwrap();
+            }
+        });
+        let names = (0..500).map(|_| New::start(&layout).map(|new| new.file.path().exists()));
+        let kept: Vec<_> = names.collect();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(kept.iter().all(|kept| kept.as_ref().is_ok_and(|kept| *kept)));
+    });
 }

@@ -32,8 +32,7 @@ const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vn
 struct Listing {
     #[serde(default)]
     layers: Vec<Entry>,
-    #[serde(default)]
-    manifests: Vec<Entry>,
+    manifests: Option<Vec<Entry>>,
 }
 
 #[derive(Deserialize)]
@@ -113,7 +112,8 @@ impl Search<'_> {
             for entry in layers.take(MAX_TRIED) {
                 let Some(signature) = entry.annotations.get(SIGNATURE) else { continue };
                 let Some(blob) = entry.blob(MAX_PAYLOAD as u64) else { continue };
-                let payload = STANDARD.encode(session.document(&blob).await?);
+                let Some(payload) = self.unless_damaged(session.document(&blob).await)? else { continue };
+                let payload = STANDARD.encode(payload);
                 let evidence = Evidence { form: Form::Simple, payload, signature: signature.clone() };
                 if self.is_for(&evidence, digest) {
                     return Ok(Some(evidence));
@@ -122,17 +122,23 @@ impl Search<'_> {
         }
         // Registries without the interface for referrers have their list under a tag.
         let referrers = match session.referrers(digest, BUNDLE).await {
-            Ok(bytes) => Some(serde_json::from_slice(&bytes).unwrap_or_default()),
-            Err(Error::NotFound { .. } | Error::InvalidAnswer { .. }) => listing(session, &tag).await?,
+            // Some answer unknown paths with a page.
+            Ok(bytes) => serde_json::from_slice(&bytes).ok().and_then(|listing: Listing| listing.manifests),
+            Err(Error::NotFound { .. } | Error::InvalidAnswer { .. }) => None,
             Err(error) => return Err(error),
         };
+        let referrers = match referrers {
+            Some(referrers) => referrers,
+            None => listing(session, &tag).await?.and_then(|listing| listing.manifests).unwrap_or_default(),
+        };
         let of_bundles = |entry: &&Entry| entry.artifact_type.as_ref().is_none_or(|kind| kind == BUNDLE);
-        for referrer in referrers.unwrap_or_default().manifests.iter().filter(of_bundles).take(MAX_TRIED) {
+        for referrer in referrers.iter().filter(of_bundles).take(MAX_TRIED) {
             let Some(referrer) = Digest::parse(&referrer.digest) else { continue };
-            let Some(manifest) = listing(session, &referrer.to_string()).await? else { continue };
+            let manifest = self.unless_damaged(listing(session, &referrer.to_string()).await)?;
+            let Some(manifest) = manifest.flatten() else { continue };
             let bundles = manifest.layers.iter().filter(|layer| layer.media_type == BUNDLE);
             for blob in bundles.filter_map(|layer| layer.blob(MAX_BUNDLE)).take(1) {
-                let bytes = session.document(&blob).await?;
+                let Some(bytes) = self.unless_damaged(session.document(&blob).await)? else { continue };
                 let found = evidence_of(&bytes);
                 if let Some(evidence) = found.into_iter().find(|evidence| self.is_for(evidence, digest)) {
                     return Ok(Some(evidence));
@@ -140,6 +146,18 @@ impl Search<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Leaves a signature out that the registry has lost or damaged: another one may count.
+    fn unless_damaged<T>(&mut self, fetched: Result<T, Error>) -> Result<Option<T>, Error> {
+        match fetched {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::NotFound { .. } | Error::DigestMismatch { .. } | Error::TooLarge { .. }) => {
+                self.tried += 1;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn is_for(&mut self, evidence: &Evidence, digest: &Digest) -> bool {

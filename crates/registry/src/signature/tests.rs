@@ -175,3 +175,46 @@ fn wrong_rules_and_keys_are_refused_by_their_field() {
         assert!(error.contains(expected), "{rule}: {error}");
     }
 }
+
+#[test]
+fn rule_of_a_name_at_docker_hub_covers_the_official_image_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorded = Recorded::read();
+    let rule = |prefix: &str, key: Option<&str>| match key {
+        None => serde_json::json!({"prefix": prefix, "required": false}),
+        Some(key) => {
+            let file = folder.path().join(key);
+            std::fs::write(&file, &recorded.keys[key]).unwrap();
+            serde_json::json!({"prefix": prefix, "keys": [file]})
+        }
+    };
+    let signers = |rules: &[serde_json::Value]| {
+        let config = Config::parse(&serde_json::json!({"signatures": rules}).to_string()).unwrap();
+        Signers::read(&config).unwrap()
+    };
+    let covered = |signers: &Signers, names: &[&str]| {
+        names.iter().map(|text| signers.cover(&name(text))).collect::<Vec<_>>()
+    };
+    let names = ["python", "python/app", "pythons", "docker.io:443/python", "ghcr.io/library/python"];
+    let one = signers(&[rule("docker.io/python", Some("p256"))]);
+    assert_eq!(covered(&one, &names), [true, true, false, true, false]);
+    // An exception for an organization does not cover the official image of its name.
+    let excepted = signers(&[rule("docker.io", Some("p256")), rule("docker.io/python", None)]);
+    assert_eq!(covered(&excepted, &names), [true, false, true, true, false]);
+    let port = signers(&[rule("ghcr.io:443/org", Some("p256"))]);
+    assert_eq!(covered(&port, &["ghcr.io/org/app", "ghcr.io:443/org/app"]), [true, true]);
+    // The closest rule gives the keys.
+    let keys = |rules: &[serde_json::Value]| {
+        let signers = signers(rules);
+        let evidence = recorded.evidence();
+        let counts = |key: &str| {
+            let own = Signers::of_all(&recorded.keys[key]);
+            let mut of_key = evidence.iter().filter(|e| own.check(&name("a"), e).is_ok());
+            of_key.any(|e| signers.check(&name("python"), e).is_ok())
+        };
+        (counts("p256"), counts("p384"))
+    };
+    let (library, alone) = (rule("docker.io/library", Some("p256")), rule("docker.io/python", Some("p384")));
+    assert_eq!(keys(&[library.clone(), alone.clone()]), (false, true));
+    assert_eq!(keys(&[rule("docker.io/library/python", Some("p256")), alone]), (true, false));
+}

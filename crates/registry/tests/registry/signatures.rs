@@ -57,9 +57,15 @@ fn files(form: Form) -> Files {
 
 type Files = BTreeMap<String, (String, Vec<u8>)>;
 
-/// Serves files, and answers with a status for what is missing.
+/// Serves files, and answers with a status for what is missing. As registries do, it filters referrers by their type, which
+/// it reads as a form does.
 async fn serve(files: Files, missing: u16) -> Registry {
+    const BUNDLES: &str = "artifactType=application/vnd.dev.sigstore.bundle.v0.3%2Bjson";
     Registry::serve(move |seen: &Seen| match files.get(&seen.path) {
+        Some(_) if seen.path.contains("/referrers/") && seen.query != BUNDLES => {
+            let empty = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []});
+            reply(200, &[("content-type", OCI_INDEX)], empty.to_string())
+        }
         Some((kind, bytes)) => reply(200, &[("content-type", kind)], bytes.clone()),
         None => reply(missing, &[], ""),
     })
@@ -148,6 +154,46 @@ async fn registry_that_fails_is_not_one_without_signatures() {
     let folder = tempfile::tempdir().unwrap();
     let error = pull_signed(folder.path(), &registry, "p256").await.unwrap_err();
     assert!(error.is_transient(), "{error}");
+}
+
+/// Path of the list of referrers of the image, and of the same list under a tag.
+fn lists() -> [String; 2] {
+    let image = recorded()["tags"]["v1"].as_str().unwrap().to_owned();
+    [format!("/v2/org/app/referrers/{image}"), format!("/v2/org/app/manifests/{}", image.replace(':', "-"))]
+}
+
+#[tokio::test]
+async fn list_under_a_tag_counts_where_referrers_are_answered_with_something_else() {
+    for page in ["<html>", "{}", r#"{"schemaVersion":2}"#] {
+        let mut files = files(Form::ReferrersByTag);
+        let [referrers, tag] = lists();
+        assert!(files.contains_key(&tag));
+        files.insert(referrers, ("text/html".into(), page.into()));
+        let registry = serve(files, 404).await;
+        let folder = tempfile::tempdir().unwrap();
+        pull_signed(folder.path(), &registry, "p256").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn signature_that_the_registry_has_lost_hides_no_other() {
+    for form in [Form::Tags, Form::Referrers] {
+        let mut files = files(form);
+        let [referrers, tag] = lists();
+        let (list, field) = match form {
+            Form::Tags => (format!("{tag}.sig"), "layers"),
+            _ => (referrers, "manifests"),
+        };
+        let mut listing: Value = serde_json::from_slice(&files[&list].1).unwrap();
+        let mut lost = listing[field][0].clone();
+        lost["digest"] = format!("sha256:{}", "0".repeat(64)).into();
+        listing[field].as_array_mut().unwrap().insert(0, lost);
+        files.insert(list, (OCI_INDEX.into(), serde_json::to_vec(&listing).unwrap()));
+        let registry = serve(files, 404).await;
+        let folder = tempfile::tempdir().unwrap();
+        let pulled = pull_signed(folder.path(), &registry, "p256").await;
+        assert_eq!(pulled.unwrap().digest.to_string(), recorded()["tags"]["v1"], "{form:?}");
+    }
 }
 
 #[tokio::test]

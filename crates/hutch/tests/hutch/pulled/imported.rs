@@ -4,6 +4,11 @@ use super::*;
 
 /// Writes an archive as `docker save` does, of the image `org/app:v1` with sandboxd.
 fn save(folder: &Path) -> PathBuf {
+    save_as(folder, hex)
+}
+
+/// As [`save`], with what the configuration says is the digest of the layer.
+fn save_as(folder: &Path, digest: impl Fn(&[u8]) -> String) -> PathBuf {
     let install = Command::new(HUTCH).args(["sandboxd", "install"]).arg(folder).output();
     succeeded("install", &install.expect("hutch"));
     let program = std::fs::read(folder.join("hutch-sandboxd")).expect("the program");
@@ -24,7 +29,7 @@ fn save(folder: &Path) -> PathBuf {
     let config = json!({
         "architecture": architecture, "os": "linux",
         "config": {"Cmd": ["/hutch-sandboxd", "--pause"]},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", digest(&layer))]},
     });
     let list = json!([{"Config": "config.json", "RepoTags": ["org/app:v1"], "Layers": ["1/layer.tar"]}]);
     let (config, list) = (config.to_string(), list.to_string());
@@ -51,6 +56,22 @@ fn imported_image_runs_by_its_name() {
     assert_eq!(result["name"], "hutch.local/org/app:v1", "{printed}");
     let ran = succeeded("run", &home.hutch(&command));
     assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn import_that_fails_leaves_the_image_of_the_name() {
+    hutch_testkit::require!(root, user_namespaces);
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("tempdir"));
+    let import = |path: PathBuf| home.hutch(&["image", "import", &path.display().to_string(), "app:v1"]);
+    succeeded("import", &import(save(folder.path())));
+    let list = || succeeded("list", &home.hutch(&["image", "list", "--json"]));
+    let before = list();
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).expect("made");
+    failed(&import(save_as(&other, |_| "0".repeat(64))), "saved.tar");
+    assert_eq!(list(), before);
+    let ran = home.hutch(&["run", "--image", "hutch.local/app:v1", "--", "/hutch-sandboxd", "--version"]);
+    succeeded("run", &ran);
 }
 
 #[test]

@@ -1,0 +1,136 @@
+//! `hutch image commit`: the image of a container, with what the container has changed as one more layer.
+//!
+//! The upperdir is read as [`hutch_archive::pack`] reads every folder of a stranger, and the new image is imported like any
+//! other, so that its layer is unpacked by a process without privileges before the image has its name.
+
+use std::io::{BufWriter, Seek, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, ensure};
+use hutch_archive::{Notice, Packing};
+use hutch_client::Wait;
+use hutch_image::Listed;
+use hutch_registry::ImageName;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use rustix::fs::{Mode, OFlags};
+
+use super::{ImageFolders, keep, print_imported};
+use crate::cli::ImageCommitArguments;
+use crate::client::{connect, plain, with_hint};
+
+const PACKING: Packing = Packing { depth: 256, modes: 0o7777, owners: true, layer: true };
+/// Copies of the layer and of the packed layers of its image that are on the disk at one time: the layer, the archive, the
+/// blobs, and the unpacked layer.
+const COPIES: u64 = 4;
+/// Part of the disk, and bytes, of which the smaller one stays free.
+const RESERVE: (u64, u64) = (20, 1 << 30);
+
+/// A container whose changes are wanted.
+struct Changed {
+    /// Digest of the manifest of its image.
+    image: String,
+    /// Its upperdir.
+    folder: PathBuf,
+}
+
+pub(super) fn commit(arguments: &ImageCommitArguments) -> anyhow::Result<()> {
+    let name = ImageName::parse_imported(&arguments.image)?;
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the folders of Sandboxes belong to root: run this command as root on the machine of `hutch up`"
+    );
+    let runtime = crate::runtime::runtime()?;
+    let changed = runtime.block_on(find(arguments))?;
+    drop(runtime);
+    let folders = ImageFolders::of(&arguments.data.data_dir)?;
+    let store = folders.store()?;
+    let catalog = folders.catalog();
+    let (images, _) = catalog.list();
+    let image = images.iter().find(|image| image.digest == changed.image).ok_or_else(|| {
+        anyhow!(
+            "the image of the container is {}, which was neither pulled nor imported: such an image has no layers",
+            plain(&changed.image)
+        )
+    })?;
+    check_room(&changed.folder, image, &folders.folder)?;
+    let created = Timestamp::now().to_string();
+    let layer = pack(&changed.folder, &folders.folder)?;
+    let mut archive = tempfile::NamedTempFile::new_in(&folders.folder).context("the data folder")?;
+    catalog.export_with_layer(image, layer, &created, BufWriter::new(archive.as_file_mut()))?;
+    let fetched = hutch_registry::import(&folders.pulled(), archive.path(), Some(&name))?;
+    drop(archive);
+    let (image, _) = keep(&store, &folders, fetched)?;
+    print_imported(arguments.json, &name, &image);
+    Ok(())
+}
+
+async fn find(arguments: &ImageCommitArguments) -> anyhow::Result<Changed> {
+    let sandboxes = connect(&arguments.place).await?;
+    let mut silent = ();
+    let mut wait = Wait::new(std::time::Duration::ZERO, &mut silent);
+    let sandbox = sandboxes.find(&arguments.sandbox.name, &mut wait).await.map_err(with_hint)?;
+    let target =
+        sandboxes.container(&sandbox, arguments.container.name.as_deref()).await.map_err(with_hint)?;
+    let pod = sandboxes.pod(&target).await?;
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    let status = statuses.into_iter().flatten().find(|status| status.name == target.container);
+    let image = status.map(|status| status.image_id.clone()).filter(|id| !id.is_empty());
+    let image = image.with_context(|| format!("container {} has not started", target.container))?;
+    let folder = hutch_node::changes_folder(
+        &arguments.data.data_dir,
+        &pod.uid().unwrap_or_default(),
+        &target.container,
+    );
+    let folder = folder.filter(|folder| folder.is_dir()).with_context(|| {
+        format!(
+            "--data-dir {}: not the data folder of the `hutch up` that runs Pod {}, or its root is read-only",
+            arguments.data.data_dir.display(),
+            target.pod
+        )
+    })?;
+    Ok(Changed { image, folder })
+}
+
+/// Checks that the copies leave a part of the disk free.
+fn check_room(changes: &Path, image: &Listed, folder: &Path) -> anyhow::Result<()> {
+    let needed = COPIES * hutch_node::measure(changes).bytes + 2 * image.size;
+    let disk = rustix::fs::statvfs(folder).with_context(|| folder.display().to_string())?;
+    let reserve = (disk.f_blocks * disk.f_frsize / RESERVE.0).min(RESERVE.1);
+    let free = (disk.f_bavail * disk.f_frsize).saturating_sub(reserve);
+    ensure!(
+        needed <= free,
+        "no space: {needed} bytes are needed, and {free} are free in {}",
+        folder.display()
+    );
+    Ok(())
+}
+
+/// Packs an upperdir into a file without a name.
+fn pack(changes: &Path, folder: &Path) -> anyhow::Result<std::fs::File> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(changes, flags, Mode::empty());
+    let opened = opened.context("the changes of the container")?;
+    let file = tempfile::tempfile_in(folder).context("the data folder")?;
+    let mut builder = hutch_archive::Builder::new(BufWriter::new(file));
+    let mut left_out = 0u64;
+    hutch_archive::append_folder(opened.as_fd(), Path::new("."), PACKING, &mut builder)?;
+    hutch_archive::pack(opened, Path::new(""), PACKING, &mut builder, |path, notice| {
+        match notice {
+            Notice::Special => left_out += 1,
+            Notice::Shorter => {
+                eprintln!("{}: became shorter; zeros follow", plain(&path.display().to_string()));
+            }
+        }
+        Ok(())
+    })?;
+    let mut file = builder.into_inner()?;
+    file.flush()?;
+    let mut file = file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+    file.rewind()?;
+    if left_out > 0 {
+        eprintln!("{left_out} sockets, pipes, devices and names that begin with .wh. were left out");
+    }
+    Ok(file)
+}

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use hutch_image::{Catalog, Reference, Resolved, Store};
-use hutch_registry::{Config, Fetched, ImageName, Keychain, Limits, Pulled, Puller, Secret};
+use hutch_registry::{Config, Fetched, ImageName, Keychain, Limits, Proxy, Pulled, Puller, Secret};
 use serde_json::json;
 
 use self::progress::Progress;
@@ -140,6 +140,7 @@ fn pull(arguments: &ImagePullArguments) -> anyhow::Result<()> {
     if let Some(file) = docker_config().filter(|file| file.exists()) {
         config = config.with_credentials(file);
     }
+    config = config.with_proxy(Proxy::of_environment()?);
     // Opened first: it makes the folders above with the modes that they must have.
     let store = folders.store()?;
     let puller = Puller::open(&folders.pulled(), config, Limits::default())?;

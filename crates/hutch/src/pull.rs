@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context;
 use hutch_jail::service::{Confinement, confine};
 use hutch_privsep::{Channel, send_now};
-use hutch_registry::{Config, Connections, Event, Evidence, ImageName, Keychain, Limits, Puller};
+use hutch_registry::{Config, Connections, Event, Evidence, ImageName, Keychain, Limits, Proxy, Puller};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
@@ -35,6 +35,8 @@ struct Start {
     id: u32,
     /// Value of `--pull-from`.
     pull_from: Option<String>,
+    /// Proxy of the environment of the server. Its password is in no environment of this process.
+    proxy: Proxy,
 }
 
 /// Request to the process.
@@ -117,6 +119,7 @@ pub(crate) fn spawn(
     folder: &Path,
     yaml: &str,
     pull_from: Option<&str>,
+    proxy: Proxy,
     id: u32,
 ) -> io::Result<(Process, OwnedFd)> {
     hutch_jail::close_inherited_on_exec()?;
@@ -124,7 +127,7 @@ pub(crate) fn spawn(
     let mut command = Command::new("/proc/self/exe");
     command.arg0(NAME).env_clear().env("LOCALDOMAIN", "").current_dir(folder);
     let process = Process::of(command.stdin(theirs).stdout(Stdio::null()).spawn()?);
-    let start = Start { id, pull_from: pull_from.map(str::to_owned) };
+    let start = Start { id, pull_from: pull_from.map(str::to_owned), proxy };
     send_now(ours.as_fd(), &start, &[memory(yaml.as_bytes())?.as_fd()])?;
     Ok((process, ours))
 }
@@ -137,14 +140,14 @@ pub(crate) fn main() -> ExitCode {
 
 fn run() -> anyhow::Result<()> {
     let input = rustix::stdio::stdin();
-    let (Start { id, pull_from }, files) = first_message(c"hutch-pull")?;
+    let (Start { id, pull_from, proxy }, files) = first_message(c"hutch-pull")?;
     let mut yaml = String::new();
     for file in files {
         File::from(file).read_to_string(&mut yaml).context("the configuration")?;
     }
     hutch_serve::raise_descriptor_limit();
     hutch_serve::forbid_core_files();
-    let mut config = config(&yaml, pull_from.as_deref())?;
+    let mut config = config(&yaml, pull_from.as_deref())?.with_proxy(proxy);
     // They come with each request.
     config.take_credentials();
     // Before the process is confined: it then cannot read the authorities.

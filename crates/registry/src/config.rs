@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::Error;
 use crate::names::{DOCKER, ImageName, check_repository, read_registry};
 use crate::prefix::Prefix;
+use crate::{Error, Proxy};
 
 /// Maximum bytes of `images.yaml`.
 const MAX_FILE: u64 = 1 << 20;
@@ -25,6 +25,7 @@ pub struct Config {
     ca_files: Vec<PathBuf>,
     credentials: Vec<PathBuf>,
     signatures: Vec<SignatureRule>,
+    proxy: Proxy,
 }
 
 /// Keys of which one must have signed the images below a prefix. Without keys, no signature is needed.
@@ -190,6 +191,16 @@ impl Config {
     pub fn with_plain_http(mut self, registry: &str) -> Config {
         self.plain_http.insert(registry.to_owned());
         self
+    }
+
+    /// Connects to registries with TLS through a proxy.
+    pub fn with_proxy(mut self, proxy: Proxy) -> Config {
+        self.proxy = proxy;
+        self
+    }
+
+    pub(crate) fn proxy(&self) -> &Proxy {
+        &self.proxy
     }
 
     /// Returns `true` if signatures are needed for any image.

@@ -15,6 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use crate::config::Config;
 use crate::error::shorten;
 use crate::limits::retry_after;
+use crate::proxy::Connector;
 use crate::{Error, Limits, tls};
 
 /// Maximum redirects of one request.
@@ -26,7 +27,7 @@ const AGENT: &str = concat!("hutch/", env!("CARGO_PKG_VERSION"));
 
 /// Makes requests.
 pub(crate) struct HttpClient {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<HttpsConnector<Connector>, Full<Bytes>>,
     config: Config,
     pub(crate) limits: Limits,
 }
@@ -63,7 +64,7 @@ impl HttpClient {
             .with_tls_config(tls::client(config.ca_files())?)
             .https_or_http()
             .enable_http1()
-            .wrap_connector(tcp);
+            .wrap_connector(Connector::new(tcp, config.proxy()));
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(limits.parallel)

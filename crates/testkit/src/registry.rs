@@ -49,7 +49,8 @@ impl Registry {
         write("ca.pem", &authority.self_signed(&key).expect("signed").pem());
         let issuer = rcgen::Issuer::new(authority, key);
         let key = rcgen::KeyPair::generate().expect("a key");
-        let certificate = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        let certificate = rcgen::CertificateParams::new(["localhost", "registry.example"].map(str::to_owned))
+            .expect("a name");
         write("server.pem", &certificate.signed_by(&key, &issuer).expect("signed").pem());
         write("server.key", &key.serialize_pem());
         write("htpasswd", PASSWORDS);

@@ -14,7 +14,7 @@ use hutch_image::Store;
 use hutch_jail::{IdRange, IdRanges};
 use hutch_node::{ImagePuller, PullFailure, PullSecret};
 use hutch_privsep::Channel;
-use hutch_registry::{Config, Connections, Digest, Evidence, ImageName, Limits, Signers};
+use hutch_registry::{Config, Connections, Digest, Evidence, ImageName, Limits, Proxy, Signers};
 use tokio::sync::{mpsc, oneshot};
 
 use super::lock;
@@ -91,7 +91,8 @@ impl Pulls {
         let signers = Connections::new(config.clone(), Limits::default())?.into_signers();
         let ids = IdRanges::open(rand::random())?.take()?;
         data.give_one(PULLED_FOR_PODS, ids.base())?;
-        let client = Client { folder: folder.clone(), yaml, pull_from, ids };
+        let proxy = Proxy::of_environment()?;
+        let client = Client { folder: folder.clone(), yaml, pull_from, proxy, ids };
         let started = client.start().context("the process that pulls images")?;
         let (requests, receiver) = mpsc::unbounded_channel();
         tokio::spawn(client.run(started, receiver));
@@ -245,12 +246,14 @@ struct Client {
     folder: PathBuf,
     yaml: String,
     pull_from: Option<String>,
+    proxy: Proxy,
     ids: IdRange,
 }
 
 impl Client {
     fn start(&self) -> anyhow::Result<(Process, Channel)> {
-        let started = spawn(&self.folder, &self.yaml, self.pull_from.as_deref(), self.ids.base());
+        let (pull_from, proxy) = (self.pull_from.as_deref(), self.proxy.clone());
+        let started = spawn(&self.folder, &self.yaml, pull_from, proxy, self.ids.base());
         let (process, channel) = started?;
         Ok((process, Channel::new(channel)?))
     }

@@ -2,6 +2,7 @@
 
 mod built;
 mod imported;
+mod proxied;
 mod signed;
 
 use std::io::Write;
@@ -100,12 +101,12 @@ fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A home whose images lie in a folder of its own.
-struct Home(tempfile::TempDir);
+/// A home whose images lie in a folder of its own, and variables.
+struct Home(tempfile::TempDir, Vec<(&'static str, String)>);
 
 impl Home {
     fn new() -> Home {
-        let home = Home(tempfile::tempdir().expect("tempdir"));
+        let home = Home(tempfile::tempdir().expect("tempdir"), Vec::new());
         for folder in [".docker", "lib"] {
             std::fs::create_dir(home.0.path().join(folder)).expect("made");
         }
@@ -127,7 +128,13 @@ impl Home {
         let script = "mkdir -p /var/lib/hutch && mount --bind \"$1\" /var/lib/hutch && shift && exec \"$@\"";
         unshare.args(["--mount", "bash", "-c", script, "bash"]).arg(self.lib()).arg(binary());
         unshare.args(words).env("HOME", self.0.path()).env_remove("DOCKER_CONFIG");
+        unshare.envs(self.1.iter().map(|(name, value)| (name, value)));
         unshare.stdin(Stdio::null()).output().expect("unshare")
+    }
+
+    /// Sets a variable for [`Home::hutch`].
+    fn set(&mut self, name: &'static str, value: &str) {
+        self.1.push((name, value.to_owned()));
     }
 
     /// Runs hutch as an ordinary user, whose cache is in this home.

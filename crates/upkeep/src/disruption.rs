@@ -23,6 +23,7 @@ use crate::Error;
 use crate::error::gone_is_fine;
 use crate::members::Members;
 use crate::reader::Reader;
+use crate::workload::share::share;
 use crate::workload::{drive, pod};
 
 /// Time after which an evicted Pod that still exists counts as healthy again.
@@ -113,20 +114,9 @@ async fn count(
 /// Number of Pods that must be healthy.
 fn desired(spec: &PodDisruptionBudgetSpec, expected: i32) -> i32 {
     match (&spec.max_unavailable, &spec.min_available) {
-        (Some(most), _) => (expected - share(most, expected)).max(0),
-        (None, Some(least)) => share(least, expected),
+        (Some(most), _) => expected.saturating_sub(share(most, expected, true).unwrap_or(0)).max(0),
+        (None, Some(least)) => share(least, expected, true).unwrap_or(expected),
         (None, None) => 0,
-    }
-}
-
-/// A number, or a percentage of the expected Pods, rounded up.
-fn share(value: &IntOrString, expected: i32) -> i32 {
-    match value {
-        IntOrString::Int(number) => *number,
-        IntOrString::String(text) => {
-            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(100);
-            i32::try_from((i64::from(expected) * percent + 99) / 100).unwrap_or(i32::MAX)
-        }
     }
 }
 
@@ -311,6 +301,8 @@ mod tests {
         assert_eq!(desired(json!({"maxUnavailable": "30%"}), 5), 3);
         assert_eq!(desired(json!({"maxUnavailable": 9}), 5), 0);
         assert_eq!(desired(json!({}), 5), 0);
+        assert_eq!(desired(json!({"maxUnavailable": i32::MIN}), 5), i32::MAX);
+        assert_eq!(desired(json!({"minAvailable": "9223372036854775807%"}), 5), 5);
     }
 
     #[test]

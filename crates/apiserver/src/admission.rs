@@ -17,6 +17,7 @@ pub(crate) mod policy;
 pub(crate) mod rbac;
 pub(crate) mod revision;
 pub(crate) mod service;
+mod share;
 pub(crate) mod token_secret;
 pub(crate) mod volume_claim;
 pub(crate) mod workload;

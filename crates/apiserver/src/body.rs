@@ -10,10 +10,9 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
+use crate::field_path::{FieldPath, Findings};
 use crate::{BODY_BYTES, protobuf};
 
-/// Maximum number of duplicate fields that are reported.
-const DUPLICATES: usize = 100;
 /// Media types that create and update accept.
 const ACCEPTED: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
@@ -58,13 +57,13 @@ pub(crate) fn decode(bytes: &Bytes, media_type: &str) -> Result<Decoded, Failure
 
 /// Decodes JSON and notes fields that appear twice.
 pub(crate) fn json(bytes: &[u8]) -> Result<Decoded, Failure> {
-    let mut duplicates = Vec::new();
+    let mut duplicates = Findings::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let seed = Noting { path: String::new(), duplicates: &mut duplicates };
+    let seed = Noting { path: FieldPath::ROOT, duplicates: &mut duplicates };
     let value = seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
     let value =
         value.map_err(|error| Failure::bad_request(format!("couldn't decode the body as JSON: {error}")))?;
-    Ok(Decoded { value, duplicates, ..Decoded::default() })
+    Ok(Decoded { value, duplicates: duplicates.into_messages(), ..Decoded::default() })
 }
 
 /// Decodes YAML. Errors tell line and column.
@@ -80,8 +79,8 @@ pub(crate) fn yaml(bytes: &[u8]) -> Result<Decoded, Failure> {
 
 /// Builds a [`Value`] and notes duplicate fields by path.
 struct Noting<'a> {
-    path: String,
-    duplicates: &'a mut Vec<String>,
+    path: FieldPath<'a>,
+    duplicates: &'a mut Findings,
 }
 
 impl<'de> DeserializeSeed<'de> for Noting<'_> {
@@ -123,8 +122,7 @@ impl<'de> Visitor<'de> for Noting<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
         loop {
-            let path = format!("{}[{}]", self.path, list.len());
-            let seed = Noting { path, duplicates: &mut *self.duplicates };
+            let seed = Noting { path: self.path.item(list.len()), duplicates: &mut *self.duplicates };
             match items.next_element_seed(seed)? {
                 Some(item) => list.push(item),
                 None => return Ok(Value::Array(list)),
@@ -135,15 +133,11 @@ impl<'de> Visitor<'de> for Noting<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
-            let path = if self.path.is_empty() { name.clone() } else { format!("{}.{name}", self.path) };
-            if map.contains_key(&name)
-                && self.duplicates.len() < DUPLICATES
-                && !self.duplicates.contains(&path)
-            {
-                self.duplicates.push(path.clone());
+            let path = self.path.field(&name);
+            if map.contains_key(&name) {
+                self.duplicates.add(format_args!("{path}"));
             }
-            let seed = Noting { path, duplicates: &mut *self.duplicates };
-            let value = fields.next_value_seed(seed)?;
+            let value = fields.next_value_seed(Noting { path, duplicates: &mut *self.duplicates })?;
             map.insert(name, value);
         }
         Ok(Value::Object(map))
@@ -155,6 +149,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::field_path::tests::{MAX_JOINED, joined_by};
 
     #[test]
     fn duplicates_are_noted_with_their_path() {
@@ -162,6 +157,20 @@ mod tests {
         assert_eq!(read.duplicates, ["a.b", "a.c[0].d"]);
         assert_eq!(read.value["a"]["b"], 2);
         assert_eq!(read.value["e"], json!([1, null, true, "x", -1, 1.5]));
+    }
+
+    #[test]
+    fn paths_are_joined_for_duplicates_only() {
+        let long = "k".repeat(1 << 20);
+        let body = format!(r#"{{"{long}":[{}{{"d":1,"d":2}}]}}"#, "{\"a\":[0]},".repeat(100_000));
+        let joined = joined_by(|| {
+            let read = json(body.as_bytes()).unwrap();
+            assert_eq!(read.duplicates.len(), 1);
+        });
+        assert!(joined <= 1024, "{joined}");
+        let body = format!(r#"{{"{long}":{{{}"a":0}}}}"#, r#""a":0,"#.repeat(100_000));
+        let joined = joined_by(|| assert_eq!(json(body.as_bytes()).unwrap().duplicates.len(), 1));
+        assert!(joined <= MAX_JOINED, "{joined}");
     }
 
     #[test]

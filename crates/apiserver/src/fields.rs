@@ -88,7 +88,7 @@ fn mistyped(call: &Call, value: &mut Value) -> Vec<kinds::Mistyped> {
     } else {
         call.kind().shape()
     };
-    kinds::check(value, shape).mistyped
+    kinds::check(value, shape)
 }
 
 fn cannot_be_handled(call: &Call) -> String {

@@ -29,6 +29,7 @@ mod discovery;
 mod dispatch;
 mod error;
 mod failure;
+mod field_path;
 mod fields;
 mod filter;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
+use crate::field_path::FieldPath;
 use messages::{Field, Message, Type};
 use wire::{Fields, Wire};
 
@@ -56,12 +57,14 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value, DecodeError> {
     let body = body.strip_prefix(MAGIC).ok_or(DecodeError::Envelope)?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for field in Fields(body) {
-        match field.map_err(|reason| at("", reason))? {
+        match field.map_err(|reason| at(FieldPath::ROOT, reason))? {
             (1, Wire::Bytes(meta)) => {
                 for field in Fields(meta) {
-                    match field.map_err(|reason| at("", reason))? {
-                        (1, Wire::Bytes(text)) => api_version = utf8(text, "apiVersion")?,
-                        (2, Wire::Bytes(text)) => kind = utf8(text, "kind")?,
+                    match field.map_err(|reason| at(FieldPath::ROOT, reason))? {
+                        (1, Wire::Bytes(text)) => {
+                            api_version = utf8(text, FieldPath::ROOT.field("apiVersion"))?
+                        }
+                        (2, Wire::Bytes(text)) => kind = utf8(text, FieldPath::ROOT.field("kind"))?,
                         _ => {}
                     }
                 }
@@ -76,24 +79,24 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value, DecodeError> {
     let Some(root) = messages::root(&api_version, &kind) else {
         return Err(DecodeError::Kind { api_version, kind });
     };
-    let mut object = message(raw, root, "", 0)?;
+    let mut object = message(raw, root, FieldPath::ROOT, 0)?;
     object.insert("apiVersion".into(), api_version.into());
     object.insert("kind".into(), kind.into());
     Ok(Value::Object(object))
 }
 
-fn at(path: &str, reason: &'static str) -> DecodeError {
+fn at(path: FieldPath<'_>, reason: &'static str) -> DecodeError {
     DecodeError::Message { path: path.into(), reason }
 }
 
-fn utf8(bytes: &[u8], path: &str) -> Result<String, DecodeError> {
+fn utf8(bytes: &[u8], path: FieldPath<'_>) -> Result<String, DecodeError> {
     std::str::from_utf8(bytes).map(Into::into).map_err(|_| at(path, "text is not UTF-8"))
 }
 
 fn message(
     bytes: &[u8],
     shape: &Message,
-    path: &str,
+    path: FieldPath<'_>,
     depth: usize,
 ) -> Result<Map<String, Value>, DecodeError> {
     if depth > MAX_DEPTH {
@@ -104,8 +107,7 @@ fn message(
         let (number, wire) = field.map_err(|reason| at(path, reason))?;
         // A field of a later version of Kubernetes: left out, as every Protobuf reader does.
         let Some(field) = shape.field(number) else { continue };
-        let path = if path.is_empty() { field.name.to_string() } else { format!("{path}.{}", field.name) };
-        put(&mut object, field, wire, &path, depth)?;
+        put(&mut object, field, wire, path.field(field.name), depth)?;
     }
     Ok(object)
 }
@@ -114,7 +116,7 @@ fn put(
     object: &mut Map<String, Value>,
     field: &Field,
     wire: Wire<'_>,
-    path: &str,
+    path: FieldPath<'_>,
     depth: usize,
 ) -> Result<(), DecodeError> {
     if field.name.is_empty() {
@@ -151,12 +153,17 @@ fn put(
     Ok(())
 }
 
-fn map_entry(entry: &[u8], kind: &Type, path: &str, depth: usize) -> Result<(String, Value), DecodeError> {
+fn map_entry(
+    entry: &[u8],
+    kind: &Type,
+    path: FieldPath<'_>,
+    depth: usize,
+) -> Result<(String, Value), DecodeError> {
     let (mut key, mut found) = (String::new(), None);
     for field in Fields(entry) {
         match field.map_err(|reason| at(path, reason))? {
             (1, Wire::Bytes(text)) => key = utf8(text, path)?,
-            (2, wire) => found = Some(value(kind, wire, &format!("{path}[{key}]"), depth)?),
+            (2, wire) => found = Some(value(kind, wire, path.key(&key), depth)?),
             _ => {}
         }
     }
@@ -164,7 +171,7 @@ fn map_entry(entry: &[u8], kind: &Type, path: &str, depth: usize) -> Result<(Str
     Ok((key, found.map_or_else(empty, Ok)?))
 }
 
-fn value(kind: &Type, wire: Wire<'_>, path: &str, depth: usize) -> Result<Value, DecodeError> {
+fn value(kind: &Type, wire: Wire<'_>, path: FieldPath<'_>, depth: usize) -> Result<Value, DecodeError> {
     Ok(match (kind, wire) {
         (Type::Text, Wire::Bytes(text)) => utf8(text, path)?.into(),
         (Type::Bytes, Wire::Bytes(bytes)) => STANDARD.encode(bytes).into(),
@@ -182,7 +189,7 @@ fn value(kind: &Type, wire: Wire<'_>, path: &str, depth: usize) -> Result<Value,
 }
 
 /// The first value of a field in a message, if any.
-fn first<'a>(bytes: &'a [u8], wanted: u32, path: &str) -> Result<Option<Wire<'a>>, DecodeError> {
+fn first<'a>(bytes: &'a [u8], wanted: u32, path: FieldPath<'_>) -> Result<Option<Wire<'a>>, DecodeError> {
     for field in Fields(bytes) {
         let (number, wire) = field.map_err(|reason| at(path, reason))?;
         if number == wanted {
@@ -193,7 +200,7 @@ fn first<'a>(bytes: &'a [u8], wanted: u32, path: &str) -> Result<Option<Wire<'a>
 }
 
 /// Messages whose JSON form is not an object of their fields.
-fn special(name: &str, bytes: &[u8], path: &str, depth: usize) -> Result<Value, DecodeError> {
+fn special(name: &str, bytes: &[u8], path: FieldPath<'_>, depth: usize) -> Result<Value, DecodeError> {
     let number = |wanted| {
         first(bytes, wanted, path).map(|wire| match wire {
             Some(Wire::Varint(number)) => number.cast_signed(),
@@ -246,7 +253,7 @@ fn special(name: &str, bytes: &[u8], path: &str, depth: usize) -> Result<Value, 
     })
 }
 
-fn time(seconds: i64, nanos: i64, path: &str) -> Result<Timestamp, DecodeError> {
+fn time(seconds: i64, nanos: i64, path: FieldPath<'_>) -> Result<Timestamp, DecodeError> {
     let nanos = i32::try_from(nanos).map_err(|_| at(path, "a time out of range"))?;
     Timestamp::new(seconds, nanos).map_err(|_| at(path, "a time out of range"))
 }

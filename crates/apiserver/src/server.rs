@@ -142,7 +142,7 @@ impl ApiServer {
 
     /// The shared state, for tests of single parts.
     #[cfg(test)]
-    pub(crate) fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.0
     }
 

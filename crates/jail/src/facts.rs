@@ -127,7 +127,7 @@ impl Facts {
             overlayfs: attempt::overlay(),
             egress: attempt::captures(),
             egress_for_ordinary_users: attempt::captures_as_ordinary_user(),
-            runsc: std::env::var_os("PATH").and_then(|path| Runsc::find(&path)),
+            runsc: Runsc::find().map(Runsc::probe),
             kvm: rustix::fs::access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
             missing: Vec::new(),
         };

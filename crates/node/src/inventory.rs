@@ -86,7 +86,7 @@ fn take(node: &Arc<Shared>, pod: Read<Pod>, tasks: &mut JoinSet<()>) {
         live.update(Update::Present(pod));
         return;
     }
-    let live = Arc::new(Live::new(PodId { namespace, name, uid }, segment, pod));
+    let live = Arc::new(Live::new(PodId { namespace, name, uid }, segment, pod, &node.shutdown));
     node.add(live.clone());
     tasks.spawn(pod::run(node.clone(), live));
 }

@@ -48,6 +48,7 @@ mod tokens;
 pub mod trust;
 mod usage;
 mod volumes;
+mod walks;
 
 pub use config::{
     Bundle, Config, ContainerChange, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews,

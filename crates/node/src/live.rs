@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hutch_image::PathSegment;
 use hutch_kubelet::PodId;
+use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
@@ -16,6 +17,7 @@ use crate::files::Files;
 use crate::gate::Gate;
 use crate::persistent::ClaimInUse;
 use crate::tokens::Tokens;
+use crate::walks::Walks;
 
 /// News of the API server about a Pod.
 #[derive(Debug, Clone)]
@@ -55,6 +57,8 @@ pub(crate) struct Live {
     pub(crate) journal: OnceLock<Arc<dyn Journal>>,
     /// Tokens in its volumes.
     pub(crate) tokens: Tokens,
+    /// Walks through its volumes.
+    pub(crate) walks: Walks,
     inner: Mutex<Inner>,
 }
 
@@ -91,8 +95,8 @@ struct Inner {
 }
 
 impl Live {
-    /// `uid` is that of `id`.
-    pub(crate) fn new(id: PodId, uid: PathSegment, pod: Arc<Pod>) -> Live {
+    /// `uid` is that of `id`. The Pod ends with the node.
+    pub(crate) fn new(id: PodId, uid: PathSegment, pod: Arc<Pod>, node: &Shutdown) -> Live {
         let inner = Inner { pod: pod.clone(), ..Inner::default() };
         Live {
             id,
@@ -105,6 +109,7 @@ impl Live {
             log_screen: Arc::default(),
             journal: OnceLock::new(),
             tokens: Tokens::default(),
+            walks: Walks::new(node.child()),
             inner: Mutex::new(inner),
         }
     }
@@ -116,15 +121,23 @@ impl Live {
 
     /// Takes what the API server says.
     pub(crate) fn update(&self, update: Update) {
-        if let Update::Present(pod) = &update {
-            self.inner().pod = pod.clone();
-        }
+        let ends = match &update {
+            Update::Present(pod) => {
+                self.inner().pod = pod.clone();
+                pod.metadata.deletion_timestamp.is_some()
+            }
+            Update::Gone => true,
+        };
         self.updates.send_replace(update);
+        if ends {
+            self.walks.cancel();
+        }
     }
 
     /// Has its task end the containers and remove the folders.
     pub(crate) fn evict(&self, message: String) {
         self.eviction.send_replace(Some(message));
+        self.walks.cancel();
     }
 
     /// Returns true if an eviction is due or in progress.
@@ -313,6 +326,34 @@ impl Live {
         drop(inner);
         for running in containers.values() {
             running.container.kill();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_end_when_the_pod_is_to_end() {
+        let deleted = |pod: &mut Pod| {
+            pod.metadata.deletion_timestamp = serde_json::from_str("\"2026-01-01T00:00:00Z\"").ok()
+        };
+        let end: [fn(&Live, Pod, &Shutdown); 4] = [
+            |live, pod, _| live.update(Update::Present(Arc::new(pod))),
+            |live, _, _| live.update(Update::Gone),
+            |live, _, _| live.evict(String::new()),
+            |_, _, node| node.trigger(),
+        ];
+        for end in end {
+            let (node, mut pod) = (Shutdown::new(), Pod::default());
+            let id = PodId { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+            let live = Live::new(id, PathSegment::label("u").unwrap(), Arc::new(pod.clone()), &node);
+            live.update(Update::Present(Arc::new(pod.clone())));
+            assert!(!live.walks.are_over());
+            deleted(&mut pod);
+            end(&live, pod, &node);
+            assert!(live.walks.are_over());
         }
     }
 }

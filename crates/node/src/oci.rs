@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use hutch_jail::{Capabilities, Limits, Mount, MountSource, User};
 use serde_json::{Value, json};
@@ -15,6 +16,16 @@ const OVERHEAD_PIDS: u64 = 512;
 /// Path, inode and time of a program.
 type Version = Option<(PathBuf, u64, i64)>;
 
+/// Result of a probe.
+struct Probed {
+    version: Version,
+    /// `true` if the program ran, so that its features are known.
+    runs: bool,
+    problem: Option<String>,
+    /// End of the probe.
+    at: Instant,
+}
+
 /// The program.
 #[derive(Debug, Clone)]
 pub struct Runsc(PathBuf);
@@ -22,22 +33,27 @@ pub struct Runsc(PathBuf);
 impl Runsc {
     /// Finds `runsc` on the search path of this process.
     pub fn find() -> Option<Runsc> {
-        let path = std::env::var_os("PATH")?;
-        #[expect(clippy::disallowed_methods, reason = "a constant name in folders that the operator chose")]
-        std::env::split_paths(&path).map(|folder| folder.join("runsc")).find(|file| file.is_file()).map(Runsc)
+        hutch_jail::facts::Runsc::find().map(Runsc)
     }
 
-    /// Returns why Hutch cannot use it. The program is started once, and once more after it was replaced. Blocks.
+    /// Returns why Hutch cannot use it. The program is started until its features are known, and again after it was replaced.
+    /// Blocks, for twice the time of a probe at most.
     pub fn problem(&self) -> Option<String> {
-        static KNOWN: Mutex<Option<(Version, Option<String>)>> = Mutex::new(None);
+        static KNOWN: Mutex<Option<Probed>> = Mutex::new(None);
         let version =
             std::fs::metadata(&self.0).ok().map(|found| (self.0.clone(), found.ino(), found.mtime()));
+        let begun = Instant::now();
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, problem)) = known.as_ref().filter(|(of, _)| of.is_some() && *of == version) {
-            return problem.clone();
+        // A failure to start is only the result of those that waited meanwhile.
+        let holds = |probed: &&Probed| {
+            version.is_some() && probed.version == version && (probed.runs || probed.at >= begun)
+        };
+        if let Some(probed) = known.as_ref().filter(holds) {
+            return probed.problem.clone();
         }
-        let problem = hutch_jail::facts::Runsc::probe(self.0.clone()).problem;
-        *known = Some((version, problem.clone()));
+        let found = hutch_jail::facts::Runsc::probe(self.0.clone());
+        let (runs, problem) = (found.version.is_some(), found.problem);
+        *known = Some(Probed { version, runs, problem: problem.clone(), at: Instant::now() });
         problem
     }
 
@@ -243,4 +259,31 @@ fn mounts_of_runsc(mounts: &[Mount], assembly: &Path) -> Vec<Value> {
         Some(json!({"destination": mount.target, "type": kind, "source": source, "options": options}))
     });
     told.collect()
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn runsc_that_could_not_be_started_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runsc");
+        let text = "#!/bin/sh\ntest -e \"$0.ok\" || exit 7\necho \"starts\" >> \"$0.starts\"\necho runsc version 1\n";
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let runsc = Runsc(path.clone());
+        assert!(runsc.problem().unwrap().ends_with("exit status: 7"));
+        std::fs::write(folder.path().join("runsc.ok"), "").unwrap();
+        let starts = || std::fs::read_to_string(folder.path().join("runsc.starts")).unwrap().len();
+        let problem = runsc.problem().unwrap();
+        assert!(problem.contains("is too old"), "{problem}");
+        // Its features are known now.
+        let before = starts();
+        assert_eq!(runsc.problem(), Some(problem));
+        assert_eq!(starts(), before);
+    }
 }

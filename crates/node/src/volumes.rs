@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, PersistentVolu
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
 use crate::config::{DEFAULT_MEMORY_BYTES, DefaultLimits};
 use crate::environment::Facts;
@@ -28,6 +29,7 @@ use crate::persistent::{self, ClaimInUse};
 use crate::places::PodPlaces;
 use crate::security::Owner;
 use crate::tokens::Tokens;
+use crate::walks::{Walk, Walks};
 use crate::{limits, memory};
 use given::{Given, Sources};
 pub(crate) use refresh::{facts, watch as refresh};
@@ -71,6 +73,17 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) tokens: &'a Tokens,
     /// Folders of this machine that the Pod may mount.
     pub(crate) host_paths: &'a Arc<HostPaths>,
+    /// Walks of the Pod, and the permits of the node for them.
+    pub(crate) walks: (&'a Walks, &'a Arc<Semaphore>),
+}
+
+impl Surroundings<'_> {
+    /// Waits for the right to give a volume to the group of the Pod, if there is one.
+    async fn owner(&self) -> io::Result<Option<(Owner, Walk)>> {
+        let Some(owner) = self.owner else { return Ok(None) };
+        let (walks, permits) = self.walks;
+        Ok(Some((owner, walks.begin(permits).await?)))
+    }
 }
 
 /// Makes a volume. The error is for the author of the Pod.
@@ -86,11 +99,12 @@ pub(crate) async fn prepare(
         .ok_or_else(|| format!("volume {name:?}: the name must be a lowercase RFC 1123 label"))?;
     let pod = surroundings.pod.clone();
     let sources = Sources { client, namespace, facts, tokens: surroundings.tokens };
-    let owner = surroundings.owner;
+    let failed = |error: io::Error| format!("MountVolume.SetUp failed for volume {name:?}: {error}");
     let mut digest = None;
     let work: Box<dyn FnOnce() -> io::Result<Prepared> + Send> = if let Some(empty) = &volume.empty_dir {
         let memory_bytes = in_memory(empty).then(|| size_in_memory(empty, surroundings.memory_bytes));
         let size = size(empty);
+        let owner = surroundings.owner().await.map_err(failed)?;
         Box::new(move || scratch(&pod, &segment, memory_bytes, size, owner))
     } else if let Some(source) = &volume.persistent_volume_claim {
         let claim: PersistentVolumeClaim = look_up(client, namespace, &source.claim_name, false).await?;
@@ -98,6 +112,7 @@ pub(crate) async fn prepare(
         let read_only = persistent::is_read_only(&claim, source.read_only == Some(true));
         let ran_before = facts.pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
         ClaimInUse::of(&claim, !read_only).map(surroundings.reserve).transpose()?;
+        let owner = if read_only { None } else { surroundings.owner().await.map_err(failed)? };
         Box::new(move || {
             if !read_only {
                 persistent::refuse_writer(&claim, &path, ran_before).map_err(io::Error::other)?;
@@ -111,12 +126,11 @@ pub(crate) async fn prepare(
         let nothing = Made { prepared: Prepared::Nothing, digest: None };
         let Some(given) = sources.given(volume).await? else { return Ok(nothing) };
         digest = Some(publish::digest(&given.items));
-        let group = owner.map(|owner| owner.group);
+        let group = surroundings.owner.map(|owner| owner.group);
         Box::new(move || fill(&pod, &segment, &given, group))
     };
     let made = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?;
-    let prepared = made.map_err(|e| format!("MountVolume.SetUp failed for volume {name:?}: {e}"))?;
-    Ok(Made { prepared, digest })
+    Ok(Made { prepared: made.map_err(failed)?, digest })
 }
 
 /// Returns true for a volume in memory.
@@ -160,10 +174,10 @@ fn scratch(
     name: &PathSegment,
     memory_bytes: Option<u64>,
     size: Option<u64>,
-    owner: Option<Owner>,
+    owner: Option<(Owner, Walk)>,
 ) -> io::Result<Prepared> {
     // The policy is one of volumes that outlive their Pod.
-    let owner = owner.map(|owner| Owner { on_root_mismatch: false, ..owner });
+    let owner = owner.map(|(owner, walk)| (Owner { on_root_mismatch: false, ..owner }, walk));
     let path = match memory_bytes {
         Some(bytes) => {
             let system = pod.written_memory(name);
@@ -181,11 +195,11 @@ fn writable(
     path: PathBuf,
     read_only: bool,
     bytes: Option<u64>,
-    owner: Option<Owner>,
+    owner: Option<(Owner, Walk)>,
 ) -> io::Result<Prepared> {
     make_folder(&path, 0o777, bytes)?;
-    if let Some(owner) = owner.filter(|_| !read_only) {
-        group::give(&path, owner)?;
+    if let Some((owner, walk)) = owner {
+        walk.once(&path, || group::give(&path, owner, &walk))?;
     }
     Ok(Prepared::Folder { path, read_only })
 }
@@ -274,7 +288,8 @@ mod tests {
         let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(outside.path(), &link).unwrap();
-        assert!(writable(link, false, None, Some(Owner { group: 7, on_root_mismatch: false })).is_err());
+        let owner = Owner { group: 7, on_root_mismatch: false };
+        assert!(writable(link, false, None, Some((owner, crate::walks::tests::walk()))).is_err());
         assert_eq!(std::os::unix::fs::MetadataExt::gid(&outside.path().metadata().unwrap()), 0);
     }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hutch_api::{Read, owner};
+use hutch_api::syntax::is_path_segment;
+use hutch_api::{OperatingMode, Read, Sandbox, owner};
 use hutch_reconcile::controller::{Controller, Object};
 use hutch_reconcile::key::Key;
 use hutch_reconcile::outcome::Outcome;
@@ -11,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{NamespaceResourceScope, Selector, SelectorExt};
@@ -23,6 +24,7 @@ use crate::Error;
 use crate::error::gone_is_fine;
 use crate::members::Members;
 use crate::reader::Reader;
+use crate::workload::share::share;
 use crate::workload::{drive, pod};
 
 /// Time after which an evicted Pod that still exists counts as healthy again.
@@ -113,20 +115,9 @@ async fn count(
 /// Number of Pods that must be healthy.
 fn desired(spec: &PodDisruptionBudgetSpec, expected: i32) -> i32 {
     match (&spec.max_unavailable, &spec.min_available) {
-        (Some(most), _) => (expected - share(most, expected)).max(0),
-        (None, Some(least)) => share(least, expected),
+        (Some(most), _) => expected.saturating_sub(share(most, expected, true).unwrap_or(0)).max(0),
+        (None, Some(least)) => share(least, expected, true).unwrap_or(expected),
         (None, None) => 0,
-    }
-}
-
-/// A number, or a percentage of the expected Pods, rounded up.
-fn share(value: &IntOrString, expected: i32) -> i32 {
-    match value {
-        IntOrString::Int(number) => *number,
-        IntOrString::String(text) => {
-            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(100);
-            i32::try_from((i64::from(expected) * percent + 99) / 100).unwrap_or(i32::MAX)
-        }
     }
 }
 
@@ -138,8 +129,8 @@ async fn scale(reader: &Reader, namespace: &str, pods: &[Pod]) -> Result<i32, Un
         if scales.contains_key(&controller.uid) {
             continue;
         }
-        let found = replicas(reader, namespace, &controller.api_version, &controller.kind, &controller.name);
-        let Some((uid, replicas)) = found.await.map_err(Uncounted::Read)? else {
+        let found = replicas(reader, namespace, controller).await.map_err(Uncounted::Read)?;
+        let Some((uid, replicas)) = found else {
             return Err(Uncounted::NoScale(format!("found no controllers for pod {:?}", pod.name_any())));
         };
         scales.insert(controller.uid.clone(), 0);
@@ -153,16 +144,14 @@ async fn scale(reader: &Reader, namespace: &str, pods: &[Pod]) -> Result<i32, Un
 async fn replicas(
     reader: &Reader,
     namespace: &str,
-    version: &str,
-    kind: &str,
-    name: &str,
+    owner: &OwnerReference,
 ) -> Result<Option<(String, i32)>, Error> {
-    match (version, kind) {
+    match (owner.api_version.as_str(), owner.kind.as_str()) {
         ("apps/v1", "ReplicaSet") => {
-            let set = controller(reader, namespace, kind, name).await?;
-            let above = set.as_ref().and_then(owner::controller).filter(|owner| owner.kind == "Deployment");
+            let set = controller(reader, namespace, owner).await?;
+            let above = set.as_ref().and_then(owner::controller).filter(|above| above.kind == "Deployment");
             if let Some(above) = above {
-                let found = controller(reader, namespace, &above.kind, &above.name).await?;
+                let found = controller(reader, namespace, above).await?;
                 return Ok(
                     found.map(|one: Deployment| counted(&one, one.spec.as_ref().and_then(|s| s.replicas)))
                 );
@@ -170,25 +159,36 @@ async fn replicas(
             Ok(set.map(|one: ReplicaSet| counted(&one, one.spec.as_ref().and_then(|s| s.replicas))))
         }
         ("apps/v1", "StatefulSet") => {
-            let found = controller(reader, namespace, kind, name).await?;
+            let found = controller(reader, namespace, owner).await?;
             Ok(found.map(|one: StatefulSet| counted(&one, one.spec.as_ref().and_then(|s| s.replicas))))
         }
         ("v1", "ReplicationController") => {
-            let found = controller(reader, namespace, kind, name).await?;
+            let found = controller(reader, namespace, owner).await?;
             Ok(found
                 .map(|one: ReplicationController| counted(&one, one.spec.as_ref().and_then(|s| s.replicas))))
+        }
+        (version, "Sandbox") if version.split('/').next() == Some(hutch_api::GROUP) => {
+            let found = controller(reader, namespace, owner).await?;
+            let is_suspended = |one: &Sandbox| one.spec.operating_mode == Some(OperatingMode::Suspended);
+            Ok(found.map(|one| counted(&one, Some(i32::from(!is_suspended(&one))))))
         }
         _ => Ok(None),
     }
 }
 
-/// Reads a controller of Pods.
-async fn controller<K>(reader: &Reader, namespace: &str, kind: &str, name: &str) -> Result<Option<K>, Error>
+/// Reads a controller of Pods. A namesake of another UID is not the controller.
+async fn controller<K>(reader: &Reader, namespace: &str, owner: &OwnerReference) -> Result<Option<K>, Error>
 where
     K: Object + Resource<Scope = NamespaceResourceScope>,
 {
+    let OwnerReference { kind, name, uid, .. } = owner;
+    // Such a name would be another path.
+    if !is_path_segment(name) {
+        return Ok(None);
+    }
     let all: Api<Read<K>> = Api::namespaced(reader.client().clone(), namespace);
-    reader.get(&all, name, &format!("{kind} {namespace}/{name}")).await
+    let found: Option<K> = reader.get(&all, name, &format!("{kind} {namespace}/{name}")).await?;
+    Ok(found.filter(|found| found.meta().uid.as_ref() == Some(uid)))
 }
 
 /// UID and replicas of a controller, which are one by default.
@@ -284,7 +284,87 @@ fn patch(budget: &PodDisruptionBudget, status: &PodDisruptionBudgetStatus) -> Va
 
 #[cfg(test)]
 mod tests {
+    use kube::api::PostParams;
+    use serde::de::DeserializeOwned;
+
     use super::*;
+    use crate::reader::tests::reader;
+
+    async fn create<K>(reader: &Reader, object: Value) -> K
+    where
+        K: Object + Resource<Scope = NamespaceResourceScope> + serde::Serialize + DeserializeOwned,
+    {
+        let all: Api<K> = Api::default_namespaced(reader.client().clone());
+        all.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap()
+    }
+
+    /// Creates a ready Pod with this controller.
+    async fn create_pod(
+        reader: &Reader,
+        name: &str,
+        version: &str,
+        kind: &str,
+        owner: (&str, Option<String>),
+    ) {
+        let owner =
+            json!({"apiVersion": version, "kind": kind, "name": owner.0, "uid": owner.1, "controller": true});
+        let pod = json!({"metadata": {"name": name, "labels": {"a": "b"}, "ownerReferences": [owner]},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        create::<Pod>(reader, pod).await;
+        let pods: Api<Pod> = Api::default_namespaced(reader.client().clone());
+        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(ready)).await.unwrap();
+    }
+
+    /// Reconciles the budget `b` and returns its status.
+    async fn reconciled(reader: &Arc<Reader>) -> PodDisruptionBudgetStatus {
+        let key = Key { namespace: "default".into(), name: "b".into() };
+        reconcile(key, reader.clone()).await.unwrap();
+        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(reader.client().clone());
+        budgets.get("b").await.unwrap().status.unwrap()
+    }
+
+    fn most_unavailable(most: impl Into<Value>) -> Value {
+        json!({"metadata": {"name": "b"},
+            "spec": {"maxUnavailable": most.into(), "selector": {"matchLabels": {"a": "b"}}}})
+    }
+
+    #[tokio::test]
+    async fn sandbox_counts_as_one_pod_unless_it_is_suspended() {
+        let reader = reader().await;
+        for (name, mode) in [("x", "Running"), ("y", "Running"), ("z", "Suspended")] {
+            let spec = json!({"operatingMode": mode,
+                "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}});
+            let sandbox: Sandbox = create(
+                &reader,
+                json!({"apiVersion": "agents.x-k8s.io/v1beta1",
+                "kind": "Sandbox", "metadata": {"name": name}, "spec": spec}),
+            )
+            .await;
+            let owner = (name, sandbox.uid());
+            create_pod(&reader, name, "agents.x-k8s.io/v1beta1", "Sandbox", owner).await;
+        }
+        create::<PodDisruptionBudget>(&reader, most_unavailable("50%")).await;
+        let status = reconciled(&reader).await;
+        assert_eq!((status.expected_pods, status.desired_healthy), (Some(2), Some(1)));
+        assert_eq!(status.conditions.unwrap()[0].reason, "SufficientPods");
+    }
+
+    #[tokio::test]
+    async fn namesake_of_a_controller_does_not_count() {
+        let reader = reader().await;
+        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let spec = json!({"replicas": 3, "serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": template});
+        let set: StatefulSet = create(&reader, json!({"metadata": {"name": "s"}, "spec": spec})).await;
+        create::<PodDisruptionBudget>(&reader, most_unavailable(1)).await;
+        create_pod(&reader, "own", "apps/v1", "StatefulSet", ("s", set.uid())).await;
+        assert_eq!(reconciled(&reader).await.expected_pods, Some(3));
+        create_pod(&reader, "other", "apps/v1", "StatefulSet", ("s", Some("earlier".into()))).await;
+        let status = reconciled(&reader).await;
+        let condition = &status.conditions.unwrap()[0];
+        assert_eq!((status.disruptions_allowed, condition.reason.as_str()), (Some(0), "SyncFailed"));
+        assert_eq!(condition.message, "found no controllers for pod \"other\"");
+    }
 
     fn budget(spec: Value, status: Value) -> PodDisruptionBudget {
         let metadata = json!({"name": "b", "generation": 2, "resourceVersion": "7"});
@@ -311,6 +391,8 @@ mod tests {
         assert_eq!(desired(json!({"maxUnavailable": "30%"}), 5), 3);
         assert_eq!(desired(json!({"maxUnavailable": 9}), 5), 0);
         assert_eq!(desired(json!({}), 5), 0);
+        assert_eq!(desired(json!({"maxUnavailable": i32::MIN}), 5), i32::MAX);
+        assert_eq!(desired(json!({"minAvailable": "9223372036854775807%"}), 5), 5);
     }
 
     #[test]

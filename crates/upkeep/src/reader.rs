@@ -15,13 +15,15 @@ use crate::Error;
 
 /// Maximum objects whose last report is kept. Beyond that a report is repeated.
 const REPORTS_MAX: usize = 1000;
+/// Reason of the reports about objects that cannot be read.
+const UNDECODABLE: &str = "Unreadable";
 
 /// Reads objects for all reconcilers.
 pub(crate) struct Reader {
     client: Client,
     recorder: Recorder,
-    /// Last report by UID.
-    reported: Mutex<HashMap<String, String>>,
+    /// Last report by UID and reason.
+    reported: Mutex<HashMap<(String, &'static str), String>>,
 }
 
 impl Reader {
@@ -63,13 +65,13 @@ impl Reader {
     pub(crate) fn readable<K: Object>(&self, found: Read<K>) -> Option<K> {
         let unreadable = match found {
             Read::Object(object) => {
-                self.reported().remove(&object.uid().unwrap_or_default());
+                self.recovered(&object, UNDECODABLE);
                 return Some(object);
             }
             Read::Unreadable(unreadable) => unreadable,
         };
         let Unreadable { metadata, problem } = *unreadable;
-        if !self.is_new(metadata.uid.clone().unwrap_or_default(), &problem) {
+        if !self.is_new(metadata.uid.clone().unwrap_or_default(), UNDECODABLE, &problem) {
             return None;
         }
         let kind = K::kind(&());
@@ -80,16 +82,53 @@ impl Reader {
         None
     }
 
+    /// Records a warning about an object, unless it is the one that was recorded last.
+    pub(crate) fn warn<K: Object>(
+        &self,
+        object: &K,
+        reason: &'static str,
+        action: &'static str,
+        text: String,
+    ) {
+        if self.is_new(object.uid().unwrap_or_default(), reason, &text) {
+            let note = Note { warning: true, reason, action, text };
+            self.recorder.record(object, note, Timestamp::now(), 0);
+        }
+    }
+
+    /// Forgets the last warning about an object: the next one is recorded again.
+    pub(crate) fn recovered<K: Object>(&self, object: &K, reason: &'static str) {
+        self.reported().remove(&(object.uid().unwrap_or_default(), reason));
+    }
+
     /// Records a report; returns whether it differs from the last one.
-    fn is_new(&self, uid: String, problem: &str) -> bool {
+    fn is_new(&self, uid: String, reason: &'static str, problem: &str) -> bool {
         let mut reported = self.reported();
         if reported.len() >= REPORTS_MAX {
             reported.clear();
         }
-        reported.insert(uid, problem.to_owned()).as_deref() != Some(problem)
+        reported.insert((uid, reason), problem.to_owned()).as_deref() != Some(problem)
     }
 
-    fn reported(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+    fn reported(&self) -> std::sync::MutexGuard<'_, HashMap<(String, &'static str), String>> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use hutch_apiserver::{ApiServer, Config, Identity};
+    use hutch_reconcile::record;
+
+    use super::*;
+
+    /// A reader of an API server of its own, beside which no controller runs.
+    pub(crate) async fn reader() -> Arc<Reader> {
+        let client = ApiServer::open(Config::default()).await.unwrap().client(Identity::admin(), "default");
+        let (recorder, writer) = record::recorder(client.clone(), "test");
+        tokio::spawn(writer.run(|| std::future::ready(()), std::future::pending()));
+        Arc::new(Reader::new(client, recorder))
     }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::share;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
@@ -18,7 +19,9 @@ pub(crate) fn check(kind: &Kind, old: Option<&Value>, object: &mut Value) -> Res
         causes.push(Cause::invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set"));
     }
     for field in ["minAvailable", "maxUnavailable"] {
-        share(&spec[field], &format!("spec.{field}"), &mut causes);
+        let (value, field) = (&spec[field], format!("spec.{field}"));
+        share::check(value, &field, &mut causes);
+        share::check_most(value, &field, &mut causes);
     }
     if let Err(error) = LabelSelector::from_object(&spec["selector"]) {
         causes.push(Cause::invalid("spec.selector", &spec["selector"], &error.to_string()));
@@ -31,21 +34,4 @@ pub(crate) fn check(kind: &Kind, old: Option<&Value>, object: &mut Value) -> Res
         causes.push(Cause::new("FieldValueNotSupported", "spec.unhealthyPodEvictionPolicy", message));
     }
     if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
-}
-
-/// A number of at least 0, or a percentage of at most 100.
-fn share(value: &Value, field: &str, causes: &mut Vec<Cause>) {
-    let mut wrong = |why: &str| causes.push(Cause::invalid(field, value, why));
-    if let Some(text) = value.as_str() {
-        let digits = text.strip_suffix('%').filter(|digits| !digits.is_empty());
-        match digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())) {
-            None => wrong(
-                "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')",
-            ),
-            Some(digits) if digits.parse::<u32>().is_ok_and(|percent| percent <= 100) => {}
-            Some(_) => wrong("must not be greater than 100%"),
-        }
-    } else if value.as_i64().is_some_and(|number| number < 0) {
-        wrong("must be greater than or equal to 0");
-    }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::pod::check::Place;
-use super::{default, items, map};
+use super::{default, items, map, share};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
@@ -36,6 +36,7 @@ pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
         _ => json!({}),
     };
     let mut causes = check(kind, object);
+    check_rollout(kind, object, &mut causes);
     causes.extend(check_template(kind, object));
     refuse(kind, object, causes)
 }
@@ -66,7 +67,10 @@ pub(crate) fn warn(call: &Call) {
 pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {
     complete(kind, object);
     let mut causes = check(kind, object);
-    // A template that was stored before a rule existed stays until it is changed.
+    // What was stored before a rule existed stays until it is changed.
+    if ["strategy", "updateStrategy"].iter().any(|field| old["spec"][field] != object["spec"][field]) {
+        check_rollout(kind, object, &mut causes);
+    }
     let (pointer, _) = template(kind);
     if old.pointer(pointer) != object.pointer(pointer) {
         causes.extend(check_template(kind, object));
@@ -207,6 +211,43 @@ fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     causes
 }
 
+/// Checks the bounds of a rolling update.
+fn check_rollout(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
+    let (field, is_set) = match kind.plural.as_str() {
+        "deployments" => ("strategy", false),
+        "statefulsets" => ("updateStrategy", true),
+        _ => return,
+    };
+    let rolling = &object["spec"][field]["rollingUpdate"];
+    if object["spec"][field]["type"] != "RollingUpdate" || !rolling.is_object() {
+        return;
+    }
+    let at = |name: &str| format!("spec.{field}.rollingUpdate.{name}");
+    let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+    if is_set {
+        if rolling["partition"].as_i64().is_some_and(|partition| partition < 0) {
+            let why = "must be greater than or equal to 0";
+            causes.push(Cause::invalid(at("partition"), &rolling["partition"], why));
+        }
+        if unavailable.is_null() {
+            return;
+        }
+    }
+    share::check(unavailable, &at("maxUnavailable"), causes);
+    if is_set {
+        if share::is_zero(unavailable) {
+            causes.push(Cause::invalid(at("maxUnavailable"), unavailable, "cannot be 0"));
+        }
+    } else {
+        share::check(surge, &at("maxSurge"), causes);
+        if share::is_zero(unavailable) && share::is_zero(surge) {
+            let why = "may not be 0 when `maxSurge` is 0";
+            causes.push(Cause::invalid(at("maxUnavailable"), unavailable, why));
+        }
+    }
+    share::check_most(unavailable, &at("maxUnavailable"), causes);
+}
+
 fn check_controller(spec: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let selector = spec["selector"].as_object().filter(|labels| !labels.is_empty());
@@ -287,5 +328,81 @@ fn template(kind: &Kind) -> (&'static str, &'static str) {
         "cronjobs" => ("/spec/jobTemplate/spec/template/spec", "spec.jobTemplate.spec.template.spec"),
         "podtemplates" => ("/template/spec", "template.spec"),
         _ => ("/spec/template/spec", "spec.template.spec"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the problems of an object with this strategy.
+    fn problems(plural: &str, field: &str, rolling: Value) -> Vec<String> {
+        let kind = Kind { group: "apps".into(), plural: plural.into(), ..Kind::default() };
+        let mut object = json!({ "spec": { field: { "rollingUpdate": rolling } } });
+        complete(&kind, &mut object);
+        let mut causes = Vec::new();
+        check_rollout(&kind, &object, &mut causes);
+        causes.into_iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect()
+    }
+
+    #[test]
+    fn bounds_of_a_rolling_update_are_checked() {
+        let at = "spec.updateStrategy.rollingUpdate";
+        let set = |rolling| problems("statefulsets", "updateStrategy", rolling);
+        for valid in
+            [json!({}), json!({ "maxUnavailable": 1 }), json!({ "maxUnavailable": "100%", "partition": 3 })]
+        {
+            assert_eq!(set(valid.clone()), [""; 0], "{valid}");
+        }
+        for (rolling, problem) in [
+            (json!({ "maxUnavailable": 0 }), "maxUnavailable: Invalid value: 0: cannot be 0"),
+            (json!({ "maxUnavailable": "0%" }), "maxUnavailable: Invalid value: \"0%\": cannot be 0"),
+            (
+                json!({ "maxUnavailable": "9223372036854775807%" }),
+                "maxUnavailable: Invalid value: \"9223372036854775807%\": must not be greater than 100%",
+            ),
+            (
+                json!({ "maxUnavailable": -1 }),
+                "maxUnavailable: Invalid value: -1: must be greater than or equal to 0",
+            ),
+            (json!({ "partition": -1 }), "partition: Invalid value: -1: must be greater than or equal to 0"),
+        ] {
+            assert_eq!(set(rolling), [format!("{at}.{problem}")]);
+        }
+        assert_eq!(set(json!({ "maxUnavailable": "some" })).len(), 2);
+
+        let at = "spec.strategy.rollingUpdate";
+        let deployment = |rolling| problems("deployments", "strategy", rolling);
+        for valid in [json!({}), json!({ "maxUnavailable": 0 }), json!({ "maxSurge": "300%" })] {
+            assert_eq!(deployment(valid.clone()), [""; 0], "{valid}");
+        }
+        for (rolling, problem) in [
+            (
+                json!({ "maxUnavailable": 0, "maxSurge": "0%" }),
+                "maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0",
+            ),
+            (
+                json!({ "maxUnavailable": "101%" }),
+                "maxUnavailable: Invalid value: \"101%\": must not be greater than 100%",
+            ),
+            (json!({ "maxSurge": -1 }), "maxSurge: Invalid value: -1: must be greater than or equal to 0"),
+        ] {
+            assert_eq!(deployment(rolling), [format!("{at}.{problem}")]);
+        }
+    }
+
+    #[test]
+    fn stored_strategy_that_no_rule_allows_stays_until_it_is_changed() {
+        let kind = Kind { group: "apps".into(), plural: "statefulsets".into(), ..Kind::default() };
+        let set = |most: i32, replicas: i32| {
+            json!({ "spec": { "replicas": replicas, "selector": { "matchLabels": { "a": "b" } },
+                "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": most } },
+                "template": { "metadata": { "labels": { "a": "b" } },
+                    "spec": { "containers": [{ "name": "c", "image": "i" }] } } } })
+        };
+        let mut old = set(0, 1);
+        complete(&kind, &mut old);
+        assert!(update(&kind, &old, &mut set(0, 2)).is_ok());
+        assert!(update(&kind, &old, &mut set(-1, 1)).is_err());
     }
 }

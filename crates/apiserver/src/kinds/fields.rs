@@ -7,18 +7,7 @@ use hutch_api::quantity;
 use serde_json::Value;
 
 use super::shape::{Field, Shape};
-
-/// At most this many findings are reported: an answer to a person, not a listing.
-pub(crate) const MAX_FINDINGS: usize = 100;
-
-/// Findings of a check against a schema.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Findings {
-    /// Paths such as `spec.template.spec.containers[0].imagee`.
-    pub unknown: Vec<String>,
-    /// Values of the wrong JSON type.
-    pub mistyped: Vec<Mistyped>,
-}
+use crate::field_path::{FieldPath, MAX_FINDINGS};
 
 /// A value of another JSON type than the schema says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,69 +21,66 @@ pub(crate) struct Mistyped {
     pub found: &'static str,
 }
 
-/// Checks an object against the shape of its kind. Nulls fit everywhere, as in Kubernetes.
-pub(crate) fn check(object: &Value, shape: Shape<'_>) -> Findings {
-    let mut findings = Findings::default();
-    walk(object, shape, "", &mut findings);
-    findings
+/// Returns the values of an object whose type is not that of its kind's shape, at most 100. Nulls fit everywhere, as in
+/// Kubernetes.
+pub(crate) fn check(object: &Value, shape: Shape<'_>) -> Vec<Mistyped> {
+    let mut mistyped = Vec::new();
+    walk(object, shape, FieldPath::ROOT, &mut mistyped);
+    mistyped
 }
 
-/// Removes the fields that the shape does not know; returns their paths.
+/// Removes the fields that the shape does not know; returns the paths of the first 100.
 pub(crate) fn prune(object: &mut Value, shape: Shape<'_>) -> Vec<String> {
     let mut removed = Vec::new();
-    prune_at(object, shape, "", &mut removed);
+    prune_at(object, shape, FieldPath::ROOT, &mut removed);
     removed
 }
 
-pub(super) fn below(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
-}
-
-fn walk(value: &Value, shape: Shape<'_>, path: &str, findings: &mut Findings) {
-    if findings.unknown.len() + findings.mistyped.len() >= MAX_FINDINGS {
+fn walk(value: &Value, shape: Shape<'_>, path: FieldPath<'_>, found: &mut Vec<Mistyped>) {
+    if found.len() == MAX_FINDINGS {
         return;
     }
     if let Some(mistyped) = mistype(value, shape, path) {
-        findings.mistyped.push(mistyped);
+        found.push(mistyped);
         return;
     }
     match value {
         Value::Object(map) => {
             for (name, child) in map {
-                match shape.field(name) {
-                    Field::Known(shape) => walk(child, shape, &below(path, name), findings),
-                    Field::Open => {}
-                    Field::Unknown => findings.unknown.push(below(path, name)),
+                if let Field::Known(shape) = shape.field(name) {
+                    walk(child, shape, path.field(name), found);
                 }
             }
         }
         Value::Array(items) => {
             let shape = shape.items();
             for (index, item) in items.iter().enumerate() {
-                walk(item, shape, &format!("{path}[{index}]"), findings);
+                walk(item, shape, path.item(index), found);
             }
         }
         _ => {}
     }
 }
 
-fn prune_at(value: &mut Value, shape: Shape<'_>, path: &str, removed: &mut Vec<String>) {
+fn prune_at(value: &mut Value, shape: Shape<'_>, path: FieldPath<'_>, removed: &mut Vec<String>) {
     match value {
         Value::Object(map) => map.retain(|name, child| match shape.field(name) {
             Field::Known(shape) => {
-                prune_at(child, shape, &below(path, name), removed);
+                prune_at(child, shape, path.field(name), removed);
                 true
             }
             Field::Open => true,
             Field::Unknown => {
-                removed.push(below(path, name));
+                if removed.len() < MAX_FINDINGS {
+                    removed.push(path.field(name).into());
+                }
                 false
             }
         }),
         Value::Array(items) => {
             let shape = shape.items();
             for (index, item) in items.iter_mut().enumerate() {
-                prune_at(item, shape, &format!("{path}[{index}]"), removed);
+                prune_at(item, shape, path.item(index), removed);
             }
         }
         _ => {}
@@ -114,7 +100,7 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
     }
 }
 
-fn mistype(value: &Value, shape: Shape<'_>, path: &str) -> Option<Mistyped> {
+fn mistype(value: &Value, shape: Shape<'_>, path: FieldPath<'_>) -> Option<Mistyped> {
     let found = type_name(value);
     let wrong = |wanted: &str| Some(Mistyped { path: path.into(), wanted: wanted.into(), found });
     let no_integer = |wanted: &str| {

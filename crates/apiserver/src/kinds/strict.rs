@@ -5,33 +5,24 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::fields::{MAX_FINDINGS, below};
 use super::shape::{Field, Shape};
+use crate::field_path::{FieldPath, Findings};
 
 /// Returns the messages about a text of JSON; none about what does not parse.
 pub(crate) fn problems(text: &[u8], shape: Shape<'_>) -> Vec<String> {
-    let mut found = Vec::new();
-    let seed = Walk { path: String::new(), shape, found: &mut found };
+    let mut found = Findings::default();
+    let seed = Walk { path: FieldPath::ROOT, shape, found: &mut found };
     let mut reader = serde_json::Deserializer::from_slice(text);
     match seed.deserialize(&mut reader) {
-        Ok(()) => found,
+        Ok(()) => found.into_messages(),
         Err(_) => Vec::new(),
     }
 }
 
 struct Walk<'a> {
-    path: String,
+    path: FieldPath<'a>,
     shape: Shape<'a>,
-    found: &'a mut Vec<String>,
-}
-
-impl Walk<'_> {
-    fn add(&mut self, what: &str, path: &str) {
-        let message = format!("{what} field \"{path}\"");
-        if self.found.len() < MAX_FINDINGS && !self.found.contains(&message) {
-            self.found.push(message);
-        }
-    }
+    found: &'a mut Findings,
 }
 
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
@@ -76,7 +67,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let shape = self.shape.items();
         for index in 0.. {
-            let seed = Walk { path: format!("{}[{index}]", self.path), shape, found: &mut *self.found };
+            let seed = Walk { path: self.path.item(index), shape, found: &mut *self.found };
             if items.next_element_seed(seed)?.is_none() {
                 break;
             }
@@ -84,21 +75,21 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
         let mut seen = HashSet::new();
         while let Some(name) = fields.next_key::<String>()? {
-            let path = below(&self.path, &name);
+            let path = self.path.field(&name);
             match self.shape.field(&name) {
                 Field::Known(shape) => {
                     if seen.contains(&name) {
-                        self.add("duplicate", &path);
+                        self.found.add(format_args!("duplicate field \"{path}\""));
                     }
                     fields.next_value_seed(Walk { path, shape, found: &mut *self.found })?;
                     seen.insert(name);
                 }
                 Field::Open => drop(fields.next_value::<IgnoredAny>()?),
                 Field::Unknown => {
-                    self.add("unknown", &path);
+                    self.found.add(format_args!("unknown field \"{path}\""));
                     fields.next_value::<IgnoredAny>()?;
                 }
             }
@@ -110,6 +101,22 @@ impl<'de> Visitor<'de> for Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::field_path::tests::{MAX_JOINED, joined_by};
+
+    #[test]
+    fn paths_are_joined_for_problems_only() {
+        let shape =
+            Shape::builtin("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps");
+        let long = "k".repeat(1 << 20);
+        let required = "\"a\",".repeat(100_000);
+        let text = format!(r#"{{"properties":{{"{long}":{{"required":[{required}"a"],"b":1}}}}}}"#);
+        let joined = joined_by(|| assert_eq!(problems(text.as_bytes(), shape).len(), 1));
+        assert!(joined <= 1024, "{joined}");
+        let unknown = r#""b":1,"#.repeat(100_000);
+        let text = format!(r#"{{"properties":{{"{long}":{{{unknown}"c":1}}}}}}"#);
+        let joined = joined_by(|| assert_eq!(problems(text.as_bytes(), shape).len(), 1));
+        assert!(joined <= MAX_JOINED, "{joined}");
+    }
 
     #[test]
     fn problems_come_in_the_order_of_the_text() {

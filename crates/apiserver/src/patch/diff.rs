@@ -52,8 +52,7 @@ pub(super) fn item_step(item: &Value, list_type: &ListType, items: Shape<'_>) ->
 
 /// The fields that an object sets, of those that can be owned.
 pub(super) fn fields(object: &Value, shape: Shape<'_>) -> Result<FieldSet, PatchError> {
-    let mut set = FieldSet::default();
-    add_fields(&ownable(object), shape, &mut Vec::new(), &mut set)?;
+    let set = add_fields(&ownable(object), shape, &mut Vec::new())?;
     Ok(set.without(&unowned()))
 }
 
@@ -65,14 +64,10 @@ pub(super) fn unowned() -> FieldSet {
     set
 }
 
-fn add_fields(
-    value: &Value,
-    shape: Shape<'_>,
-    path: &mut Vec<Step>,
-    set: &mut FieldSet,
-) -> Result<(), PatchError> {
+fn add_fields(value: &Value, shape: Shape<'_>, path: &mut Vec<Step>) -> Result<FieldSet, PatchError> {
+    let mut set = FieldSet::default();
     match structure(value, shape) {
-        Structure::Leaf => set.insert(path),
+        Structure::Leaf => set.add(),
         Structure::Map(map) => {
             for (name, child) in map {
                 // A key of a map is something in itself; a field of a struct is what is in it.
@@ -81,11 +76,11 @@ fn add_fields(
                     _ => (Shape::OPEN, true),
                 };
                 path.push(format!("f:{name}"));
-                add_fields(child, below, path, set)?;
+                let mut fields = add_fields(child, below, path)?;
                 if is_key || child.is_null() || child.as_object().is_some_and(Map::is_empty) {
-                    set.insert(path);
+                    fields.add();
                 }
-                path.pop();
+                set.attach(path.pop().unwrap_or_default(), fields);
             }
         }
         Structure::List(items, list_type) => {
@@ -99,15 +94,16 @@ fn add_fields(
                 }
                 path.push(step.clone());
                 seen.insert(step);
-                if matches!(list_type, ListType::Map(_)) {
-                    add_fields(item, below, path, set)?;
-                }
-                set.insert(path);
-                path.pop();
+                let mut fields = match list_type {
+                    ListType::Map(_) => add_fields(item, below, path)?,
+                    _ => FieldSet::default(),
+                };
+                fields.add();
+                set.attach(path.pop().unwrap_or_default(), fields);
             }
         }
     }
-    Ok(())
+    Ok(set)
 }
 
 fn check_item(item: &Value, list_type: &ListType, items: Shape<'_>, path: &[Step]) -> Result<(), PatchError> {
@@ -136,45 +132,39 @@ fn refuse<T>(path: &[Step], what: &str) -> Result<T, PatchError> {
 
 /// Compares the fields of two objects that can have an owner; a null field counts as absent.
 pub(super) fn diff(before: &Value, after: &Value, shape: Shape<'_>) -> Diff {
-    let mut diff = Diff::default();
-    compare(Some(&ownable(before)), Some(&ownable(after)), shape, &mut Vec::new(), &mut diff);
+    let mut diff = compare(Some(&ownable(before)), Some(&ownable(after)), shape);
     diff.changed = diff.changed.without(&unowned());
     diff
 }
 
-fn compare(
-    before: Option<&Value>,
-    after: Option<&Value>,
-    shape: Shape<'_>,
-    path: &mut Vec<Step>,
-    diff: &mut Diff,
-) {
+/// Returns the differences of two values at the same place.
+fn compare(before: Option<&Value>, after: Option<&Value>, shape: Shape<'_>) -> Diff {
+    let mut diff = Diff::default();
     let (before, after) = (before.filter(|v| !v.is_null()), after.filter(|v| !v.is_null()));
     match (before, after) {
         (None, None) => {}
         (Some(old), None) => {
-            diff.removed.insert(path);
-            compare_children(Some(old), None, shape, path, diff);
+            diff.removed.add();
+            compare_children(Some(old), None, shape, &mut diff);
         }
         (None, Some(new)) => {
-            diff.changed.insert(path);
-            compare_children(None, Some(new), shape, path, diff);
+            diff.changed.add();
+            compare_children(None, Some(new), shape, &mut diff);
         }
+        (Some(old), Some(new)) if old == new => {}
         (Some(old), Some(new)) => {
-            if old == new {
-                return;
-            }
             let alike = std::mem::discriminant(&structure(old, shape))
                 == std::mem::discriminant(&structure(new, shape));
             if alike && !matches!(structure(old, shape), Structure::Leaf) {
-                compare_children(Some(old), Some(new), shape, path, diff);
+                compare_children(Some(old), Some(new), shape, &mut diff);
             } else {
-                diff.changed.insert(path);
-                compare_children(Some(old), None, shape, path, diff);
-                compare_children(None, Some(new), shape, path, diff);
+                diff.changed.add();
+                compare_children(Some(old), None, shape, &mut diff);
+                compare_children(None, Some(new), shape, &mut diff);
             }
         }
     }
+    diff
 }
 
 /// The steps below a value, with the value and the shape at each.
@@ -193,25 +183,18 @@ fn children<'v, 's>(value: Option<&'v Value>, shape: Shape<'s>) -> Vec<(Step, &'
     }
 }
 
-fn compare_children(
-    before: Option<&Value>,
-    after: Option<&Value>,
-    shape: Shape<'_>,
-    path: &mut Vec<Step>,
-    diff: &mut Diff,
-) {
+fn compare_children(before: Option<&Value>, after: Option<&Value>, shape: Shape<'_>, diff: &mut Diff) {
     let (before, after) = (children(before, shape), children(after, shape));
     let index: std::collections::HashMap<&str, &Value> =
         after.iter().map(|(step, value, _)| (step.as_str(), *value)).collect();
     let known: std::collections::HashSet<&str> = before.iter().map(|(step, ..)| step.as_str()).collect();
-    for (step, old, below) in &before {
-        path.push(step.clone());
-        compare(Some(old), index.get(step.as_str()).copied(), *below, path, diff);
-        path.pop();
-    }
-    for (step, new, below) in after.iter().filter(|(step, ..)| !known.contains(step.as_str())) {
-        path.push(step.clone());
-        compare(None, Some(new), *below, path, diff);
-        path.pop();
+    let old = before
+        .iter()
+        .map(|(step, old, below)| (step, compare(Some(old), index.get(step.as_str()).copied(), *below)));
+    let new = after.iter().filter(|(step, ..)| !known.contains(step.as_str()));
+    let new = new.map(|(step, new, below)| (step, compare(None, Some(new), *below)));
+    for (step, below) in old.chain(new) {
+        diff.changed.attach(step.clone(), below.changed);
+        diff.removed.attach(step.clone(), below.removed);
     }
 }

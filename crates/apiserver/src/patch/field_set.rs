@@ -1,8 +1,11 @@
 //! Sets of field paths, in memory and in the form of `managedFields[].fieldsV1`.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde_json::{Map, Value};
+
+use crate::field_path::{MAX_FINDINGS, shortened, start};
 
 /// Deepest path that is read from a stored set.
 const MAX_DEPTH: usize = 200;
@@ -31,6 +34,23 @@ impl FieldSet {
 
     pub(super) fn at(&self, step: &str) -> Option<&FieldSet> {
         self.below.get(step)
+    }
+
+    /// Adds the path that ends here.
+    pub(super) fn add(&mut self) {
+        self.member = true;
+    }
+
+    /// Adds the paths of a set that begins below a step.
+    pub(super) fn attach(&mut self, step: Step, set: FieldSet) {
+        match self.below.entry(step) {
+            Entry::Occupied(mut entry) => entry.get_mut().union(&set),
+            Entry::Vacant(entry) => {
+                if !set.is_empty() {
+                    entry.insert(set);
+                }
+            }
+        }
     }
 
     pub(super) fn insert(&mut self, path: &[Step]) {
@@ -78,21 +98,32 @@ impl FieldSet {
         self.member
     }
 
-    /// Every path, as messages write it: `.spec.ports[port=80,protocol="TCP"].name`. At each level those that end there
-    /// come first, which is the order of a real API server.
+    /// The first 100 paths, as messages write them: `.spec.ports[port=80,protocol="TCP"].name`. At each level those that end
+    /// there come first, which is the order of a real API server.
     pub(crate) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         if self.member {
             paths.push(String::new());
         }
-        self.collect("", &mut paths);
+        self.collect(&mut String::new(), &mut paths);
         paths
     }
 
-    fn collect(&self, prefix: &str, paths: &mut Vec<String>) {
-        let below = || self.below.iter().map(|(step, set)| (format!("{prefix}{}", step_text(step)), set));
-        paths.extend(below().filter(|(_, set)| set.member).map(|(path, _)| path));
-        below().for_each(|(path, set)| set.collect(&path, paths));
+    /// Adds the paths below a prefix, which is as it was afterwards.
+    fn collect(&self, prefix: &mut String, paths: &mut Vec<String>) {
+        let members = self.below.iter().filter(|(_, set)| set.member);
+        let room = MAX_FINDINGS.saturating_sub(paths.len());
+        let path = |(step, _): (&Step, _)| shortened(format!("{prefix}{}", start(&step_text(step))));
+        paths.extend(members.take(room).map(path));
+        let length = prefix.len();
+        for (step, set) in &self.below {
+            if paths.len() >= MAX_FINDINGS {
+                return;
+            }
+            prefix.push_str(start(&step_text(step)));
+            set.collect(prefix, paths);
+            prefix.truncate(length);
+        }
     }
 
     /// The JSON of `fieldsV1`.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::field_path::tests::joined_by;
 
 /// Removes the empty parts that Go's JSON encoder writes and this reader leaves out.
 fn without_empty(value: &mut Value, wanted: &Value) {
@@ -83,7 +84,7 @@ fn schemas_nested_without_end_are_refused() {
         schema = [&[0xe2, 0x01][..], &length, &schema].concat();
     }
     let shape = messages::message("apiextensions.JSONSchemaProps").expect("a message");
-    let error = message(&schema, shape, "", 0).expect_err("an error");
+    let error = message(&schema, shape, FieldPath::ROOT, 0).expect_err("an error");
     assert!(error.to_string().ends_with("messages are nested too deeply"), "{error}");
 }
 
@@ -100,4 +101,29 @@ fn micro_time_on_a_whole_second_has_six_digits() {
     // `spec` (2) with `renewTime` (4) of 15 seconds after the epoch.
     let lease = envelope("coordination.k8s.io/v1", "Lease", &[18, 4, 34, 2, 8, 15]);
     assert_eq!(decode(&lease).expect("a body")["spec"]["renewTime"], "1970-01-01T00:00:15.000000Z");
+}
+
+#[test]
+fn path_is_joined_for_an_error_only() {
+    let varint = |mut number: usize| {
+        let mut bytes = Vec::new();
+        while number > 0x7f {
+            bytes.push((number & 0x7f | 0x80) as u8);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+        bytes
+    };
+    let field =
+        |number: usize, bytes: &[u8]| [varint(number << 3 | 2), varint(bytes.len()), bytes.to_vec()].concat();
+    let (key, required) = (field(1, &[b'k'; 1 << 20]), field(23, b"v").repeat(100_000));
+    let properties = |end: &[u8]| field(29, &[&key[..], &field(2, &[&required, end].concat())].concat());
+    let shape = messages::message("apiextensions.JSONSchemaProps").expect("a message");
+    let joined = joined_by(|| {
+        let read = message(&properties(&[]), shape, FieldPath::ROOT, 0).expect("a message");
+        assert_eq!(read["properties"].as_object().map(Map::len), Some(1));
+    });
+    assert_eq!(joined, 0);
+    let error = message(&properties(&field(23, b"\xff")), shape, FieldPath::ROOT, 0).expect_err("no UTF-8");
+    assert!(error.to_string().len() < 2048, "{error}");
 }

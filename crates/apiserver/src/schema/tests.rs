@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::field_path::tests::joined_by;
 
 fn structural(schema: Value) -> Structural {
     Structural::compile(&Arc::new(schema))
@@ -24,6 +25,20 @@ fn defaults_fill_absent_fields_of_present_objects() {
     let mut object = json!({"spec": {"ports": [{}], "mode": null, "gone": null}});
     structural.default(&mut object);
     assert_eq!(object, json!({"spec": {"ports": [{"protocol": "TCP"}], "mode": "Running"}}));
+}
+
+#[test]
+fn paths_are_joined_for_findings_only() {
+    let list = json!({"type": "array", "items": {"type": "integer"}});
+    let schema = json!({"type": "object", "additionalProperties": list});
+    let items = |wrong: usize| -> Value {
+        (0..100_000).map(|n| if n < wrong { json!("a") } else { json!(1) }).collect()
+    };
+    let long = "k".repeat(1 << 20);
+    let joined = joined_by(|| assert_eq!(messages(schema.clone(), json!({&long: items(1)})).len(), 1));
+    assert!(joined <= 4 * 1024, "{joined}");
+    let joined = joined_by(|| assert_eq!(messages(schema, json!({&long: items(100_000)})).len(), 100));
+    assert!(joined <= 400 * 1024, "{joined}");
 }
 
 #[test]

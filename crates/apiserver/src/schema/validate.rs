@@ -6,14 +6,12 @@ use serde_json::Value;
 
 use super::{Structural, flag};
 use crate::failure::Cause;
+use crate::field_path::{FieldPath, MAX_FINDINGS};
 use crate::number;
-
-/// Findings of one object at most: an answer to a person.
-const FINDINGS: usize = 100;
 
 pub(super) fn object(structural: &Structural, object: &Value) -> Vec<Cause> {
     let mut walk = Walk { structural, causes: Vec::new() };
-    walk.value(structural.schema(), object, "", true);
+    walk.value(structural.schema(), object, FieldPath::ROOT, true);
     walk.causes
 }
 
@@ -46,22 +44,21 @@ struct Walk<'a> {
     causes: Vec<Cause>,
 }
 
-fn below(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
-}
-
 impl Walk<'_> {
     fn add(&mut self, cause: Cause) {
-        if self.causes.len() < FINDINGS {
+        if self.causes.len() < MAX_FINDINGS {
             self.causes.push(cause);
         }
     }
 
-    fn invalid(&mut self, path: &str, value: &Value, text: &str) {
+    fn invalid(&mut self, path: FieldPath<'_>, value: &Value, text: &str) {
         self.add(Cause::invalid(path, value, &format!("{path} in body {text}")));
     }
 
-    fn value(&mut self, schema: &Value, value: &Value, path: &str, root: bool) {
+    fn value(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>, root: bool) {
+        if self.causes.len() == MAX_FINDINGS {
+            return;
+        }
         if value.is_null() && (flag(schema, "nullable") || schema.get("type").is_none()) {
             return;
         }
@@ -84,7 +81,7 @@ impl Walk<'_> {
         self.combined(schema, value, path);
     }
 
-    fn has_type(&mut self, schema: &Value, value: &Value, path: &str) -> bool {
+    fn has_type(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>) -> bool {
         let found = crate::kinds::type_name(value);
         let (fits, wanted) = if flag(schema, "x-kubernetes-int-or-string") {
             (matches!(found, "integer" | "string"), "integer,string")
@@ -109,7 +106,7 @@ impl Walk<'_> {
     }
 
     /// A number, or a truth value, where an integer is wanted. The words are those of a real server, odd ones included.
-    fn integer(&mut self, schema: &Value, value: &Value, path: &str) -> bool {
+    fn integer(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>) -> bool {
         let bits =
             schema.get("format").and_then(Value::as_str).filter(|bits| matches!(*bits, "int32" | "int64"));
         let whole = value.as_i64().or_else(|| {
@@ -137,7 +134,7 @@ impl Walk<'_> {
         false
     }
 
-    fn enumeration(&mut self, schema: &Value, value: &Value, path: &str) {
+    fn enumeration(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>) {
         let Some(allowed) = schema.get("enum").and_then(Value::as_array) else { return };
         if !allowed.contains(value) {
             let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
@@ -146,12 +143,12 @@ impl Walk<'_> {
         }
     }
 
-    fn map(&mut self, schema: &Value, value: &Value, path: &str, root: bool) {
+    fn map(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>, root: bool) {
         let Some(map) = value.as_object() else { return };
         let required = schema.get("required").and_then(Value::as_array);
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
             if !map.contains_key(name) {
-                self.add(Cause::required(below(path, name), ""));
+                self.add(Cause::required(path.field(name), ""));
             }
         }
         let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
@@ -170,12 +167,12 @@ impl Walk<'_> {
             }
             let schema = properties.and_then(|properties| properties.get(name)).or(additional);
             if let Some(schema) = schema {
-                self.value(schema, child, &below(path, name), flag(schema, "x-kubernetes-embedded-resource"));
+                self.value(schema, child, path.field(name), flag(schema, "x-kubernetes-embedded-resource"));
             }
         }
     }
 
-    fn list(&mut self, schema: &Value, value: &Value, path: &str) {
+    fn list(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>) {
         let Some(items) = value.as_array() else { return };
         let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
         if let Some(most) = limit("maxItems").filter(|most| items.len() as u64 > *most) {
@@ -187,14 +184,14 @@ impl Walk<'_> {
         }
         if let Some(schema) = schema.get("items") {
             for (index, item) in items.iter().enumerate() {
-                self.value(schema, item, &format!("{path}[{index}]"), false);
+                self.value(schema, item, path.item(index), false);
             }
         }
         self.unique(schema, items, path);
     }
 
     /// Lists that are sets or maps hold each key once.
-    fn unique(&mut self, schema: &Value, items: &[Value], path: &str) {
+    fn unique(&mut self, schema: &Value, items: &[Value], path: FieldPath<'_>) {
         let keys: Vec<&str> = match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
             Some("set") => Vec::new(),
             Some("map") => {
@@ -212,13 +209,13 @@ impl Walk<'_> {
             };
             if seen.contains(&identity) {
                 let message = format!("Duplicate value: {identity}");
-                self.add(Cause::new("FieldValueDuplicate", format!("{path}[{index}]"), message));
+                self.add(Cause::new("FieldValueDuplicate", path.item(index), message));
             }
             seen.insert(identity);
         }
     }
 
-    fn text(&mut self, schema: &Value, text: &str, path: &str) {
+    fn text(&mut self, schema: &Value, text: &str, path: FieldPath<'_>) {
         let value = Value::from(text);
         let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
         let length = text.chars().count() as u64;
@@ -241,7 +238,7 @@ impl Walk<'_> {
         }
     }
 
-    fn number(&mut self, schema: &Value, value: &Value, path: &str) {
+    fn number(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>) {
         let Some(number) = value.as_f64() else { return };
         let limit = |name: &str| schema.get(name).and_then(Value::as_f64);
         if let Some(least) = limit("minimum") {
@@ -265,7 +262,7 @@ impl Walk<'_> {
         }
     }
 
-    fn combined(&mut self, schema: &Value, value: &Value, path: &str) {
+    fn combined(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>) {
         let list = |name: &str| schema.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         for part in list("allOf") {
             self.value(part, value, path, false);
@@ -289,7 +286,7 @@ impl Walk<'_> {
 
     fn fits(&self, schema: &Value, value: &Value) -> bool {
         let mut walk = Walk { structural: self.structural, causes: Vec::new() };
-        walk.value(schema, value, "", false);
+        walk.value(schema, value, FieldPath::ROOT, false);
         walk.causes.is_empty()
     }
 }

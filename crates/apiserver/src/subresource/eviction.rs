@@ -38,19 +38,31 @@ pub(crate) async fn evict(call: &Call, bytes: &Bytes, media_type: &str) -> Resul
     let options = eviction.get("deleteOptions").map(Value::to_string).unwrap_or_default();
     let options = Options::of(call, &options.into(), "application/json")?;
     for _ in 0..TRIES {
-        let pod = pod(call)?;
-        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
-        let is_over = matches!(phase, "Succeeded" | "Failed") || meta::is_terminating(&pod);
-        if !is_over && phase != "Pending" {
-            return evict_running(call, &options, &pod).await.map(|()| success(StatusCode::CREATED));
-        }
-        let pinned = if is_over { options.clone() } else { pinned(&options, &pod) };
-        match remove(call, &pinned).await {
-            Err(failure) if failure.reason == "Conflict" && !options.names_revision() => {}
-            other => return other.map(|()| success(StatusCode::CREATED)),
+        if let Some(outcome) = attempt(call, &options, &pod(call)?).await {
+            return outcome.map(|()| success(StatusCode::CREATED));
         }
     }
     Err(Failure::modified(call.kind(), &call.name))
+}
+
+/// Evicts the Pod as it was read. `None` if it has changed meanwhile, so that another decision is due.
+async fn attempt(call: &Call, options: &Options, pod: &Value) -> Option<Result<(), Failure>> {
+    // Before a budget pays for it.
+    if let Err(failure) = delete::preconditions(call, &call.name, pod, options) {
+        return Some(Err(failure));
+    }
+    // Another Pod of that name is not the one that was read.
+    let options = options.only(meta::text(pod, "uid"));
+    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+    let is_over = matches!(phase, "Succeeded" | "Failed") || meta::is_terminating(pod);
+    if !is_over && phase != "Pending" {
+        return Some(evict_running(call, &options, pod).await);
+    }
+    let pinned = if is_over { options.clone() } else { pinned(&options, pod) };
+    match remove(call, &pinned).await {
+        Err(failure) if failure.reason == "Conflict" && !options.names_revision() => None,
+        other => Some(other),
+    }
 }
 
 fn pod(call: &Call) -> Result<Value, Failure> {
@@ -230,6 +242,80 @@ fn targeted(pod: &Value, now: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accept::Form;
+    use crate::call::{Caller, Target};
+    use crate::query::Query;
+    use crate::{ApiServer, Config, Identity};
+
+    /// An eviction of the Pod `p`.
+    fn call(server: &ApiServer) -> Call {
+        let path = "api/v1/namespaces/default/pods/p/eviction";
+        let target = Target::of(path, &server.core().registry.served()).unwrap();
+        let caller =
+            Caller { identity: Identity::admin(), external: false, ahead: false, user_agent: String::new() };
+        Call::new(server.core().clone(), caller, &target, Query::default(), Form::Json)
+    }
+
+    /// Stores the running Pod `p`.
+    async fn store_pod(call: &Call, uid: &str) -> Value {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "p", "namespace": "default", "uid": uid, "labels": { "a": "b" } },
+            "spec": { "terminationGracePeriodSeconds": 0, "containers": [] },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+        });
+        call.store.create(&call.resource.collection, &call.key("p"), pod).await.unwrap();
+        super::pod(call).unwrap()
+    }
+
+    /// Stores a budget that allows one disruption.
+    async fn store_budget(call: &Call) {
+        let budget = json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": { "name": "b", "namespace": "default", "generation": 1 },
+            "spec": { "minAvailable": 0, "selector": { "matchLabels": { "a": "b" } } },
+            "status": { "observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 1, "desiredHealthy": 0 },
+        });
+        call.store.create(BUDGETS, &call.key("b"), budget).await.unwrap();
+    }
+
+    fn allowed(call: &Call) -> i64 {
+        let budget = call.store.latest(BUDGETS, &call.key("b")).unwrap().value.value();
+        budget["status"]["disruptionsAllowed"].as_i64().unwrap()
+    }
+
+    #[tokio::test]
+    async fn eviction_with_a_precondition_that_fails_takes_no_disruption() {
+        let server = ApiServer::open(Config::default()).await.unwrap();
+        let call = call(&server);
+        let pod = store_pod(&call, "1").await;
+        store_budget(&call).await;
+        let evict = async |preconditions: Value| {
+            let body = json!({ "deleteOptions": { "preconditions": preconditions } }).to_string();
+            super::evict(&call, &body.into(), "application/json").await
+        };
+        for wrong in [json!({ "uid": "2" }), json!({ "resourceVersion": "1" })] {
+            let failure = evict(wrong).await.unwrap_err();
+            assert_eq!(failure.reason, "Conflict");
+            assert_eq!(allowed(&call), 1);
+        }
+        evict(json!({ "uid": "1", "resourceVersion": meta::text(&pod, "resourceVersion") })).await.unwrap();
+        assert_eq!(allowed(&call), 0);
+        assert!(super::pod(&call).is_err());
+    }
+
+    #[tokio::test]
+    async fn eviction_does_not_delete_a_namesake_of_its_pod() {
+        let server = ApiServer::open(Config::default()).await.unwrap();
+        let call = call(&server);
+        let first = store_pod(&call, "1").await;
+        delete::remove(&call, "p", &Options::default()).await.unwrap();
+        store_pod(&call, "2").await;
+        let failure = attempt(&call, &Options::default(), &first).await.unwrap().unwrap_err();
+        assert_eq!(failure.reason, "Conflict");
+        let second = super::pod(&call).unwrap();
+        assert!(!meta::is_terminating(&second) && second["status"]["conditions"][1].is_null(), "{second}");
+    }
 
     #[test]
     fn refusal_names_the_healthy_pods_that_a_budget_needs() {

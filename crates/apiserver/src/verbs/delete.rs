@@ -75,6 +75,11 @@ impl Options {
         self.revision.is_some()
     }
 
+    /// The same for the object of that uid alone.
+    pub(crate) fn only(&self, uid: &str) -> Options {
+        Options { uid: Some(uid.to_owned()), ..self.clone() }
+    }
+
     /// The same for an object of that revision alone.
     pub(crate) fn at(&self, revision: &str) -> Options {
         Options { revision: Some(revision.to_owned()), ..self.clone() }

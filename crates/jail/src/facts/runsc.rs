@@ -1,10 +1,15 @@
 //! Version and features of gVisor's program, `runsc`.
 
 use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use rustix::fs::Access;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, OFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::Serialize;
 
 /// Names that `runsc flags` may list.
@@ -12,6 +17,10 @@ const PLATFORMS: [&str; 3] = ["systrap", "kvm", "ptrace"];
 const NETWORKS: [&str; 3] = ["sandbox", "host", "none"];
 /// Flags that Hutch gives and that older releases lack.
 const FLAGS: [&str; 3] = ["overlay2", "directfs", "ignore-cgroups"];
+/// Maximum time that it may take to learn the features.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum output of one start, in bytes. A program that writes more waits until it is killed.
+const OUTPUT_BYTES: usize = 1 << 20;
 /// Releases that have what Hutch needs.
 const NEEDED: &str = "a release from 2024 or later is needed";
 
@@ -35,26 +44,39 @@ pub struct Runsc {
 }
 
 impl Runsc {
-    /// Returns the first `runsc` on a path with its features.
-    pub(super) fn find(path: &OsStr) -> Option<Runsc> {
-        let executable = |file: &PathBuf| file.is_file() && rustix::fs::access(file, Access::EXEC_OK).is_ok();
-        std::env::split_paths(path).map(|folder| folder.join("runsc")).find(executable).map(Runsc::probe)
+    /// Returns the path of the first program `runsc` on the search path of this process.
+    pub fn find() -> Option<PathBuf> {
+        find_in(&std::env::var_os("PATH")?)
     }
 
-    /// Starts the program to learn its version and features. Blocks.
+    /// Starts the program to learn its version and features. Blocks, for ten seconds at most.
     pub fn probe(path: PathBuf) -> Runsc {
-        let version = output(&path, "--version").map(|text| {
-            let line = text.lines().next().unwrap_or_default();
-            line.strip_prefix("runsc version ").unwrap_or(line).trim().to_owned()
-        });
-        let flags = version.as_ref().and_then(|_| output(&path, "flags")).unwrap_or_default();
-        let commands = version.as_ref().and_then(|_| output(&path, "help")).unwrap_or_default();
+        Runsc::probe_within(path, TIMEOUT)
+    }
+
+    fn probe_within(path: PathBuf, time: Duration) -> Runsc {
+        let until = Instant::now() + time;
+        let output = |argument: &str| {
+            output(&path, argument, until).map_err(|error| format!("{} {argument}: {error}", path.display()))
+        };
+        let outputs = output("--version").and_then(|version| Ok((version, output("flags")?)));
+        let (version, flags) = match outputs {
+            Ok(outputs) => outputs,
+            Err(problem) => {
+                let (platforms, networks) = (Vec::new(), Vec::new());
+                let problem = Some(problem);
+                return Runsc { version: None, platforms, networks, checkpoint: false, problem, path };
+            }
+        };
+        let version = version.lines().next().unwrap_or_default();
+        let version = version.strip_prefix("runsc version ").unwrap_or(version).trim();
+        let commands = output("help").unwrap_or_default();
         let listed = |flag: &str, names: &[&'static str]| {
             let words: Vec<&str> = help_of(&flags, flag).unwrap_or_default().split(is_separator).collect();
             names.iter().copied().filter(|name| words.contains(name)).collect()
         };
         let mut runsc = Runsc {
-            version,
+            version: Some(version.to_owned()),
             platforms: listed("platform", &PLATFORMS),
             networks: listed("network", &NETWORKS),
             checkpoint: commands.lines().any(|line| line.split_whitespace().next() == Some("checkpoint")),
@@ -66,8 +88,7 @@ impl Runsc {
     }
 
     fn find_problem(&self, flags: &str) -> Option<String> {
-        let path = self.path.display();
-        let Some(version) = &self.version else { return Some(format!("{path} does not run")) };
+        let (path, version) = (self.path.display(), self.version.as_deref().unwrap_or_default());
         let platform = (!self.platforms.contains(&"systrap")).then_some("platform systrap");
         let network = (!self.networks.contains(&"host")).then_some("network host");
         let mut missing: Vec<String> = platform.into_iter().chain(network).map(str::to_owned).collect();
@@ -82,11 +103,59 @@ fn is_separator(c: char) -> bool {
     !c.is_ascii_alphanumeric()
 }
 
-/// Returns the output of the program if it succeeds.
-fn output(program: &Path, argument: &str) -> Option<String> {
-    let output = Command::new(program).arg(argument).stdin(Stdio::null()).output().ok()?;
-    let both = [output.stdout, output.stderr].concat();
-    output.status.success().then(|| String::from_utf8_lossy(&both).into_owned())
+/// Returns the first program `runsc` on a search path.
+fn find_in(path: &OsStr) -> Option<PathBuf> {
+    let executable = |file: &PathBuf| file.is_file() && rustix::fs::access(file, Access::EXEC_OK).is_ok();
+    std::env::split_paths(path).map(|folder| folder.join("runsc")).find(executable)
+}
+
+/// Returns the output of the program if it succeeds. It is killed at that time.
+fn output(program: &Path, argument: &str, until: Instant) -> io::Result<String> {
+    let ((out, out_end), (err, err_end)) = (io::pipe()?, io::pipe()?);
+    for pipe in [&out, &err] {
+        // The output has to fit in, because it is read at the end. If this is refused, the size is 64 KiB.
+        let _ = rustix::pipe::fcntl_setpipe_size(pipe, OUTPUT_BYTES);
+        // A process that the program left behind may have the other end.
+        rustix::fs::fcntl_setfl(pipe, OFlags::NONBLOCK)?;
+    }
+    let mut command = Command::new(program);
+    command.arg(argument).stdin(Stdio::null()).stdout(out_end).stderr(err_end).process_group(0);
+    let mut child = command.spawn()?;
+    drop(command);
+    let status = wait(&mut child, until)?;
+    if !status.success() {
+        return Err(io::Error::other(status.to_string()));
+    }
+    let mut both = Vec::new();
+    for pipe in [out, err] {
+        match pipe.take(OUTPUT_BYTES as u64).read_to_end(&mut both) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(String::from_utf8_lossy(&both).into_owned())
+}
+
+/// Waits until a process has ended, and kills it with its process group at that time.
+fn wait(child: &mut Child, until: Instant) -> io::Result<ExitStatus> {
+    let pid = Pid::from_child(child);
+    let ended = rustix::process::pidfd_open(pid, PidfdFlags::empty()).and_then(|process| {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| rustix::io::Errno::INVAL)?;
+            match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)) {
+                Err(rustix::io::Errno::INTR) => {}
+                ready => return ready.map(|ready| ready > 0),
+            }
+        }
+    });
+    if matches!(ended, Ok(true)) {
+        return child.wait();
+    }
+    let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+    child.wait()?;
+    ended?;
+    Err(io::Error::new(io::ErrorKind::TimedOut, "does not end, and was killed"))
 }
 
 /// Returns the description of a flag in the output of `runsc flags`.
@@ -117,13 +186,37 @@ mod tests {
     fn a_runsc_that_does_not_run_has_no_version() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("runsc");
-        assert!(Runsc::find(folder.path().as_os_str()).is_none());
+        assert!(find_in(folder.path().as_os_str()).is_none());
         std::fs::write(&path, "#!/bin/sh\nexit 1\n").unwrap();
-        assert!(Runsc::find(folder.path().as_os_str()).is_none(), "not executable");
+        assert!(find_in(folder.path().as_os_str()).is_none(), "not executable");
         rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
-        let broken = Runsc::find(folder.path().as_os_str()).unwrap();
+        let broken = Runsc::probe(find_in(folder.path().as_os_str()).unwrap());
         assert_eq!(broken.version, None);
-        assert!(broken.problem.unwrap().ends_with("does not run"));
+        assert!(broken.problem.unwrap().ends_with("/runsc --version: exit status: 1"));
+    }
+
+    #[test]
+    fn a_runsc_that_does_not_end_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runsc");
+        std::fs::write(&path, "#!/bin/sh\nexec sleep 1000000\n").unwrap();
+        rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
+        // It returns after the process was reaped.
+        let problem = Runsc::probe_within(path, Duration::from_millis(50)).problem.unwrap();
+        assert!(problem.ends_with("/runsc --version: does not end, and was killed"), "{problem}");
+    }
+
+    #[test]
+    fn output_of_a_process_that_stays_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runsc");
+        std::fs::write(&path, "#!/bin/sh\necho x\nsleep 1000 &\necho $! >&2\n").unwrap();
+        rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
+        let text = output(&path, "flags", Instant::now() + TIMEOUT).unwrap();
+        let (first, pid) = text.trim().split_once('\n').unwrap();
+        assert_eq!(first, "x");
+        let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
     }
 
     #[test]

@@ -142,8 +142,14 @@ pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
                 worker.end(outcome).await;
                 return;
             }
-            Err(Outcome::Evicted(message)) => Box::pin(evict::evict_waiting(&node, &live, message)).await,
-            Err(outcome) => outcome,
+            Err(outcome) => {
+                // Until then its claims are in use.
+                live.walks.ended().await;
+                match outcome {
+                    Outcome::Evicted(message) => Box::pin(evict::evict_waiting(&node, &live, message)).await,
+                    outcome => outcome,
+                }
+            }
         }
     };
     finish::leave(&node, &live, outcome).await;

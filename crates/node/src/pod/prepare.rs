@@ -52,6 +52,9 @@ pub(super) async fn prepare(
     let mut retry = FIRST_RETRY;
     let mut worker = None;
     loop {
+        if node.shutdown.is_triggered() {
+            return Err(Outcome::Stopping);
+        }
         if let Some(outcome) = outcome_of(updates) {
             return Err(outcome);
         }
@@ -62,6 +65,10 @@ pub(super) async fn prepare(
             Ok(worker) => return Ok(worker),
             Err(refusal) => refusal,
         };
+        // An attempt that the end of the Pod cut short is no failure.
+        if live.walks.are_over() && !live.is_evicted() {
+            continue;
+        }
         node.events.warning(&pod, refusal.reason, refusal.message.clone());
         // The Pod shows that it is known here and waits.
         let waiting = worker.get_or_insert_with(|| Waiting::new(&pod));
@@ -261,6 +268,7 @@ async fn prepare_volumes(
         reserve: &reserve,
         tokens: &live.tokens,
         host_paths: &node.host_paths,
+        walks: (&live.walks, &node.walks),
     };
     let facts = volumes::facts(node, pod, pod_ip);
     let (mut prepared, mut given) = (BTreeMap::new(), BTreeMap::new());

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::open_folder;
 use crate::security::Owner;
+use crate::walks::{Walk, too_large};
 
 /// Rights of the group to files and folders that only the node writes.
 const FILE: u32 = 0o440;
@@ -29,18 +30,18 @@ const MAX_DEPTH: usize = 128;
 ///
 /// Containers may change the folder meanwhile, so each entry is opened by its name in an open folder, without following links
 /// or entering other mounts, and changed by its descriptor. The top comes last: until then it does not match.
-pub(super) fn give(path: &Path, owner: Owner) -> io::Result<()> {
+pub(super) fn give(path: &Path, owner: Owner, walk: &Walk) -> io::Result<()> {
     let top = open_folder(path)?;
     let found = fstat(&top)?;
     let group = owner.group;
     if owner.on_root_mismatch && found.st_gid == group && found.st_mode & WRITTEN_FOLDER == WRITTEN_FOLDER {
         return Ok(());
     }
-    give_entries(&top, group, MAX_ENTRIES)?;
+    give_entries(&top, group, MAX_ENTRIES, walk)?;
     give_one(&top, group)
 }
 
-fn give_entries(top: &OwnedFd, group: u32, mut left: usize) -> io::Result<()> {
+fn give_entries(top: &OwnedFd, group: u32, mut left: usize, walk: &Walk) -> io::Result<()> {
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let mut folders = vec![Dir::read_from(top)?];
     while let Some(folder) = folders.last_mut() {
@@ -52,6 +53,7 @@ fn give_entries(top: &OwnedFd, group: u32, mut left: usize) -> io::Result<()> {
         if matches!(entry.file_name().to_bytes(), b"." | b"..") {
             continue;
         }
+        walk.check()?;
         left = left.checked_sub(1).ok_or_else(|| too_much(format!("more than {MAX_ENTRIES} files")))?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let held = match openat2(folder.fd()?, entry.file_name(), flags, Mode::empty(), within) {
@@ -79,8 +81,8 @@ fn give_entries(top: &OwnedFd, group: u32, mut left: usize) -> io::Result<()> {
 }
 
 fn too_much(what: String) -> io::Error {
-    io::Error::other(format!(
-        "{what}, too much for fsGroup: leave it out, or use fsGroupChangePolicy OnRootMismatch"
+    too_large(format!(
+        "{what}, too much for spec.securityContext.fsGroup: leave it out or remove files, then create the pod again"
     ))
 }
 
@@ -124,8 +126,13 @@ pub(super) fn let_read(path: &Path, group: u32) -> io::Result<()> {
 #[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use std::os::unix::fs::MetadataExt;
+    use std::sync::Arc;
+
+    use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::walks::Walks;
+    use crate::walks::tests::walk;
 
     #[test]
     fn group_reads_what_the_node_has_written() {
@@ -161,7 +168,7 @@ mod tests {
             std::os::unix::fs::symlink(target, volume.join(link)).unwrap();
         }
         rustix::fs::mknodat(CWD, volume.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-        give(&volume, Owner { group: 77, on_root_mismatch: false }).unwrap();
+        give(&volume, Owner { group: 77, on_root_mismatch: false }, &walk()).unwrap();
         let found = |path: &Path| {
             let found = path.symlink_metadata().unwrap();
             (found.gid(), found.mode() & 0o7777)
@@ -185,14 +192,28 @@ mod tests {
     fn on_root_mismatch_leaves_a_volume_that_matches() {
         hutch_testkit::require!(root);
         let folder = tempfile::tempdir().unwrap();
-        give(folder.path(), Owner { group: 77, on_root_mismatch: true }).unwrap();
+        give(folder.path(), Owner { group: 77, on_root_mismatch: true }, &walk()).unwrap();
         std::fs::write(folder.path().join("later"), "").unwrap();
         lchown(folder.path().join("later"), None, Some(0)).unwrap();
         let group = || folder.path().join("later").metadata().unwrap().gid();
-        give(folder.path(), Owner { group: 77, on_root_mismatch: true }).unwrap();
+        give(folder.path(), Owner { group: 77, on_root_mismatch: true }, &walk()).unwrap();
         assert_eq!(group(), 0);
-        give(folder.path(), Owner { group: 77, on_root_mismatch: false }).unwrap();
+        give(folder.path(), Owner { group: 77, on_root_mismatch: false }, &walk()).unwrap();
         assert_eq!(group(), 77);
+    }
+
+    #[tokio::test]
+    async fn walk_ends_with_its_pod_and_the_top_stays() {
+        hutch_testkit::require!(root);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a"), "").unwrap();
+        let walks = Walks::default();
+        let walk = walks.begin(&Arc::new(Semaphore::new(1))).await.unwrap();
+        walks.cancel();
+        let error = give(folder.path(), Owner { group: 77, on_root_mismatch: false }, &walk).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+        assert_eq!(folder.path().join("a").metadata().unwrap().gid(), 0);
+        assert_eq!(folder.path().metadata().unwrap().gid(), 0);
     }
 
     #[test]
@@ -204,10 +225,12 @@ mod tests {
             deep.push("d");
         }
         std::fs::create_dir_all(&deep).unwrap();
-        let error = give(folder.path(), Owner { group: 77, on_root_mismatch: false }).unwrap_err();
+        let error = give(folder.path(), Owner { group: 77, on_root_mismatch: false }, &walk()).unwrap_err();
         assert!(error.to_string().contains("128 levels"), "{error}");
+        // Its top does not match, so this policy would not help.
+        assert!(!error.to_string().contains("OnRootMismatch"), "{error}");
         assert_eq!(folder.path().metadata().unwrap().gid(), 0);
         let top = open_folder(folder.path()).unwrap();
-        assert!(give_entries(&top, 77, 3).unwrap_err().to_string().contains("files"));
+        assert!(give_entries(&top, 77, 3, &walk()).unwrap_err().to_string().contains("files"));
     }
 }

@@ -75,7 +75,7 @@ impl View {
     fn revision(&self) -> i64 {
         let of = |set: &ReplicaSet| set.annotations().get(REVISION)?.parse().ok();
         let last: i64 = self.old.iter().filter_map(of).max().unwrap_or(0);
-        self.new.as_ref().and_then(of).filter(|own| *own > last).unwrap_or(last + 1)
+        self.new.as_ref().and_then(of).filter(|own| *own > last).unwrap_or(last.saturating_add(1))
     }
 }
 
@@ -126,13 +126,14 @@ fn plan(view: &View, now: Timestamp) -> Plan {
 fn status(view: &View, new: Replicas, old: &[Replicas], now: Timestamp) -> DeploymentStatus {
     let before = view.deployment.status.clone().unwrap_or_default();
     let wanted = view.wanted();
-    let there = new.there + old.iter().map(|set| set.there).sum::<i32>();
-    let available = new.available + old.iter().map(|set| set.available).sum::<i32>();
+    let all = || old.iter().chain([&new]);
+    let there = rollout::sum(all().map(|set| set.there));
+    let available = rollout::sum(all().map(|set| set.available));
     let ready = |set: &ReplicaSet| set.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
-    let ready: i32 = view.new.iter().chain(&view.old).map(ready).sum();
+    let ready = rollout::sum(view.new.iter().chain(&view.old).map(ready));
     let least = match Strategy::of(&view.deployment) {
         Strategy::Recreate => wanted,
-        Strategy::Rolling { unavailable, .. } => wanted - unavailable,
+        Strategy::Rolling { unavailable, .. } => wanted.saturating_sub(unavailable),
     };
     let complete = new.there == wanted && there == wanted && available >= wanted;
     let name = view.new.as_ref().map(ResourceExt::name_any).unwrap_or_default();
@@ -157,7 +158,7 @@ fn status(view: &View, new: Replicas, old: &[Replicas], now: Timestamp) -> Deplo
         updated_replicas: Some(new.there),
         ready_replicas: Some(ready),
         available_replicas: Some(available),
-        unavailable_replicas: Some((wanted - available).max(0)),
+        unavailable_replicas: Some(wanted.saturating_sub(available).max(0)),
         collision_count: before.collision_count,
         conditions: Some(conditions),
         ..DeploymentStatus::default()
@@ -286,7 +287,7 @@ fn first_set(view: &View, namespace: &str) -> Result<ReplicaSet, Error> {
 /// The name is taken by a ReplicaSet that is not ours: another number gives another name.
 async fn collide(deployments: &Api<Read<Deployment>>, view: &View, what: &str) -> Result<Outcome, Error> {
     let count = view.deployment.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0);
-    let patch = Patch::Merge(json!({"status": {"collisionCount": count + 1}}));
+    let patch = Patch::Merge(json!({"status": {"collisionCount": count.saturating_add(1)}}));
     let answer = deployments.patch_status(&view.deployment.name_any(), &PatchParams::default(), &patch).await;
     gone_is_fine(answer).map_err(Error::write(format!("status of {what}")))?;
     Ok(Outcome::Again(super::PAUSE))

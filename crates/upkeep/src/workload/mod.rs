@@ -7,6 +7,7 @@ mod ownership;
 pub(crate) mod pod;
 pub(crate) mod replica_set;
 mod rollout;
+pub(crate) mod share;
 pub(crate) mod stateful_set;
 mod template;
 

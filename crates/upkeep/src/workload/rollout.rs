@@ -3,6 +3,8 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use super::share::share;
+
 /// Replicas of a ReplicaSet: wanted, there, and available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Replicas {
@@ -31,8 +33,8 @@ impl Strategy {
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
         let surge = rolling.and_then(|rolling| rolling.max_surge.as_ref());
         let unavailable = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
-        let surge = share(surge, replicas, true);
-        let unavailable = share(unavailable, replicas, false);
+        let surge = share_or_quarter(surge, replicas, true);
+        let unavailable = share_or_quarter(unavailable, replicas, false);
         // With both zero nothing could move.
         let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
         Self::Rolling { surge, unavailable }
@@ -40,15 +42,14 @@ impl Strategy {
 }
 
 /// A number or percentage of the replicas; a quarter by default.
-fn share(value: Option<&IntOrString>, replicas: i32, round_up: bool) -> i32 {
-    let percent = match value {
-        Some(IntOrString::Int(number)) => return (*number).max(0),
-        Some(IntOrString::String(text)) => text.trim_end_matches('%').parse().unwrap_or(25),
-        None => 25,
-    };
-    let hundredfold = i64::from(replicas) * i64::from(percent.max(0));
-    let rounded = if round_up { (hundredfold + 99) / 100 } else { hundredfold / 100 };
-    i32::try_from(rounded).unwrap_or(i32::MAX)
+fn share_or_quarter(value: Option<&IntOrString>, replicas: i32, round_up: bool) -> i32 {
+    let quarter = || share(&IntOrString::String("25%".into()), replicas, round_up);
+    value.and_then(|value| share(value, replicas, round_up)).or_else(quarter).unwrap_or(0).max(0)
+}
+
+/// A sum of replicas, which no number of ReplicaSets can overflow.
+pub(super) fn sum(numbers: impl IntoIterator<Item = i32>) -> i32 {
+    numbers.into_iter().fold(0, i32::saturating_add)
 }
 
 /// New sizes: of the ReplicaSet of the current template, and of the old ones, oldest first.
@@ -68,30 +69,36 @@ fn grow(wanted: i32, surge: i32, new: Replicas, old: &[Replicas]) -> i32 {
     if new.wanted >= wanted {
         return wanted;
     }
-    let all = new.wanted + old.iter().map(|set| set.wanted).sum::<i32>();
-    let room = (wanted + surge - all).max(0);
-    new.wanted + room.min(wanted - new.wanted)
+    let there = i64::from(new.wanted);
+    let all = there + old.iter().map(|set| i64::from(set.wanted)).sum::<i64>();
+    let room = (i64::from(wanted) + i64::from(surge) - all).max(0);
+    number(there + room.min(i64::from(wanted) - there))
 }
 
 fn shrink(wanted: i32, unavailable: i32, new: Replicas, old: &[Replicas]) -> Vec<i32> {
-    let mut sizes: Vec<i32> = old.iter().map(|set| set.wanted).collect();
-    let all = new.wanted + sizes.iter().sum::<i32>();
-    let least = wanted - unavailable;
-    let mut budget = (all - least - (new.wanted - new.available).max(0)).max(0);
+    let mut sizes: Vec<i64> = old.iter().map(|set| i64::from(set.wanted)).collect();
+    let (wanted_new, available_new) = (i64::from(new.wanted), i64::from(new.available));
+    let all = wanted_new + sizes.iter().sum::<i64>();
+    let least = i64::from(wanted) - i64::from(unavailable);
+    let mut budget = (all - least - (wanted_new - available_new).max(0)).max(0);
     // Sets without available Pods shrink first: they cost no availability.
     for (size, set) in sizes.iter_mut().zip(old) {
-        let useless = (*size - set.available).clamp(0, budget);
+        let useless = (*size - i64::from(set.available)).clamp(0, budget);
         *size -= useless;
         budget -= useless;
     }
-    let available = new.available + old.iter().map(|set| set.available).sum::<i32>();
+    let available = available_new + old.iter().map(|set| i64::from(set.available)).sum::<i64>();
     let mut budget = budget.min((available - least).max(0));
     for size in &mut sizes {
         let useful = (*size).clamp(0, budget);
         *size -= useful;
         budget -= useful;
     }
-    sizes
+    sizes.into_iter().map(number).collect()
+}
+
+fn number(size: i64) -> i32 {
+    i32::try_from(size).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]
@@ -105,12 +112,12 @@ mod tests {
     #[test]
     fn shares_are_rounded_to_the_safe_side() {
         let percent = |text: &str| IntOrString::String(text.into());
-        assert_eq!(share(None, 2, true), 1);
-        assert_eq!(share(None, 2, false), 0);
-        assert_eq!(share(Some(&percent("50%")), 3, true), 2);
-        assert_eq!(share(Some(&percent("50%")), 3, false), 1);
-        assert_eq!(share(Some(&IntOrString::Int(4)), 3, false), 4);
-        assert_eq!(share(Some(&percent("100%")), i32::MAX, true), i32::MAX);
+        assert_eq!(share_or_quarter(None, 2, true), 1);
+        assert_eq!(share_or_quarter(None, 2, false), 0);
+        assert_eq!(share_or_quarter(Some(&percent("50%")), 3, true), 2);
+        assert_eq!(share_or_quarter(Some(&percent("50%")), 3, false), 1);
+        assert_eq!(share_or_quarter(Some(&IntOrString::Int(4)), 3, false), 4);
+        assert_eq!(share_or_quarter(Some(&percent("100%")), i32::MAX, true), i32::MAX);
     }
 
     #[test]
@@ -136,6 +143,16 @@ mod tests {
             let strategy = Strategy::Rolling { surge, unavailable };
             assert_eq!(sizes(wanted, strategy, new, &old), expected, "{wanted} {strategy:?} {new:?} {old:?}");
         }
+    }
+
+    #[test]
+    fn sizes_of_any_numbers_can_be_counted() {
+        let most = set(i32::MAX, i32::MAX);
+        let strategy = Strategy::Rolling { surge: i32::MAX, unavailable: i32::MAX };
+        assert_eq!(sizes(i32::MAX, strategy, most, &[most, most]), (i32::MAX, vec![0, 0]));
+        let none = Strategy::Rolling { surge: i32::MAX, unavailable: 0 };
+        assert_eq!(sizes(i32::MAX, none, set(0, 0), &[set(7, i32::MIN)]), (i32::MAX, vec![7]));
+        assert_eq!(sum([i32::MAX, 1, i32::MAX]), i32::MAX);
     }
 
     #[test]

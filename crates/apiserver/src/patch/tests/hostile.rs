@@ -36,3 +36,24 @@ fn lists_as_long_as_a_request_are_merged() {
     let left = strategic(&merged, &pod(json!({"volumes": gone})), shape.shape()).expect("merged");
     assert_eq!(left["spec"]["volumes"].as_array().map(Vec::len), Some(MANY / 2));
 }
+
+/// The name is stored once, not once for each of the fields below it.
+#[test]
+fn many_fields_below_a_long_name_are_compared() {
+    let shape = kind("apps/v1", "ControllerRevision");
+    let long = "k".repeat(1 << 20);
+    let fields = |from: usize| -> Value {
+        let fields = (from..from + 50_000).map(|n| (n.to_string(), Value::from(n)));
+        json!({"data": {&long: fields.collect::<serde_json::Map<_, _>>()}})
+    };
+    let (before, after) = (fields(0), fields(25_000));
+    let set = diff::fields(&before, shape.shape()).expect("fields");
+    let paths = set.paths();
+    assert!(paths.len() == 100 && paths.iter().all(|path| path.len() <= 1024));
+    let changes = diff::diff(&before, &after, shape.shape());
+    for set in [changes.changed, changes.removed] {
+        let set = set.to_fields_v1();
+        let below = set["f:data"][format!("f:{long}")].as_object().map(serde_json::Map::len);
+        assert_eq!(below, Some(25_000));
+    }
+}

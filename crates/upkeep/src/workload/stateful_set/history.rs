@@ -111,7 +111,7 @@ pub(super) async fn read(
     Ok(History { current: current.unwrap_or_else(|| update.clone()), update, collisions, earlier: owned })
 }
 
-/// Stores the set's template; returns the name. A name that another object has counts as a collision.
+/// Stores the set's template; returns the name. A name that another template has counts as a collision.
 async fn store(
     revisions: &Api<ControllerRevision>,
     set: &StatefulSet,
@@ -123,14 +123,22 @@ async fn store(
         let revision = revision(set, number, *collisions)?;
         match revisions.create(&PostParams::default(), &revision).await {
             Ok(created) => return Ok(created.name_any()),
-            Err(error) if has_code(&error, CONFLICT) => *collisions += 1,
+            Err(error) if has_code(&error, CONFLICT) => {}
             Err(error) => return Err(Error::write(what)(error)),
+        }
+        let name = revision.name_any();
+        match revisions.get_opt(&name).await.map_err(Error::read(what))? {
+            // Stored by an earlier reconcile, or left by an earlier set.
+            Some(existing) if existing.data == revision.data => return Ok(name),
+            Some(_) => *collisions = collisions.saturating_add(1),
+            // Deleted meanwhile.
+            None => {}
         }
     }
     Err(Error::Malformed(format!("the names of the {what} are taken")))
 }
 
-fn revision(set: &StatefulSet, number: i64, collisions: i32) -> Result<ControllerRevision, Error> {
+pub(super) fn revision(set: &StatefulSet, number: i64, collisions: i32) -> Result<ControllerRevision, Error> {
     let template = set.spec.clone().unwrap_or_default().template;
     let mut labels: BTreeMap<_, _> =
         template.metadata.as_ref().and_then(|metadata| metadata.labels.clone()).unwrap_or_default();

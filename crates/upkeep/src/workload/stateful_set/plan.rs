@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus, StatefulSetUpdateStrategy};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
 use super::super::pod;
+use super::super::share::share;
 use super::{History, REVISION_LABEL, Version};
 
 /// Maximum Pods created in one reconcile; the events of these Pods request the next one.
@@ -140,14 +140,7 @@ fn update(
 
 fn max_unavailable(strategy: &StatefulSetUpdateStrategy, replicas: i32) -> usize {
     let value = strategy.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
-    let number = match value {
-        Some(IntOrString::Int(number)) => i64::from(*number),
-        Some(IntOrString::String(text)) => {
-            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
-            (i64::from(replicas) * percent + 99) / 100
-        }
-        None => 1,
-    };
+    let number = value.and_then(|value| share(value, replicas, true)).unwrap_or(1);
     usize::try_from(number.max(1)).unwrap_or(1)
 }
 
@@ -260,6 +253,19 @@ pub(super) mod tests {
         };
         update(&view, &StatefulSetUpdateStrategy::default(), 0, "other", &mut delete);
         assert!(delete.is_empty());
+    }
+
+    #[test]
+    fn any_share_of_unavailable_pods_can_be_counted() {
+        let mut set = set(i32::MAX, "Parallel");
+        let mut most = |value: serde_json::Value| {
+            rolling(&mut set, json!({"maxUnavailable": value}));
+            let strategy = set.spec.clone().unwrap().update_strategy.unwrap();
+            max_unavailable(&strategy, i32::MAX)
+        };
+        assert_eq!(most(json!("9223372036854775807%")), 1);
+        assert_eq!(most(json!("200%")), i32::MAX as usize);
+        assert_eq!(most(json!(i32::MIN)), 1);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
@@ -191,11 +190,6 @@ impl Sandboxes {
         } else {
             self.set_mode(&sandbox.name_any(), desired).await
         }
-    }
-
-    /// Returns true if the container ran out of memory since a time on the clock of the API server, give or take some seconds.
-    pub async fn ran_out_of_memory(&self, target: &Target, since: Timestamp) -> bool {
-        obstacle::ran_out_of_memory(&self.event_list(), &target.pod, &target.container, since).await
     }
 
     pub(crate) fn event_list(&self) -> Api<Event> {

@@ -97,8 +97,12 @@ pub(crate) fn exit_of(exit: ProcessExit) -> Exit {
 /// The exit code that a shell would show.
 pub(crate) fn code_of(exit: &Exit) -> i32 {
     match exit {
+/// Exit code of a process that was killed.
+pub(crate) const KILLED: i32 = 137;
+
         Exit::Code(code) => *code,
         Exit::Signal(signal) => 128 + signal,
         Exit::Failed(_) => 128,
     }
 }
+        Exit::OutOfMemory => KILLED,

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::admission::Choice;
-use crate::container::{MainExit, Running, code_of};
+use crate::container::{KILLED, MainExit, Running, code_of};
 use crate::files::Files;
 use crate::live::{Live, Update};
 use crate::out_of_memory;
@@ -41,8 +41,6 @@ use state::{Ended, Life, Role, State};
 /// Maximum queued events of a Pod's containers.
 const HAPPENINGS: usize = 64;
 
-/// Exit code of a container that was killed.
-const KILLED: i32 = 137;
 /// Why a container is killed whose image was changed.
 const CHANGED: &str = "its image was changed";
 

@@ -1,8 +1,5 @@
 //! Reasons for which a Pod does not become ready, and those that remain without a change by a client.
 
-use std::time::Duration;
-
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -23,13 +20,6 @@ const FINAL: [&str; 7] = [
 ];
 /// Maximum events that are read.
 const EVENTS: u32 = 50;
-/// Reason of the event of a container whose memory ran out, as nodes of Hutch and of Kubernetes write it.
-const OUT_OF_MEMORY: &str = "OOMKilling";
-/// Age of an event that may be that of a command: the node does not repeat events within ten seconds.
-const TOLERANCE: SignedDuration = SignedDuration::from_secs(15);
-/// Attempts to read an event, which is written a moment after a command ends, and the pause after each.
-const ATTEMPTS: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(150);
 
 /// Returns what keeps a Pod from becoming ready, as far as its status says.
 pub(crate) fn of(pod: &Pod) -> Option<Cause> {
@@ -73,30 +63,6 @@ pub(crate) async fn failed_mount(events: &Api<Event>, pod: &Pod) -> Option<Cause
     let fields = format!("involvedObject.uid={uid}");
     let found = events.list(&ListParams::default().fields(&fields).limit(EVENTS)).await.ok()?;
     cause_of(&found.items)
-}
-
-/// Returns true if a container of a Pod ran out of memory since a time on the clock of the API server, give or take some
-/// seconds.
-pub(crate) async fn ran_out_of_memory(
-    events: &Api<Event>,
-    pod: &str,
-    container: &str,
-    since: Timestamp,
-) -> bool {
-    let fields = format!("involvedObject.name={pod},reason={OUT_OF_MEMORY}");
-    let parameters = ListParams::default().fields(&fields).limit(EVENTS);
-    let since = since.checked_sub(TOLERANCE).unwrap_or(since);
-    let container = format!("spec.containers{{{container}}}");
-    for _ in 0..ATTEMPTS {
-        let found = events.list(&parameters).await.map(|list| list.items).unwrap_or_default();
-        let recent =
-            found.iter().filter(|event| event.last_timestamp.as_ref().is_some_and(|at| at.0 >= since));
-        if recent.into_iter().any(|event| event.involved_object.field_path.as_ref() == Some(&container)) {
-            return true;
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    false
 }
 
 /// Returns the cause if the newest of some events is `FailedMount`.

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
@@ -147,7 +146,8 @@ impl Sandboxes {
         let default = object.annotations().get(annotation::DEFAULT_CONTAINER).cloned();
         let spec = object.spec.unwrap_or_default();
         let containers = spec.containers.into_iter().chain(spec.init_containers.into_iter().flatten());
-        let containers: Vec<String> = containers.map(|container| container.name).collect();
+        let ephemeral = spec.ephemeral_containers.into_iter().flatten().map(|container| container.name);
+        let containers: Vec<String> = containers.map(|container| container.name).chain(ephemeral).collect();
         let default = default.filter(|name| containers.contains(name));
         let container = name.map(str::to_owned).or(default).or_else(|| containers.first().cloned());
         let container = container.unwrap_or_default();
@@ -199,11 +199,6 @@ impl Sandboxes {
         } else {
             self.set_mode(&sandbox.name_any(), desired).await
         }
-    }
-
-    /// Returns true if the container ran out of memory since a time on the clock of the API server, give or take some seconds.
-    pub async fn ran_out_of_memory(&self, target: &Target, since: Timestamp) -> bool {
-        obstacle::ran_out_of_memory(&self.event_list(), &target.pod, &target.container, since).await
     }
 
     pub(crate) fn event_list(&self) -> Api<Event> {

@@ -70,6 +70,8 @@ pub enum Exit {
     Code(i32),
     /// The process was killed by this signal number.
     Signal(i32),
+    /// The process was killed because the memory of its container ran out.
+    OutOfMemory,
     /// The process could not be started or observed; the text is for the caller.
     Failed(String),
 }

@@ -193,6 +193,8 @@ pub enum EgressNews {
         pod: String,
         /// Text of the event.
         line: String,
+        /// `true` if a credential stood where its value may not.
+        of_credential: bool,
     },
     /// A credential of a Pod has no value.
     NotIssued {

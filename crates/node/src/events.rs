@@ -57,7 +57,26 @@ impl Events {
         reason: &'static str,
         message: impl Into<String>,
     ) {
-        self.put(pod, Some(format!("spec.containers{{{container}}}")), warning, reason, message.into());
+        let ephemeral = pod.spec.iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten());
+        let list = match ephemeral.into_iter().any(|one| one.name == container) {
+            true => "ephemeralContainers",
+            false => "containers",
+        };
+        self.put(pod, Some(format!("spec.{list}{{{container}}}")), warning, reason, message.into());
+    }
+
+    /// About the Sandbox of a Pod, if it has one.
+    pub(crate) fn of_sandbox(&self, pod: &Pod, reason: &'static str, message: String) {
+        let Some(owner) = hutch_api::owner::sandbox(pod) else { return };
+        let subject = ObjectReference {
+            api_version: Some(owner.api_version.clone()),
+            kind: Some(owner.kind.clone()),
+            name: Some(owner.name.clone()),
+            namespace: pod.metadata.namespace.clone(),
+            uid: Some(owner.uid.clone()),
+            ..ObjectReference::default()
+        };
+        self.send(subject, true, reason, message);
     }
 
     /// About a claim.

@@ -239,17 +239,23 @@ impl Policies {
     /// Takes news of the proxy.
     fn heed(&mut self, news: EgressNews) {
         match news {
-            EgressNews::Refused { pod, line } => self.report(&pod, "EgressRefused", line),
-            EgressNews::NotIssued { pod, line } => self.report(&pod, "CredentialNotIssued", line),
+            EgressNews::Refused { pod, line, of_credential } => {
+                self.report(&pod, "EgressRefused", line, of_credential)
+            }
+            EgressNews::NotIssued { pod, line } => self.report(&pod, "CredentialNotIssued", line, true),
             EgressNews::Dial(request) => self.dial(request),
         }
     }
 
-    /// Makes an event about the network of a Pod.
-    fn report(&mut self, pod: &str, reason: &'static str, line: String) {
+    /// Makes an event about the network of a Pod. One about a credential is also one of its Sandbox.
+    fn report(&mut self, pod: &str, reason: &'static str, line: String, of_credential: bool) {
         if let Some(served) = self.served.get_mut(pod).filter(|served| served.events < EVENTS) {
             served.events += 1;
-            self.node.events.warning(&served.live.pod(), reason, line);
+            let pod = served.live.pod();
+            if of_credential {
+                self.node.events.of_sandbox(&pod, reason, line.clone());
+            }
+            self.node.events.warning(&pod, reason, line);
         }
     }
 
@@ -275,7 +281,7 @@ impl Policies {
                         "would refuse {}.{}:{port}: {why}, but it only observes",
                         service.1, service.0
                     );
-                    self.report(&pod, "EgressRefused", line);
+                    self.report(&pod, "EgressRefused", line, false);
                 }
                 tokio::spawn(async move {
                     let connected = tokio::time::timeout(DIAL, connect(&live, port)).await;

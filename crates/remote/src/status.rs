@@ -9,6 +9,8 @@ use crate::{Exit, StreamError};
 
 /// Shell convention for a process that a signal ended: 128 plus the number of the signal.
 const SIGNAL_BASE: i32 = 128;
+/// Exit code of a process that was killed.
+const KILLED: i32 = 137;
 
 /// Reason for a `Status` response instead of a stream.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +86,7 @@ pub(crate) fn last_word(exit: &Exit, verdict: Verdict) -> Value {
         (_, Verdict::Followed) => 0,
         (Exit::Code(code), _) => *code,
         (Exit::Signal(signal), _) => SIGNAL_BASE.saturating_add(*signal),
+        (Exit::OutOfMemory, _) => KILLED,
     };
     if code == 0 {
         return json!({"metadata": {}, "status": "Success"});
@@ -119,6 +122,7 @@ mod tests {
             (Exit::Code(0), Verdict::ExitCode, "Success", None),
             (Exit::Code(3), Verdict::ExitCode, "Failure", Some("3")),
             (Exit::Signal(9), Verdict::ExitCode, "Failure", Some("137")),
+            (Exit::OutOfMemory, Verdict::ExitCode, "Failure", Some("137")),
             (Exit::Signal(i32::MAX), Verdict::ExitCode, "Failure", Some("2147483647")),
             (Exit::Code(3), Verdict::Followed, "Success", None),
             (

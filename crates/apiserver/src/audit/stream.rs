@@ -111,6 +111,7 @@ impl Running {
         let code = match exit {
             Exit::Code(code) => Some(*code),
             Exit::Signal(signal) => Some(128 + signal),
+            Exit::OutOfMemory => Some(137),
             Exit::Failed(_) => None,
         };
         let end = hutch_audit::event::Exit {

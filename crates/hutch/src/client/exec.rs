@@ -4,8 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use hutch_client::{CANNOT_START, Command, Ended, Target};
-use k8s_openapi::jiff::Timestamp;
+use hutch_client::{CANNOT_START, Command, Ended};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -16,8 +15,6 @@ use crate::cli::{ExecArguments, ShellArguments};
 
 /// Maximum queued pieces of input.
 const QUEUE: usize = 4;
-/// Exit status of a command that was killed.
-const KILLED: u8 = 137;
 /// Starts bash, else sh; the argument is the type of this terminal.
 const SHELL: &str =
     "[ -z \"$1\" ] || export TERM=\"$1\"\ncommand -v bash >/dev/null 2>&1 && exec bash\nexec sh";
@@ -41,7 +38,6 @@ async fn run(called: &str, arguments: ExecArguments) -> anyhow::Result<u8> {
     let sandboxes = connect(&arguments.place).await?;
     let ExecArguments { readiness, stdin, tty, container, sandbox, command: argv, .. } = arguments;
     let target = super::target(&sandboxes, &sandbox.name, &container, &readiness).await?;
-    let began = Timestamp::now();
     let mut ending = Ending::new().context("signals")?;
     let session = tokio::select! {
         session = sandboxes.exec(&target, Command { argv, stdin, tty }) => session,
@@ -69,16 +65,7 @@ async fn run(called: &str, arguments: ExecArguments) -> anyhow::Result<u8> {
     drop(raw);
     match ended.with_context(|| format!("sandbox {}", target.sandbox))? {
         Ended::Exited(_) | Ended::OutputClosed if !printed => Ok(OUTPUT_CLOSED),
-        Ended::Exited(status) => {
-            if status == KILLED && sandboxes.ran_out_of_memory(&target, began).await {
-                let Target { sandbox, container, .. } = &target;
-                eprintln!(
-                    "hutch {called}: sandbox {sandbox}: container {container} ran out of memory; \
-                     resources.limits.memory gives it more"
-                );
-            }
-            Ok(status)
-        }
+        Ended::Exited(status) => Ok(status),
         Ended::OutputClosed => Ok(OUTPUT_CLOSED),
         Ended::NotStarted(status, why) => {
             let hint =

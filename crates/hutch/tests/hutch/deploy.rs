@@ -23,8 +23,13 @@ const CONTROLLER: &str = "agent-sandbox-controller";
 const EXTENSIONS: &str = "agent-sandbox-controller-extensions";
 const ROUTER: &str = "sandbox-router";
 /// Optional manifests.
-const OPTIONAL: [&str; 4] =
-    ["egress.yaml", "sandbox-sleep.yaml", "sandboxd/template.yaml", "sandboxd/template-with-token.yaml"];
+const OPTIONAL: [&str; 5] = [
+    "egress.yaml",
+    "sandbox-sleep.yaml",
+    "sandboxd/one-machine.yaml",
+    "sandboxd/template.yaml",
+    "sandboxd/template-with-token.yaml",
+];
 
 /// Everything that can be applied.
 fn with_optional() -> Vec<Value> {

@@ -243,6 +243,14 @@ fn value_that_is_replaced_or_taken_away_counts_at_once() {
     let condition = "get events --field-selector reason=CredentialNotIssued -o jsonpath={.items[*].message}";
     let told = site.up.eventually(condition, |found| found.contains("Secret default/github"));
     assert!(told.contains("does not exist") && !told.contains(SECOND), "{told}");
+    site.up.eventually("describe sandbox a", |described| {
+        described.contains("CredentialNotIssued") && described.contains("Secret default/github")
+    });
+    // A placeholder where its value may not stand.
+    site.up.eventually(
+        "get events --field-selector involvedObject.kind=Sandbox,reason=EgressRefused",
+        |events| events.contains("credential"),
+    );
     site.up.ok("delete credentialprovider file");
     until("nothing", || site.received("a", "web.example", "FILE_TOKEN").is_empty());
     let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].message}";

@@ -25,7 +25,11 @@ if [ "$(id -u)" = 0 ]; then
     chmod 775 /var/run/postgresql
     exec gosu postgres "$0" "$@"
 fi
-[ -s "$PGDATA/PG_VERSION" ] || initdb --username=postgres --auth=trust
+if [ ! -s "$PGDATA/PG_VERSION" ]; then
+    initdb --username=postgres --auth=trust
+    echo "host all all all trust" >> "$PGDATA/pg_hba.conf"
+    echo "listen_addresses = '*'" >> "$PGDATA/postgresql.conf"
+fi
 exec "$@"
 "#;
 
@@ -39,7 +43,7 @@ exec "$@"
 "#;
 
 /// Ends with status 42 on its stop signal.
-const TRAP: &str = "trap 'exit 42' USR1; while :; do sleep 0.1; done";
+const TRAP: &str = "trap 'exit 42' USR1; touch /tmp/trapped; while :; do sleep 0.1; done";
 
 /// A folder of images that share the layer of Debian.
 struct Images {
@@ -204,6 +208,39 @@ fn postgres(up: &Up, class: Option<&str>) {
     hutch_testkit::wait::until("the folder of the claim is gone", || left() == 0);
 }
 
+/// PostgreSQL in a Sandbox, which another one reaches by the name of its Service, where a policy opens that.
+fn postgres_of_another(up: &Up, class: Option<&str>) {
+    let sandbox = |name: &str, container: Value| {
+        let mut whole = json!({"name": "c", "image": "oci:postgres"});
+        whole.as_object_mut().expect("fields").extend(container.as_object().expect("fields").clone());
+        let object = json!({
+            "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+            "metadata": {"name": name, "labels": {"role": name}},
+            "spec": {"service": true, "podTemplate": {"metadata": {"labels": {"name": name}}, "spec": {
+                "runtimeClassName": class, "terminationGracePeriodSeconds": 0, "containers": [whole]}}}});
+        applied(up, &object);
+    };
+    sandbox("db", json!({"readinessProbe": exec(&["pg_isready", "-h", "127.0.0.1"])}));
+    for name in ["app", "other"] {
+        sandbox(name, json!({"command": ["sleep", "1000000"]}));
+    }
+    for name in ["db", "app", "other"] {
+        up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=180s"));
+    }
+    let answer = |from: &str| {
+        let script = "PGCONNECT_TIMEOUT=20 psql -h db.default.svc -U postgres -Atc 'select 40 + 2'";
+        text(&up.kubectl_args(&["exec", from, "--", "sh", "-c", script]).stdout).trim().to_owned()
+    };
+    assert_eq!(answer("app"), "", "without a policy");
+    let rules = json!([{"name": "db", "sandboxes": [{"selector": {"matchLabels": {"role": "db"}}}], "ports": [5432]}]);
+    applied(up, &policy("SandboxPolicy", "db", &json!({"sandboxes": ["app"]}), &rules));
+    hutch_testkit::wait::until("the policy opens the database", || answer("app") == "42");
+    assert_eq!(answer("other"), "", "for another sandbox");
+    up.ok("delete sandboxpolicy db");
+    hutch_testkit::wait::until("nothing is open without it", || answer("app").is_empty());
+    up.ok("delete sandbox db app other --timeout=60s");
+}
+
 fn redis(up: &Up, class: Option<&str>) {
     let container = json!({
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
@@ -260,7 +297,8 @@ fn apt(up: &Up, class: Option<&str>, mirror: &Mirror) {
 
 /// A program that ends on the stop signal of its image.
 fn stopped(up: &Up, class: Option<&str>) {
-    let mut held = pod("stopped", "stopped", class, json!({}), json!({"terminationGracePeriodSeconds": 30}));
+    let trapped = json!({"readinessProbe": exec(&["test", "-e", "/tmp/trapped"])});
+    let mut held = pod("stopped", "stopped", class, trapped, json!({"terminationGracePeriodSeconds": 30}));
     // So that its status stays.
     held["metadata"]["finalizers"] = json!(["example.com/held"]);
     ready(up, &held);
@@ -274,6 +312,7 @@ fn all_services(class: Option<&str>) {
     let (images, mirror) = (Images::new(), Mirror::start());
     let up = images.up();
     postgres(&up, class);
+    postgres_of_another(&up, class);
     redis(&up, class);
     nginx(&up, class);
     stopped(&up, class);

@@ -14,7 +14,8 @@ use serde_json::json;
 use super::plan::{Phase, RestartPolicy, plan};
 use super::state::{Ended, Life, State};
 use super::status::{Facts, status};
-use super::{KILLED, Outcome, Worker, prepare, wait_for_end};
+use super::{Outcome, Worker, prepare, wait_for_end};
+use crate::container::KILLED;
 use crate::live::Live;
 use crate::shared::{HOST_IP, Shared};
 

@@ -1,6 +1,7 @@
 //! One Pod: a task that brings it to the state in its spec and reports its status to the API server.
 
 mod blueprint;
+mod ephemeral;
 mod evict;
 mod finish;
 mod image;
@@ -27,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::admission::Choice;
-use crate::container::{MainExit, Running, code_of};
+use crate::container::{KILLED, MainExit, Running, code_of};
 use crate::files::Files;
 use crate::live::{Live, Update};
 use crate::out_of_memory;
@@ -41,8 +42,6 @@ use state::{Ended, Life, Role, State};
 /// Maximum queued events of a Pod's containers.
 const HAPPENINGS: usize = 64;
 
-/// Exit code of a container that was killed.
-const KILLED: i32 = 137;
 /// Why a container is killed whose image was changed.
 const CHANGED: &str = "its image was changed";
 
@@ -86,7 +85,7 @@ struct Worker {
     volumes: BTreeMap<String, Prepared>,
     /// The sandbox that its containers share; `None` if a service of this process answers for it.
     sandbox: Option<Arc<dyn PodSandbox>>,
-    /// Descriptions in the order of `states`: init containers first.
+    /// Descriptions in the order of `states`: init containers first, ephemeral ones last.
     containers: Vec<Container>,
     states: Vec<State>,
     slots: Vec<Slot>,
@@ -183,6 +182,7 @@ fn outcome_of(updates: &mut watch::Receiver<Update>) -> Option<Outcome> {
 
 impl Worker {
     async fn work(&mut self) -> Outcome {
+        self.take_ephemeral();
         if let Choice::Embedded(kind) = self.choice {
             return self.stand_for(kind).await;
         }
@@ -228,6 +228,7 @@ impl Worker {
                 self.pod = pod.clone();
             }
             self.take_images();
+            self.take_ephemeral();
             let frozen = *self.phases.borrow_and_update() == Phase::Frozen;
             self.frozen_since = frozen.then(|| self.frozen_since.unwrap_or_else(Timestamp::now));
         }
@@ -247,7 +248,7 @@ impl Worker {
         const FIRST_LOOK: Duration = Duration::from_millis(5);
         const LOOK_EVERY: Duration = Duration::from_secs(1);
         let now = Timestamp::now();
-        for state in &mut self.states {
+        for state in self.states.iter_mut().filter(|state| state.role != Role::Ephemeral) {
             state.has_readiness_probe = true;
             state.begin();
             state.run(now);
@@ -258,7 +259,11 @@ impl Worker {
                 return outcome;
             }
             let ready = self.node.config.services.get(&kind).is_some_and(|service| service.ready());
-            for state in &mut self.states {
+            if let Update::Present(pod) = &*self.updates.borrow() {
+                self.pod = pod.clone();
+            }
+            self.take_ephemeral();
+            for state in self.states.iter_mut().filter(|state| state.role != Role::Ephemeral) {
                 state.started = ready;
                 state.ready = ready;
             }
@@ -405,7 +410,7 @@ fn ended_by(state: &State, exit: Option<&MainExit>, killed_for: Option<&str>) ->
         Some(hutch_kubelet::Exit::Signal(signal)) => Some(*signal),
         _ => None,
     };
-    let message = killed_for.map(Into::into);
+    let message = exit.and_then(|exit| exit.message.clone()).or(killed_for.map(Into::into));
     Ended { code, signal, reason: reason.to_owned(), message, started, at: Timestamp::now() }
 }
 

@@ -275,6 +275,7 @@ pub(crate) async fn exec(command: Vec<String>, target: &Target) -> Result<(), St
             Err(format!("command exited with {code}: {}", String::from_utf8_lossy(&output).trim()))
         }
         Exit::Signal(signal) => Err(format!("command was killed by signal {signal}")),
+        Exit::OutOfMemory => Err("command ran out of memory".into()),
         Exit::Failed(why) => Err(why),
     }
 }

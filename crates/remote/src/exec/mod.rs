@@ -4,10 +4,14 @@ mod channels;
 pub(crate) mod resize;
 mod spdy;
 
+use std::io;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
 use crate::status::Verdict;
@@ -36,14 +40,34 @@ const CHUNK: usize = 32 * 1024;
 /// the process still holds it open.
 const SILENCE: Duration = Duration::from_secs(2);
 
+/// Last line of the output of a command that ran out of memory, since clients print no more of the outcome than the code.
+const OUT_OF_MEMORY: &str = "hutch: the command was killed: its container ran out of memory; resources.limits.memory gives it more\r\n";
+
 /// Carries a session until the process has ended or the client has disconnected.
 pub(crate) async fn run(upgraded: Upgraded, wanted: ExecRequest, session: Session, verdict: Verdict) {
+    let session = explained(session, wanted.tty);
     match upgraded {
         Upgraded::Channels(socket, name) => channels::run(*socket, name, &wanted, session, verdict).await,
         Upgraded::Spdy(io, version) => spdy::run(io, version, &wanted, session, verdict).await,
         // Not offered, see PROTOCOLS.
         Upgraded::Tunnel(_) => {}
     }
+}
+
+/// Has the error output, or that of the terminal, end with the reason if the process ran out of memory.
+fn explained(session: Session, tty: bool) -> Session {
+    let Session { stdin, mut stdout, mut stderr, resize, exit } = session;
+    let exit = exit.shared();
+    let output = if tty { &mut stdout } else { &mut stderr };
+    if let Some(reader) = output.take() {
+        let (exit, line) =
+            (exit.clone(), if tty { OUT_OF_MEMORY } else { &OUT_OF_MEMORY.replace("\r\n", "\n") });
+        let line = Bytes::copy_from_slice(line.as_bytes());
+        let last =
+            async move { io::Result::Ok(if exit.await == Exit::OutOfMemory { line } else { Bytes::new() }) };
+        *output = Some(Box::pin(reader.chain(StreamReader::new(Box::pin(futures::stream::once(last))))));
+    }
+    Session { stdin, stdout, stderr, resize, exit: exit.boxed() }
 }
 
 /// Copies the outputs until the process has ended and they are empty. `None` if the client reads no more.

@@ -12,7 +12,7 @@ use super::invalid::{Invalid, unprocessable};
 use super::{Detail, JSON_LIMIT, Legacy};
 use crate::answer::{Body, json};
 use crate::content::Content;
-use crate::process::{Captured, Exit, Finished, Job, Program, RunError, StartError};
+use crate::process::{Captured, Exit, Finished, Job, OUT_OF_MEMORY, Program, RunError, StartError};
 use crate::{python, shlex};
 
 /// Maximum time limit of a command; a longer one is reduced to it. A week is as good as no limit.
@@ -95,7 +95,12 @@ fn shown(finished: Finished) -> Executed {
     };
     let texts = text(finished.stdout).and_then(|stdout| Ok((stdout, text(finished.stderr)?)));
     match texts {
-        Ok((stdout, stderr)) => Executed { stdout, stderr, exit_code, timed_out: false },
+        Ok((stdout, mut stderr)) => {
+            if finished.out_of_memory {
+                stderr.push_str(OUT_OF_MEMORY);
+            }
+            Executed { stdout, stderr, exit_code, timed_out: false }
+        }
         Err(error) => failed(&error, false),
     }
 }

@@ -98,7 +98,7 @@ pub(super) enum Sink {
 
 impl Sink {
     /// Returns true if the destination accepts more.
-    async fn put(&self, source: Source, content: Bytes) -> bool {
+    pub(super) async fn put(&self, source: Source, content: Bytes) -> bool {
         match self {
             Sink::Client(client) => client.send(Event::Output(source, content)).await.is_ok(),
             Sink::Ring(ring) => {

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncRead;
 use tokio::process::Child;
@@ -12,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::follow::{Ending, Event, Sink, Source, pump};
 use super::input::{Input, InputError};
+use super::memory::{Kills, LINE as OUT_OF_MEMORY};
 use super::ring::Ring;
 use super::start::{Program, StartError, pid};
 use super::terminal::{self, Screen, Size, Terminal};
@@ -214,6 +216,7 @@ impl Processes {
         detach: bool,
     ) -> Result<Started, ProcessError> {
         let place = self.place(detach)?;
+        let kills = Kills::now();
         let (mut child, terminal) = match size {
             None => (program.start(Stdio::piped())?, None),
             Some(size) => {
@@ -242,7 +245,7 @@ impl Processes {
         let (sink, events, ring) = self.sink(detach);
         let entry = self.enter(program.argv, leader, input, terminal, ring);
         let id = entry.id;
-        let work = Work { child, group, ours, place, outputs, sink, entry };
+        let work = Work { child, group, ours, place, outputs, sink, entry, kills };
         tokio::spawn(work.follow(self.clone()));
         Ok(Started { id, events })
     }
@@ -416,11 +419,12 @@ struct Work {
     outputs: [Option<Box<dyn AsyncRead + Send + Unpin>>; 2],
     sink: Sink,
     entry: Arc<Entry>,
+    kills: Kills,
 }
 
 impl Work {
     async fn follow(self, processes: Processes) {
-        let Work { mut group, mut child, ours, place, outputs: [stdout, stderr], sink, entry } = self;
+        let Work { mut group, mut child, ours, place, outputs: [stdout, stderr], sink, entry, kills } = self;
         let (ending, ended) = Ending::pair();
         let wait = async {
             let status = tokio::select! {
@@ -444,6 +448,15 @@ impl Work {
             pump(stdout, Source::Stdout, &sink, processes.chunk, &ended),
             pump(stderr, Source::Stderr, &sink, processes.chunk, &ended),
         );
+        if kills.explain(exit) {
+            // At a terminal there is one output, and a line ends with both characters.
+            let (source, line) = match &entry.terminal {
+                Some(_) => (Source::Stdout, OUT_OF_MEMORY.replace('\n', "\r\n").into()),
+                None => (Source::Stderr, Bytes::from_static(OUT_OF_MEMORY.as_bytes())),
+            };
+            // A client that has disconnected does not read it.
+            let _ = sink.put(source, line).await;
+        }
         processes.ended(&entry);
         sink.end(exit).await;
     }

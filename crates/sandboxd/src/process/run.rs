@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::capture::{Captured, capture};
 use super::follow::Ending;
+use super::memory::Kills;
 use super::start::{Program, pid};
 use super::{Exit, Group, RunError};
 use crate::reap::Ours;
@@ -36,6 +37,8 @@ pub struct Finished {
     pub stderr: Captured,
     /// End of the command.
     pub exit: Exit,
+    /// True if it was killed because memory ran out.
+    pub out_of_memory: bool,
 }
 
 /// Runs at most [`TURNS`] concurrent commands.
@@ -57,6 +60,7 @@ impl Runner {
     /// The command cannot be started or followed, or timed out.
     pub async fn run(&self, job: &Job) -> Result<Finished, RunError> {
         let _turn = self.turns.acquire().await;
+        let kills = Kills::now();
         let mut child = job.program.start(Stdio::null())?;
         let leader = pid(&child);
         // The drop order matters: the group is killed before its leader is reaped, so that the number cannot
@@ -89,7 +93,8 @@ impl Runner {
         let result = match ended {
             Ok(Ok((stdout, stderr, status))) => {
                 group.0 = None;
-                Ok(Finished { stdout, stderr, exit: Exit::of(status) })
+                let exit = Exit::of(status);
+                Ok(Finished { stdout, stderr, exit, out_of_memory: kills.explain(exit) })
             }
             Ok(Err(source)) => Err(RunError::Follow(source)),
             Err(_) => {

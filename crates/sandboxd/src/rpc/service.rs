@@ -17,7 +17,8 @@ use super::status::{Code, Status};
 use crate::answer::Body;
 use crate::files::FileError;
 use crate::process::{
-    Event, Exit, Job, OUTPUT_LIMIT, ProcessError, Program, RunError, Size, Source, StartError, Started,
+    Event, Exit, Job, OUT_OF_MEMORY, OUTPUT_LIMIT, ProcessError, Program, RunError, Size, Source, StartError,
+    Started,
 };
 
 pub(super) async fn dispatch(rpc: &Rpc, method: &str, mut call: Call) -> Response<Body> {
@@ -119,8 +120,11 @@ impl Rpc {
             );
             return Err(Status::new(Code::ResourceExhausted, message));
         }
-        let (stdout, stderr) = (finished.stdout.kept.into(), finished.stderr.kept.into());
-        Ok(ExecuteResponse { exit_code, stdout, stderr })
+        let (stdout, mut stderr) = (finished.stdout.kept, finished.stderr.kept);
+        if finished.out_of_memory {
+            stderr.extend_from_slice(OUT_OF_MEMORY.as_bytes());
+        }
+        Ok(ExecuteResponse { exit_code, stdout: stdout.into(), stderr: stderr.into() })
     }
 
     async fn program(&self, config: Option<ProcessConfig>) -> Result<Program, Status> {

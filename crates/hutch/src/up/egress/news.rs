@@ -63,7 +63,9 @@ impl Supervisor {
                 }
                 if let Some(pod) = self.uid(sandbox) {
                     // Many refusals say no more than some.
-                    let _ = self.news.try_send(EgressNews::Refused { pod, line: line(&refusal) });
+                    let of_credential = matches!(refusal.reason, Reason::Credential(..));
+                    let refused = EgressNews::Refused { pod, line: line(&refusal), of_credential };
+                    let _ = self.news.try_send(refused);
                 }
             }
             // It has no clients that name themselves.

@@ -89,9 +89,44 @@ fn command_that_runs_out_of_memory_says_so() {
     apply(&up, "hungry", &format!("image: hutch/host, command: [sleep, infinity], {limits}"));
     ok(&up, &["exec", "hungry", "--", "true"]);
     let eat = ["exec", "hungry", "--", "python3", "-c", "b = bytearray(200 << 20); print(len(b))"];
-    refused(&run(&up, &eat), 137, &["hungry", "ran out of memory"]);
+    let said = "its container ran out of memory; resources.limits.memory gives it more";
+    refused(&run(&up, &eat), 137, &[said]);
+    let by_kubectl = up.kubectl_args(&eat);
+    assert_eq!(by_kubectl.status.code(), Some(137));
+    assert_eq!(text(&by_kubectl.stderr).matches(said).count(), 1, "{by_kubectl:?}");
+    let killed = up.kubectl_args(&["exec", "hungry", "--", "sh", "-c", "kill -9 $$"]);
+    assert!(killed.status.code() == Some(137) && !text(&killed.stderr).contains("memory"), "{killed:?}");
     let output = run(&up, &["exec", "hungry", "--", "true"]);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn command_of_the_runtime_that_runs_out_of_memory_says_so() {
+    hutch_testkit::require!(root, kubectl, curl);
+    let up = Up::start(&[]);
+    let probe = "readinessProbe: {httpGet: {path: /, port: 8888}, periodSeconds: 1}";
+    let limits = "resources: {limits: {memory: 64Mi}}";
+    apply(&up, "hungry", &format!("image: hutch/python-runtime, {limits}, {probe}"));
+    ok(&up, &["exec", "hungry", "--", "true"]);
+    let execute = |command: &str| {
+        let body = serde_json::json!({ "command": command }).to_string();
+        let json = "Content-Type: application/json";
+        let url = "http://localhost:8888/execute";
+        let answer = ok(&up, &["exec", "hungry", "--", "curl", "-s", "-H", json, "-d", &body, url]);
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        (answer["exit_code"].as_i64(), answer["stderr"].as_str().unwrap_or_default().to_owned())
+    };
+    let eat = "python3 -c \"b = bytearray(200 << 20); print(len(b))\"";
+    let (code, stderr) = execute(eat);
+    assert_eq!(code, Some(-9), "{stderr}");
+    assert!(
+        stderr.ends_with(
+            "memory ran out while the command ran; resources.limits.memory of the container gives it more\n"
+        ),
+        "{stderr}"
+    );
+    assert_eq!(execute("sh -c 'kill -9 $$'"), (Some(-9), String::new()));
+    assert_eq!(execute("true"), (Some(0), String::new()));
 }
 
 #[test]

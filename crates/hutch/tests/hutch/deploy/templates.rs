@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::manifests::{folder, of_kind, read, text};
-use crate::harness::HUTCH;
+use crate::harness::{HUTCH, Up};
 
 const UID: &str = "6a1f-7";
 
@@ -85,6 +85,25 @@ fn init_containers_install_the_programs_of_the_containers() {
         );
         assert_eq!(pod["metadata"]["annotations"]["hutch.dev/activity-port"], "8080", "{file}");
     }
+}
+
+#[test]
+fn template_for_one_machine_runs_commands_under_hutch_up() {
+    hutch_testkit::require!(root, kubectl, curl);
+    let up = Up::start(&[]);
+    let file = folder().join("sandboxd/one-machine.yaml");
+    up.ok_args(&["apply", "-f", &file.display().to_string()]);
+    let claim = serde_json::json!({"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxClaim",
+        "metadata": {"name": "mine"}, "spec": {"warmPoolRef": {"name": "sandboxd-one-machine"}}});
+    crate::policies::applied(&up, &claim);
+    up.ok("wait --for=condition=Ready sandboxclaim/mine --timeout=180s");
+    let sandbox = up.ok("get sandboxclaim mine -o jsonpath={.status.sandbox.name}");
+    let body = r#"{"command":"sh -c 'id -u; pwd'"}"#;
+    let url = "http://localhost:8888/execute";
+    let json = "Content-Type: application/json";
+    let answer =
+        up.ok_args(&["exec", &sandbox, "-c", "main", "--", "curl", "-s", "-H", json, "-d", body, url]);
+    assert!(answer.contains(r#""stdout":"65532\n/workspace\n""#), "{answer}");
 }
 
 #[test]

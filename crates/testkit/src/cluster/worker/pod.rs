@@ -141,6 +141,7 @@ impl Pod {
                 None => json!({"running": {"startedAt": time}}),
                 Some(Exit::Code(code)) => json!({"terminated": {"exitCode": code}}),
                 Some(Exit::Signal(signal)) => json!({"terminated": {"exitCode": 128 + signal, "signal": signal}}),
+                Some(Exit::OutOfMemory) => json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}),
                 Some(Exit::Failed(_)) => json!({"terminated": {"exitCode": 255}}),
             };
             json!({"name": container.name, "image": container.image, "imageID": "", "restartCount": 0, "ready": ready,

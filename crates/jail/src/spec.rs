@@ -434,7 +434,7 @@ mod tests {
         assert!(with_rules.check().is_err(), "no root");
         with_rules.files = closed("/proc/a");
         assert!(with_rules.check().is_err());
-        let refused: [(&str, Change); 14] = [
+        let refused: [(&str, Change); 15] = [
             ("id", |s| s.id = "../x".into()),
             ("id", |s| s.id = String::new()),
             ("host name", |s| s.hostname = "x".repeat(65)),

@@ -43,6 +43,7 @@ pub use error::Error;
 pub use names::Account;
 pub use reference::{BuiltIn, Reference};
 pub use removal::remove_tree;
+pub use reserve::check_room;
 pub use resolved::{HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 pub use segment::PathSegment;
 pub use stop_signal::StopSignal;

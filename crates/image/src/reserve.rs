@@ -42,9 +42,22 @@ impl Reserve {
 
 /// Fails if the file system of a folder has no more free space than is left to others.
 pub(crate) fn check(folder: &Folder) -> io::Result<()> {
+    check_for(folder, 0)
+}
+
+/// Fails if so many more bytes below a folder would take free space that is left to others.
+///
+/// # Errors
+/// [`io::ErrorKind::StorageFull`], or the folder cannot be opened.
+pub fn check_room(folder: &Path, bytes: u64) -> io::Result<()> {
+    check_for(&Folder::open(folder)?, bytes)
+}
+
+fn check_for(folder: &Folder, needed: u64) -> io::Result<()> {
     let space = folder.space()?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
-    if is_short(bytes(space.f_blocks), bytes(space.f_bavail), RESERVED_BYTES)
+    let free = bytes(space.f_bavail).saturating_sub(needed);
+    if is_short(bytes(space.f_blocks), free, RESERVED_BYTES)
         || is_short(space.f_files, space.f_favail, RESERVED_INODES)
     {
         let text = "no space: less than 5 % of the disk, or 1 GiB, would be left";
@@ -84,5 +97,7 @@ mod tests {
         assert_eq!(reserve.left, 1);
         reserve.spend(1, &folder).unwrap();
         assert_eq!(reserve.left, STEP_BYTES, "checked");
+        check_room(dir.path(), 1).unwrap();
+        assert_eq!(check_room(dir.path(), u64::MAX).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 }

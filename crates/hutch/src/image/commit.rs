@@ -3,14 +3,15 @@
 //! The upperdir is read as [`hutch_archive::pack`] reads every folder of a stranger, and the new image is imported like any
 //! other, so that its layer is unpacked by a process without privileges before the image has its name.
 
-use std::io::{BufWriter, Seek, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
 use hutch_archive::{Notice, Packing};
 use hutch_client::Wait;
-use hutch_image::Listed;
+use hutch_image::MAX_LAYER_BYTES;
 use hutch_registry::ImageName;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -24,8 +25,8 @@ const PACKING: Packing = Packing { depth: 256, modes: 0o7777, owners: true, laye
 /// Copies of the layer and of the packed layers of its image that are on the disk at one time: the layer, the archive, the
 /// blobs, and the unpacked layer.
 const COPIES: u64 = 4;
-/// Part of the disk, and bytes, of which the smaller one stays free.
-const RESERVE: (u64, u64) = (20, 1 << 30);
+/// Bytes that are written between two looks at the free space.
+const STEP: u64 = 64 << 20;
 
 /// A container whose changes are wanted.
 struct Changed {
@@ -54,7 +55,8 @@ pub(super) fn commit(arguments: &ImageCommitArguments) -> anyhow::Result<()> {
             plain(&changed.image)
         )
     })?;
-    check_room(&changed.folder, image, &folders.folder)?;
+    let needed = COPIES * hutch_node::measure(&changed.folder).bytes + 2 * image.size;
+    hutch_image::check_room(&folders.folder, needed).with_context(|| format!("{needed} bytes are needed"))?;
     let created = Timestamp::now().to_string();
     let layer = pack(&changed.folder, &folders.folder)?;
     let mut archive = tempfile::NamedTempFile::new_in(&folders.folder).context("the data folder")?;
@@ -93,27 +95,14 @@ async fn find(arguments: &ImageCommitArguments) -> anyhow::Result<Changed> {
     Ok(Changed { image, folder })
 }
 
-/// Checks that the copies leave a part of the disk free.
-fn check_room(changes: &Path, image: &Listed, folder: &Path) -> anyhow::Result<()> {
-    let needed = COPIES * hutch_node::measure(changes).bytes + 2 * image.size;
-    let disk = rustix::fs::statvfs(folder).with_context(|| folder.display().to_string())?;
-    let reserve = (disk.f_blocks * disk.f_frsize / RESERVE.0).min(RESERVE.1);
-    let free = (disk.f_bavail * disk.f_frsize).saturating_sub(reserve);
-    ensure!(
-        needed <= free,
-        "no space: {needed} bytes are needed, and {free} are free in {}",
-        folder.display()
-    );
-    Ok(())
-}
-
 /// Packs an upperdir into a file without a name.
-fn pack(changes: &Path, folder: &Path) -> anyhow::Result<std::fs::File> {
+fn pack(changes: &Path, folder: &Path) -> anyhow::Result<File> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(changes, flags, Mode::empty());
     let opened = opened.context("the changes of the container")?;
     let file = tempfile::tempfile_in(folder).context("the data folder")?;
-    let mut builder = hutch_archive::Builder::new(BufWriter::new(file));
+    let layer = Layer { file, folder: folder.to_owned(), written: 0 };
+    let mut builder = hutch_archive::Builder::new(BufWriter::new(layer));
     let mut left_out = 0u64;
     hutch_archive::append_folder(opened.as_fd(), Path::new("."), PACKING, &mut builder)?;
     hutch_archive::pack(opened, Path::new(""), PACKING, &mut builder, |path, notice| {
@@ -125,12 +114,38 @@ fn pack(changes: &Path, folder: &Path) -> anyhow::Result<std::fs::File> {
         }
         Ok(())
     })?;
-    let mut file = builder.into_inner()?;
-    file.flush()?;
-    let mut file = file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+    let layer = builder.into_inner()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+    let mut file = layer.file;
     file.rewind()?;
     if left_out > 0 {
         eprintln!("{left_out} sockets, pipes, devices and names that begin with .wh. were left out");
     }
     Ok(file)
+}
+
+/// A layer that is written. It ends before the disk is full: a file of the container may announce any length.
+struct Layer {
+    file: File,
+    folder: PathBuf,
+    written: u64,
+}
+
+impl Write for Layer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.written + bytes.len() as u64;
+        if written > MAX_LAYER_BYTES {
+            let text = format!("the changes have more than {MAX_LAYER_BYTES} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
+        if self.written == 0 || written / STEP != self.written / STEP {
+            hutch_image::check_room(&self.folder, STEP)?;
+        }
+        let count = self.file.write(bytes)?;
+        self.written += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }

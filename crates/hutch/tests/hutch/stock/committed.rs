@@ -68,6 +68,13 @@ fn changes_are_those_of_the_next_sandbox(class: Option<&str>) {
     let inspected: Value = serde_json::from_str(&inspected).expect("JSON");
     assert_eq!(inspected[0]["layers"].as_array().map(Vec::len), Some(3), "{inspected}");
     assert_eq!(shell(&up, "first", "cat /srv/new/file"), "new\n", "the Sandbox continues");
+
+    // A file without content that announces more than a disk has, and an attempt that is refused.
+    shell(&up, "first", "truncate -s 1T /srv/large");
+    let too_large = image(&up, &["commit", "first", "debian:v2"]);
+    refused(&too_large, 1, &["srv/large"]);
+    let list = succeeded("list", &image(&up, &["list", "--quiet"]));
+    assert!(list.contains("hutch.local/debian:v2"), "{list}");
 }
 
 #[test]

@@ -123,6 +123,14 @@ fn disruption_budget(up: &Up) {
     up.ok("delete pdb b");
     up.ok_args(&["drain", &node, "--pod-selector=app=d", "--timeout=60s"]);
     up.ok_args(&["uncordon", &node]);
+    let sandbox = json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "box"},
+        "spec": {"podTemplate": template("1", "box")}});
+    apply(up, &sandbox);
+    up.ok("wait sandbox/box --for=condition=Ready --timeout=60s");
+    up.ok("create poddisruptionbudget c --selector=app=box --max-unavailable=1");
+    up.eventually("get pdb c -o jsonpath={.status.expectedPods}{.status.disruptionsAllowed}", |count| {
+        count == "11"
+    });
 }
 
 /// Regression: it could not create anything without `--validate=false`, since there was no `/openapi/v2`.

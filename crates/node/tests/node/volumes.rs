@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, PersistentVolumeClaim, Pod, Secret};
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::machine::{Machine, pod};
@@ -270,6 +270,41 @@ async fn access_modes_decide_which_pods_share_a_claim() {
     machine.event("next", "ReadWriteOncePod allows one pod at a time").await;
     prints(&machine, &holder, "stat -c %g:%a /data", "0:777\n").await;
     machine.delete("holder").await;
+    let next = machine.ready("next").await;
+    prints(&machine, &next, "stat -c %g:%a /data", "77:2777\n").await;
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volume_that_a_group_cannot_have_is_refused_until_the_pod_is_created_again() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    claim(&machine, "deep", "1Gi", "ReadWriteMany").await;
+    machine.run("maker", "sleep 1000", with_claim("deep", false)).await;
+    let maker = machine.ready("maker").await;
+    let deep = "cd /data; for i in $(seq 130); do mkdir d && cd d; done; echo made";
+    prints(&machine, &maker, deep, "made\n").await;
+    let mut spec = with_claim("deep", false);
+    spec["securityContext"] = json!({"fsGroup": 77});
+    machine.pods().create(&Default::default(), &pod_of("refused", spec.clone())).await.unwrap();
+    machine.event("refused", "remove files, then create the pod again").await;
+    prints(&machine, &maker, "rm -r /data/d; echo gone", "gone\n").await;
+    // Another try reports the first walk.
+    let events: Api<Event> = Api::namespaced(machine.client.clone(), "default");
+    let tries = async || -> i32 {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        let own = all.iter().filter(|event| event.involved_object.name.as_deref() == Some("refused"));
+        own.map(|event| event.count.unwrap_or(1)).sum()
+    };
+    let (before, until) = (tries().await, Instant::now() + WAIT_LIMIT);
+    while tries().await <= before + 1 {
+        assert!(Instant::now() < until, "it is not tried again");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    prints(&machine, &maker, "stat -c %g:%a /data", "0:777\n").await;
+    machine.delete("refused").await;
+    machine.run("next", "sleep 1000", spec).await;
     let next = machine.ready("next").await;
     prints(&machine, &next, "stat -c %g:%a /data", "77:2777\n").await;
     machine.stop().await;

@@ -21,6 +21,8 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 pub struct Packing {
     /// Maximum folders within each other. Each is held open while its content is packed.
     pub depth: usize,
+    /// Maximum bytes of all files together. A file may announce more than a disk has.
+    pub bytes: u64,
     /// Mode bits that are packed.
     pub modes: u32,
     /// `true` if owners are packed, as numbers.
@@ -52,6 +54,7 @@ pub fn pack<W: Write>(
     mut notice: impl FnMut(&Path, Notice) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut open = vec![(names(&folder)?, folder, prefix.to_owned())];
+    let mut left = packing.bytes;
     while let Some((entries, folder, prefix)) = open.last_mut() {
         let Some(entry) = entries.read() else {
             open.pop();
@@ -93,6 +96,8 @@ pub fn pack<W: Write>(
                 to.append_link(&mut header, &path, OsStr::from_bytes(target.to_bytes())).map_err(named)?;
             }
             FileType::RegularFile => {
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                left = left.checked_sub(size).ok_or_else(|| too_large(&path, packing.bytes))?;
                 // A pipe that has taken its place must not block.
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file =
@@ -221,6 +226,11 @@ fn names(folder: impl AsFd) -> Result<Dir, Errno> {
     Dir::new(openat(folder, c".", flags, Mode::empty())?)
 }
 
+fn too_large(path: &Path, most: u64) -> io::Error {
+    let text = format!("with {}, the files have more than {most} bytes", path.display());
+    io::Error::new(io::ErrorKind::FileTooLarge, text)
+}
+
 fn name_error(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -277,7 +287,8 @@ mod tests {
         symlink("../any", base.join("deep/link")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, base.join("pipe"), Mode::from_raw_mode(0o600)).unwrap();
         let (entries, notices) =
-            packed(base, Packing { depth: 3, modes: 0o777, owners: false, layer: false }).unwrap();
+            packed(base, Packing { depth: 3, bytes: u64::MAX, modes: 0o777, owners: false, layer: false })
+                .unwrap();
         let expected = [
             "top/ 755 ",
             "top/deep/ 755 ",
@@ -288,11 +299,16 @@ mod tests {
         assert_eq!(entries, expected);
         assert_eq!(notices, [(PathBuf::from("top/pipe"), Notice::Special)]);
         let (entries, _) =
-            packed(base, Packing { depth: 3, modes: 0o7777, owners: false, layer: false }).unwrap();
+            packed(base, Packing { depth: 3, bytes: u64::MAX, modes: 0o7777, owners: false, layer: false })
+                .unwrap();
         assert!(entries.iter().any(|entry| entry == "top/deep/run 4750 text"), "{entries:?}");
-        let error = packed(base, Packing { depth: 2, modes: 0o777, owners: false, layer: false })
-            .unwrap_err()
-            .to_string();
+        let small = Packing { depth: 3, bytes: 3, modes: 0o777, owners: false, layer: false };
+        let error = packed(base, small).unwrap_err().to_string();
+        assert_eq!(error, "with top/deep/run, the files have more than 3 bytes");
+        let error =
+            packed(base, Packing { depth: 2, bytes: u64::MAX, modes: 0o777, owners: false, layer: false })
+                .unwrap_err()
+                .to_string();
         assert_eq!(error, "top/deep/empty is more than 2 folders deep");
     }
 
@@ -313,7 +329,7 @@ mod tests {
     fn devices_are_left_out() {
         let mut to = Builder::new(Vec::new());
         let mut notices = Vec::new();
-        let packing = Packing { depth: 1, modes: 0o777, owners: false, layer: false };
+        let packing = Packing { depth: 1, bytes: u64::MAX, modes: 0o777, owners: false, layer: false };
         append_file(File::open("/dev/null").unwrap(), Path::new("null"), packing, &mut to, |path, notice| {
             notices.push((path.to_owned(), notice));
             Ok(())
@@ -339,7 +355,7 @@ mod tests {
         fs::write(base.join("kept/.wh.forged"), "").unwrap();
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(base.join("replaced"), "trusted.overlay.opaque", b"y", flags).unwrap();
-        let packing = Packing { depth: 3, modes: 0o777, owners: true, layer: true };
+        let packing = Packing { depth: 3, bytes: u64::MAX, modes: 0o777, owners: true, layer: true };
         let (entries, notices) = packed(base, packing).unwrap();
         let expected = [
             "top/ 755 ",

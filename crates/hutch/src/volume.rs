@@ -28,7 +28,7 @@ use crate::cluster;
 
 /// Maximum folders within each other in an exported volume.
 const DEPTH: usize = 256;
-const PACKING: Packing = Packing { depth: DEPTH, modes: 0o7777, owners: true, layer: false };
+const PACKING: Packing = Packing { depth: DEPTH, bytes: u64::MAX, modes: 0o7777, owners: true, layer: false };
 const VOLUMES: PathSegment = PathSegment::fixed("volumes");
 
 /// Runs a subcommand of `hutch volume`.

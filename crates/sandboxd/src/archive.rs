@@ -8,7 +8,7 @@ use hutch_archive::{AbsolutePaths, Builder, Entry, Kind, Limits, Packing, PathEr
 use crate::files::{FileError, Root};
 
 /// Packs up to 128 folders within each other.
-const PACKING: Packing = Packing { depth: 128, modes: 0o7777, owners: false, layer: false };
+const PACKING: Packing = Packing { depth: 128, bytes: u64::MAX, modes: 0o7777, owners: false, layer: false };
 /// Limits of an archive that is unpacked. Bytes are limited by the disk of the sandbox.
 const LIMITS: Limits = Limits {
     entries: 1 << 20,

@@ -21,7 +21,8 @@ use super::{ImageFolders, keep, print_imported};
 use crate::cli::ImageCommitArguments;
 use crate::client::{connect, plain, with_hint};
 
-const PACKING: Packing = Packing { depth: 256, modes: 0o7777, owners: true, layer: true };
+const PACKING: Packing =
+    Packing { depth: 256, bytes: MAX_LAYER_BYTES, modes: 0o7777, owners: true, layer: true };
 /// Copies of the layer and of the packed layers of its image that are on the disk at one time: the layer, the archive, the
 /// blobs, and the unpacked layer.
 const COPIES: u64 = 4;
@@ -123,7 +124,7 @@ fn pack(changes: &Path, folder: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// A layer that is written. It ends before the disk is full: a file of the container may announce any length.
+/// A layer that is written. It ends before the disk is full: a file that announces a length without content is written whole.
 struct Layer {
     file: File,
     folder: PathBuf,
@@ -133,10 +134,6 @@ struct Layer {
 impl Write for Layer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.written + bytes.len() as u64;
-        if written > MAX_LAYER_BYTES {
-            let text = format!("the changes have more than {MAX_LAYER_BYTES} bytes");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
-        }
         if self.written == 0 || written / STEP != self.written / STEP {
             hutch_image::check_room(&self.folder, STEP)?;
         }

@@ -12,7 +12,7 @@ use super::LeftOut;
 use super::pipe::Outgoing;
 
 /// Set-id bits are not packed.
-const PACKING: Packing = Packing { depth: 256, modes: 0o777, owners: false, layer: false };
+const PACKING: Packing = Packing { depth: 256, bytes: u64::MAX, modes: 0o777, owners: false, layer: false };
 
 /// Packs it under this name: files, folders, links as links. Owners are not packed; inside, the files belong to the user
 /// that unpacks them.

@@ -100,8 +100,11 @@ pub fn pack<W: Write>(
                 left = left.checked_sub(size).ok_or_else(|| too_large(&path, packing.bytes))?;
                 // A pipe that has taken its place must not block.
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file =
-                    openat(&*folder, name, flags, Mode::empty()).map_err(|errno| named(errno.into()))?;
+                let file = match openat(&*folder, name, flags, Mode::empty()) {
+                    // Removed or replaced meanwhile.
+                    Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => continue,
+                    opened => opened.map_err(|errno| named(errno.into()))?,
+                };
                 append_file(File::from(file), &path, packing, to, &mut notice).map_err(named)?;
             }
             FileType::CharacterDevice if packing.layer && stat.st_rdev == 0 => {

@@ -88,9 +88,18 @@ impl ImageFolders {
             if let Some(pulled) = store.find_pulled(&self.pulled(), &full.to_string())? {
                 return Ok(pulled);
             }
-            ensure!(!full.is_imported(), "image {full} was not imported: hutch image import imports it");
+            let folder = self.folder.display();
+            ensure!(!full.is_imported(), "image {full} is not in {folder}: hutch image import imports it");
         }
-        Ok(store.resolve(name)?)
+        store.resolve(name).map_err(|error| {
+            let imported = ImageName::parse_imported(name).ok().filter(|imported| {
+                store.find_pulled(&self.pulled(), &imported.to_string()).is_ok_and(|found| found.is_some())
+            });
+            match imported {
+                Some(imported) => anyhow!("image {name} was not pulled; {imported} is here: write it so"),
+                None => error.into(),
+            }
+        })
     }
 }
 
@@ -158,6 +167,7 @@ fn import(arguments: &ImageImportArguments) -> anyhow::Result<()> {
     let folders = ImageFolders::named(arguments.folder.data_dir.as_deref())?;
     let store = folders.store()?;
     let from = &arguments.from;
+    ensure!(from != Path::new("-"), "standard input cannot be read out of order: name a FILE or a FOLDER");
     let fetched = hutch_registry::import(&folders.pulled(), from, name.as_ref());
     let fetched = fetched.with_context(|| from.display().to_string())?;
     let name = fetched.name().clone();

@@ -223,7 +223,13 @@ fn causes(error: &dyn std::error::Error) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    shorten(&innermost.to_string())
+    let text = innermost.to_string();
+    // rustls's word for an answer that is not TLS.
+    if text.contains("InvalidContentType") {
+        return "it does not answer with TLS; --plain-http, or plainHttp in images.yaml, connects without"
+            .into();
+    }
+    shorten(&text)
 }
 
 #[cfg(test)]

@@ -336,7 +336,13 @@ struct Failed(Error);
 
 impl From<ReadError> for Failed {
     fn from(error: ReadError) -> Failed {
-        Failed(unsupported(&shorten(&error.to_string())))
+        match error {
+            // The reader repeats content.
+            ReadError::Stream(error) if error.raw_os_error().is_none() => {
+                Failed(unsupported("it is not a tar archive, or a damaged one"))
+            }
+            error => Failed(unsupported(&shorten(&error.to_string()))),
+        }
     }
 }
 

@@ -49,7 +49,7 @@ pub use keychain::Keychain;
 pub use limits::Limits;
 pub use login::log_in;
 pub use names::ImageName;
-pub use proxy::Proxy;
+pub use proxy::{PROXY_VARIABLES, Proxy};
 pub use pull::{Connections, Event, Fetched, Pulled, Puller};
 pub use secret::Secret;
 pub use signature::{Evidence, Signers};

@@ -179,17 +179,17 @@ pub(crate) fn read_registry(text: &str) -> Result<String, String> {
     if host.is_some_and(|host| !host.split('.').all(label)) || text.len() > MAX_REPOSITORY {
         return Err(wrong());
     }
-    // One registry has one name, so that a prefix with the usual port covers names without it and the other way round.
-    let stands_alone = host.is_none_or(|host| host.contains('.') || host == "localhost");
-    let text = match text.strip_suffix(":443") {
-        Some(rest) if stands_alone && port == "443" => rest.to_owned(),
-        _ => text.clone(),
-    };
     // Its name would be read as a part of a path of Docker Hub.
     if host.is_some_and(|host| !host.contains('.') && host != "localhost") && port.is_empty() {
         return Err(format!("write the registry {:?} with its domain or a port", shorten(&text)));
     }
-    Ok(if text == "index.docker.io" || text == "registry-1.docker.io" { DOCKER.into() } else { text })
+    let is_docker = [DOCKER, "index.docker.io", "registry-1.docker.io"].contains(&without_usual_port(&text));
+    Ok(if is_docker { DOCKER.into() } else { text })
+}
+
+/// Returns a registry without the port of TLS. Rules for one with this port hold without it, and the other way round.
+pub(crate) fn without_usual_port(registry: &str) -> &str {
+    registry.strip_suffix(":443").unwrap_or(registry)
 }
 
 /// Checks the path of a repository: parts of lower-case letters and digits, separated inside by `.`, `_`, `__` or dashes.
@@ -253,10 +253,9 @@ mod tests {
             ("index.docker.io/library/python", "docker.io/library/python:latest".into()),
             ("localhost/app", "localhost/app:latest".into()),
             ("localhost:5000/app:v1", "localhost:5000/app:v1".into()),
-            ("ghcr.io:443/org/app", "ghcr.io/org/app:latest".into()),
+            ("ghcr.io:443/org/app", "ghcr.io:443/org/app:latest".into()),
             ("docker.io:443/python", "docker.io/library/python:latest".into()),
-            ("registry:443/app", "registry:443/app:latest".into()),
-            ("[::1]:443/app", "[::1]/app:latest".into()),
+            ("registry-1.docker.io:443/library/python", "docker.io/library/python:latest".into()),
             ("GHCR.io/org/a.b_c__d--e:V1", "ghcr.io/org/a.b_c__d--e:V1".into()),
             ("[::1]:5000/app", "[::1]:5000/app:latest".into()),
             ("127.0.0.1:5000/a/b/c", "127.0.0.1:5000/a/b/c:latest".into()),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::shorten;
-use crate::names::{DOCKER, ImageName, check_repository, read_registry};
+use crate::names::{DOCKER, ImageName, check_repository, read_registry, without_usual_port};
 
 /// Images that may be pulled: all, those of a registry, or those below a path of a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,8 @@ impl Prefix {
         if !path.is_empty() {
             check_repository(path)?;
         }
-        Ok(Prefix::Below { registry: read_registry(registry)?, path: path.to_owned() })
+        let registry = without_usual_port(&read_registry(registry)?).to_owned();
+        Ok(Prefix::Below { registry, path: path.to_owned() })
     }
 
     /// Number of parts.
@@ -66,7 +67,7 @@ impl Prefix {
         match self {
             Prefix::All => true,
             Prefix::Below { registry, path } => {
-                registry == name.registry() && is_below(name.repository(), path)
+                registry == without_usual_port(name.registry()) && is_below(name.repository(), path)
             }
         }
     }
@@ -113,6 +114,10 @@ mod tests {
             ("ghcr.io/org", "GHCR.io/org/app", true),
             ("ghcr.io/org", "ghcr.io/organization/app", false),
             ("localhost:5000", "localhost:5000/app", true),
+            ("ghcr.io", "ghcr.io:443/app", true),
+            ("ghcr.io:443/org", "ghcr.io/org/app", true),
+            ("ghcr.io", "ghcr.io:4430/app", false),
+            ("[::1]", "[::1]:443/app", true),
             ("localhost", "localhost:5000/app", false),
             ("*", "anything.example/at/all", true),
         ] {

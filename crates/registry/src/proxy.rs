@@ -23,6 +23,10 @@ const HTTPS_PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
 const FORM: &str = "must be like http://proxy.example:3128 or http://user:password@proxy.example:3128";
 
+/// Variables in which programs expect a proxy, which may have a password.
+pub const PROXY_VARIABLES: [&str; 6] =
+    ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+
 /// A proxy for connections with TLS, which may have a password. It gets requests `CONNECT`.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Proxy {

@@ -116,7 +116,7 @@ impl Session {
     }
 
     async fn manifest_once(&self, reference: &str, accept: &'static str) -> Result<Document, Error> {
-        let what = format!("manifest {}", shorten(reference));
+        let what = format!("manifest {} of {}", shorten(reference), self.repository);
         let uri = self.uri("manifests", reference)?;
         let answer = self.get(Query { uri, accept: Some(accept), ..Query::default() }).await?.check(&what)?;
         let text = |name| answer.response.headers().get(name).and_then(|value| value.to_str().ok());

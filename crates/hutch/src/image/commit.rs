@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
@@ -30,7 +30,10 @@ const COPIES: u64 = 4;
 const STEP: u64 = 64 << 20;
 
 /// A container whose changes are wanted.
+#[derive(PartialEq, Eq)]
 struct Changed {
+    /// Identity of the container that runs, which a restart changes.
+    container: String,
     /// Digest of the manifest of its image.
     image: String,
     /// Its upperdir.
@@ -45,7 +48,6 @@ pub(super) fn commit(arguments: &ImageCommitArguments) -> anyhow::Result<()> {
     );
     let runtime = crate::runtime::runtime()?;
     let changed = runtime.block_on(find(arguments))?;
-    drop(runtime);
     let folders = ImageFolders::of(&arguments.data.data_dir)?;
     let store = folders.store()?;
     let catalog = folders.catalog();
@@ -56,13 +58,18 @@ pub(super) fn commit(arguments: &ImageCommitArguments) -> anyhow::Result<()> {
             plain(&changed.image)
         )
     })?;
-    let needed = COPIES * hutch_node::measure(&changed.folder).bytes + 2 * image.size;
+    let changes = hutch_node::measure(&changed.folder).bytes.saturating_mul(COPIES);
+    let needed = changes.saturating_add(image.size.saturating_mul(2));
     hutch_image::check_room(&folders.folder, needed).with_context(|| format!("{needed} bytes are needed"))?;
     let created = Timestamp::now().to_string();
     let layer = pack(&changed.folder, &folders.folder)?;
-    let mut archive = tempfile::NamedTempFile::new_in(&folders.folder).context("the data folder")?;
-    catalog.export_with_layer(image, layer, &created, BufWriter::new(archive.as_file_mut()))?;
-    let fetched = hutch_registry::import(&folders.pulled(), archive.path(), Some(&name))?;
+    runtime.block_on(check_unchanged(arguments, &changed))?;
+    let mut archive = BufWriter::new(Guarded::new(&folders.folder)?);
+    catalog.export_with_layer(image, layer, &created, &mut archive)?;
+    let archive = archive.into_inner().map_err(io::IntoInnerError::into_error)?.file;
+    // It has no other name, so that nothing of it stays when this process is killed.
+    let path = format!("/proc/self/fd/{}", archive.as_raw_fd());
+    let fetched = hutch_registry::import(&folders.pulled(), Path::new(&path), Some(&name))?;
     drop(archive);
     let (image, _) = keep(&store, &folders, fetched)?;
     print_imported(arguments.json, &name, &image);
@@ -80,6 +87,8 @@ async fn find(arguments: &ImageCommitArguments) -> anyhow::Result<Changed> {
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
     let status = statuses.into_iter().flatten().find(|status| status.name == target.container);
     let image = status.map(|status| status.image_id.clone()).filter(|id| !id.is_empty());
+    let running = status.filter(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()));
+    let container = running.and_then(|status| status.container_id.clone()).unwrap_or_default();
     let image = image.with_context(|| format!("container {} has not started", target.container))?;
     let folder = hutch_node::changes_folder(
         &arguments.data.data_dir,
@@ -93,7 +102,19 @@ async fn find(arguments: &ImageCommitArguments) -> anyhow::Result<Changed> {
             target.pod
         )
     })?;
-    Ok(Changed { image, folder })
+    ensure!(
+        !container.is_empty() && pod.metadata.deletion_timestamp.is_none(),
+        "container {} does not run",
+        target.container
+    );
+    Ok(Changed { container, image, folder })
+}
+
+/// Checks that the container whose changes were packed still runs: those of one that has ended are removed.
+async fn check_unchanged(arguments: &ImageCommitArguments, packed: &Changed) -> anyhow::Result<()> {
+    let now = find(arguments).await?;
+    ensure!(now == *packed, "the container ended meanwhile, and its changes with it");
+    Ok(())
 }
 
 /// Packs an upperdir into a file without a name.
@@ -101,9 +122,7 @@ fn pack(changes: &Path, folder: &Path) -> anyhow::Result<File> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(changes, flags, Mode::empty());
     let opened = opened.context("the changes of the container")?;
-    let file = tempfile::tempfile_in(folder).context("the data folder")?;
-    let layer = Layer { file, folder: folder.to_owned(), written: 0 };
-    let mut builder = hutch_archive::Builder::new(BufWriter::new(layer));
+    let mut builder = hutch_archive::Builder::new(BufWriter::new(Guarded::new(folder)?));
     let mut left_out = 0u64;
     hutch_archive::append_folder(opened.as_fd(), Path::new("."), PACKING, &mut builder)?;
     hutch_archive::pack(opened, Path::new(""), PACKING, &mut builder, |path, notice| {
@@ -124,14 +143,21 @@ fn pack(changes: &Path, folder: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// A layer that is written. It ends before the disk is full: a file that announces a length without content is written whole.
-struct Layer {
+/// A file without a name that is written. It ends before the disk is full: a file that announces a length without content is written whole.
+struct Guarded {
     file: File,
     folder: PathBuf,
     written: u64,
 }
 
-impl Write for Layer {
+impl Guarded {
+    fn new(folder: &Path) -> anyhow::Result<Guarded> {
+        let file = tempfile::tempfile_in(folder).with_context(|| folder.display().to_string())?;
+        Ok(Guarded { file, folder: folder.to_owned(), written: 0 })
+    }
+}
+
+impl Write for Guarded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.written + bytes.len() as u64;
         if self.written == 0 || written / STEP != self.written / STEP {

@@ -22,7 +22,7 @@ const SHORT: usize = 12;
 const LEAST_DIGITS: usize = 4;
 
 pub(super) fn list(arguments: &ImageListArguments) -> anyhow::Result<()> {
-    let images = images(&ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog());
+    let images = images(&ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog())?;
     if arguments.json {
         return print([printable(&Value::from(images.iter().map(summary).collect::<Vec<_>>()).to_string())]);
     }
@@ -50,11 +50,16 @@ fn print(lines: impl IntoIterator<Item = String>) -> anyhow::Result<()> {
     Ok(output.flush()?)
 }
 
-/// Returns the images that can be read, and reports damaged folders.
-fn images(catalog: &Catalog) -> Vec<Listed> {
-    let (images, damaged) = catalog.list();
+/// Returns the images that can be read, and reports damaged folders. It fails where none can be read.
+fn images(catalog: &Catalog) -> anyhow::Result<Vec<Listed>> {
+    let (images, mut damaged) = catalog.list();
+    if images.is_empty()
+        && let Some(error) = damaged.pop()
+    {
+        return Err(error.into());
+    }
     damaged.iter().for_each(|error| eprintln!("hutch image: {}", plain(&error.to_string())));
-    images
+    Ok(images)
 }
 
 /// A line for each name.
@@ -97,7 +102,7 @@ fn summary(image: &Listed) -> Value {
 
 pub(super) fn inspect(arguments: &ImageInspectArguments) -> anyhow::Result<()> {
     let catalog = ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog();
-    let images = images(&catalog);
+    let images = images(&catalog)?;
     let one = |text: &String| -> anyhow::Result<Value> {
         let image = find(&images, text)?.0;
         Ok(details(image, &catalog.config(image)?))
@@ -135,7 +140,7 @@ fn details(image: &Listed, config: &ImageConfig) -> Value {
 /// Writes an archive. A file has its name only when it is whole.
 pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
     let catalog = ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog();
-    let images = images(&catalog);
+    let images = images(&catalog)?;
     let (image, names) = find(&images, &arguments.image)?;
     if let Some(problem) = &image.problem {
         bail!("{}: {}", arguments.image, plain(problem));
@@ -148,13 +153,25 @@ pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
         ensure!(!output.is_terminal(), "standard output is a terminal: write a FILE, or a pipe");
         return Ok(catalog.export(image, name, output)?);
     }
-    let folder = arguments.to.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
     let at = || arguments.to.display().to_string();
-    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(at)?;
+    // A link to a file stays one.
+    let to = arguments.to.canonicalize().unwrap_or_else(|_| arguments.to.clone());
+    match to.metadata() {
+        Ok(found) if found.is_dir() => bail!("{}: is a folder: name a FILE", at()),
+        Ok(found) if !found.is_file() => {
+            // A device or a pipe is written, and never replaced.
+            let file = std::fs::File::options().write(true).open(&to).with_context(at)?;
+            catalog.export(image, name, std::io::BufWriter::new(file))?;
+            return print([plain(name.0)]);
+        }
+        _ => {}
+    }
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = tempfile::NamedTempFile::new_in(folder);
+    let mut file = made.with_context(|| format!("{}: cannot make a file there", folder.display()))?;
     catalog.export(image, name, std::io::BufWriter::new(file.as_file_mut()))?;
     file.as_file().sync_all().with_context(at)?;
-    file.persist(&arguments.to).with_context(at)?;
+    file.persist(&to).map_err(|error| error.error).with_context(at)?;
     print([plain(name.0)])
 }
 
@@ -176,7 +193,7 @@ pub(super) fn remove(arguments: &ImageRemoveArguments) -> anyhow::Result<()> {
 }
 
 fn remove_one(catalog: &Catalog, text: &str) -> anyhow::Result<(Vec<String>, Freed)> {
-    let images = images(catalog);
+    let images = images(catalog)?;
     let (image, names) = find(&images, text)?;
     let freed = catalog.remove(image, &names)?;
     Ok((if names.is_empty() { image.names.clone() } else { names }, freed))
@@ -185,7 +202,7 @@ fn remove_one(catalog: &Catalog, text: &str) -> anyhow::Result<(Vec<String>, Fre
 pub(super) fn prune(arguments: &ImagePruneArguments) -> anyhow::Result<()> {
     let catalog = ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog();
     let (mut all, mut names) = (Freed::default(), Vec::new());
-    for image in if arguments.all { images(&catalog) } else { Vec::new() } {
+    for image in if arguments.all { images(&catalog)? } else { Vec::new() } {
         match catalog.remove(&image, &[]) {
             Ok(freed) => {
                 names.extend(image.names);
@@ -198,7 +215,9 @@ pub(super) fn prune(arguments: &ImagePruneArguments) -> anyhow::Result<()> {
         }
     }
     add(&mut all, catalog.prune()?);
-    report(arguments.json, "Removed", &names, &all)
+    let printed = report(arguments.json, "Removed", &names, &all);
+    ensure!(all.failed.is_empty(), "what is named above could not be removed");
+    printed
 }
 
 /// Finds an image, and the name that the text means; none means all.
@@ -218,6 +237,13 @@ fn find<'a>(images: &'a [Listed], text: &str) -> anyhow::Result<(&'a Listed, Vec
             return Ok((image, Vec::new()));
         }
     }
+    // Imported images are named without their registry, too.
+    if let Ok(name) = ImageName::parse_imported(text)
+        && let Some(image) = images.iter().find(|image| image.names.contains(&name.to_string()))
+        && trusted(image).any(|other| *other == name.to_string())
+    {
+        return Ok((image, vec![name.to_string()]));
+    }
     let digits = text.strip_prefix("sha256:").unwrap_or(text);
     let is_digits = digits.len() >= LEAST_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     // A pull prints the digest that the registry has, which may be that of an index.
@@ -227,7 +253,7 @@ fn find<'a>(images: &'a [Listed], text: &str) -> anyhow::Result<(&'a Listed, Vec
     };
     match images.iter().filter(|image| is_digits && hex(image)).collect::<Vec<_>>()[..] {
         [image] => Ok((image, Vec::new())),
-        [] => bail!("no image {} was pulled: hutch image list shows them", plain(text)),
+        [] => bail!("no image {} is here: hutch image list shows them", plain(text)),
         _ => bail!("several images have digests that begin with {digits}"),
     }
 }

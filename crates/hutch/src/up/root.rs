@@ -308,7 +308,8 @@ fn spawn(start: &Start, sockets: &[OwnedFd], secret: &[String]) -> anyhow::Resul
     let program = "/proc/self/exe";
     let mut command = Command::new(program);
     command.arg0(front::NAME).stdin(theirs).env_remove(crate::upstream_proxy::VARIABLE);
-    for name in secret {
+    // Proxies have passwords, too; only the process that pulls images uses one.
+    for name in secret.iter().map(String::as_str).chain(hutch_registry::PROXY_VARIABLES) {
         command.env_remove(name);
     }
     let process = Process(command.spawn().context("cannot start the front")?);

@@ -192,7 +192,7 @@ fn pulled_image_runs_by_its_name() {
     home.log_in(&registry.host, "wrong");
     failed(&pull(&name), "none of the credentials");
     home.log_in(&registry.host, PASSWORD);
-    failed(&pull(&format!("{}/org/app:none", registry.host)), "has no manifest none");
+    failed(&pull(&format!("{}/org/app:none", registry.host)), "has no manifest none of org/app");
     failed(&pull("UPPER"), "lower case");
     failed(&pull("hutch/host"), "built in");
     failed(&home.hutch(&["image", "pull", &name]), "certificate");

@@ -54,6 +54,12 @@ fn imported_image_runs_by_its_name() {
     let printed = succeeded("import", &home.hutch(&["image", "import", &saved, "--json"]));
     let result: Value = serde_json::from_str(&printed).expect("JSON");
     assert_eq!(result["name"], "hutch.local/org/app:v1", "{printed}");
+    let inspected = succeeded("inspect", &home.hutch(&["image", "inspect", "org/app:v1"]));
+    assert!(inspected.contains("hutch.local/org/app:v1"), "{inspected}");
+    let short = home.hutch(&["run", "--image", "org/app:v1", "--", "true"]);
+    assert!(text(&short.stderr).contains("hutch.local/org/app:v1 is here"), "{}", text(&short.stderr));
+    failed(&home.hutch(&["image", "import", "/proc/self/exe", "app"]), "not a tar archive");
+    failed(&home.hutch(&["image", "import", "-", "app"]), "standard input");
     let ran = succeeded("run", &home.hutch(&command));
     assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")));
 }
@@ -90,4 +96,49 @@ fn pod_uses_an_imported_image_without_a_pull() {
     apply(&up, "default", &pod("missing", "hutch.local/app:v3", &always));
     waits(&up, "default", "missing", "ErrImageNeverPull");
     assert!(event(&up, "default", "missing", "ErrImageNeverPull").contains("hutch image import"));
+}
+
+#[test]
+fn export_writes_into_pipes_and_through_links() {
+    hutch_testkit::require!(root, user_namespaces);
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("tempdir"));
+    let saved = save(folder.path()).display().to_string();
+    succeeded("import", &home.hutch(&["image", "import", &saved]));
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let export = |to: &str| home.hutch(&["image", "export", "org/app:v1", to]);
+    succeeded("export", &export(&at("whole")));
+    let whole = std::fs::read(at("whole")).expect("the archive");
+    std::os::unix::fs::symlink(at("target"), at("link")).expect("a link");
+    std::fs::write(at("target"), "").expect("written");
+    succeeded("export", &export(&at("link")));
+    assert_eq!(std::fs::read(at("target")).expect("the archive"), whole);
+    assert!(std::fs::symlink_metadata(at("link")).expect("it").is_symlink());
+    succeeded("mkfifo", &Command::new("mkfifo").arg(at("pipe")).output().expect("mkfifo"));
+    let pipe = at("pipe");
+    let reader = std::thread::spawn(move || std::fs::read(pipe).expect("the pipe"));
+    succeeded("export", &export(&at("pipe")));
+    assert_eq!(reader.join().expect("a reader"), whole);
+    failed(&export(&at("")), "is a folder");
+    failed(&export(&at("missing/file")), "missing");
+}
+
+#[test]
+fn folder_that_cannot_be_read_is_not_an_empty_one() {
+    hutch_testkit::require!(root, user_namespaces);
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("tempdir"));
+    let saved = save(folder.path()).display().to_string();
+    succeeded("import", &home.hutch(&["image", "import", &saved]));
+    let program = folder.path().join("hutch");
+    hutch_testkit::copy_program(binary(), &program);
+    for path in [folder.path(), home.0.path()] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("chmod");
+    }
+    for words in [&["list"][..], &["prune"], &["inspect", "org/app:v1"]] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(&program).arg("image");
+        command.args(words).arg("--data-dir").arg(home.lib()).current_dir("/");
+        let output = command.output().expect("setpriv");
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(text(&output.stderr).contains("Permission denied"), "{}", text(&output.stderr));
+    }
 }

@@ -65,6 +65,16 @@ pub const DEPRECATED_VERSION: &str = "v1alpha1";
 /// version that names only a template converts to such a name.
 pub const SHADOW_POOL_PREFIX: &str = "shadow-pool-";
 
+/// Maximum ephemeral containers of one Pod.
+pub const EPHEMERAL_CONTAINERS_MAX: usize = 32;
+
+/// Returns true for the capability that `kubectl debug` adds to containers. A sandbox never has it, and a container that
+/// requests it runs without.
+pub fn is_tracing(capability: &str) -> bool {
+    let name = capability.to_ascii_uppercase();
+    name.strip_prefix("CAP_").unwrap_or(&name) == "SYS_PTRACE"
+}
+
 /// Processor architecture of this program, as Kubernetes names it.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {

@@ -24,3 +24,14 @@ pub(crate) fn map<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String,
 pub(crate) fn items<'a>(object: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
     object.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten()
 }
+
+/// Returns true for a value other than none, and other than an empty object, list or text.
+pub(crate) fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::String(text) => !text.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    }
+}

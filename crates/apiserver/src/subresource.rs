@@ -44,6 +44,12 @@ pub(crate) async fn handle(call: &Call, target: &Target, request: Request) -> Re
         ("eviction", Method::POST) => eviction::evict(call, &bytes, &media_type).await,
         ("token", Method::POST) => token::create(call, &bytes, &media_type),
         ("ephemeralcontainers" | "resize", Method::GET) => get::get(call),
+        ("ephemeralcontainers", Method::PUT) => {
+            update::update(call, Part::EphemeralContainers, &bytes, &media_type).await
+        }
+        ("ephemeralcontainers", Method::PATCH) => {
+            patch::patch(call, Part::EphemeralContainers, &bytes, &media_type).await
+        }
         _ => Err(Failure::method_not_allowed()),
     }
 }

@@ -146,7 +146,8 @@ impl Sandboxes {
         let default = object.annotations().get(annotation::DEFAULT_CONTAINER).cloned();
         let spec = object.spec.unwrap_or_default();
         let containers = spec.containers.into_iter().chain(spec.init_containers.into_iter().flatten());
-        let containers: Vec<String> = containers.map(|container| container.name).collect();
+        let ephemeral = spec.ephemeral_containers.into_iter().flatten().map(|container| container.name);
+        let containers: Vec<String> = containers.map(|container| container.name).chain(ephemeral).collect();
         let default = default.filter(|name| containers.contains(name));
         let container = name.map(str::to_owned).or(default).or_else(|| containers.first().cloned());
         let container = container.unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Description of a jail, as data. `hutch run` and the warden use the same description.
 
 use std::ffi::OsStr;
-use std::path::{Component, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -245,6 +245,9 @@ pub struct User {
     pub groups: Vec<u32>,
 }
 
+/// Usual path of the termination message of a container in a Pod.
+const TERMINATION_LOG: &str = "/dev/termination-log";
+
 /// Maximum layers and host mounts of one jail: the maximum file descriptors of one message, less a reserve.
 pub(crate) const MAX_SOURCES: usize = 240;
 
@@ -349,8 +352,12 @@ impl Spec {
         let mut names = target.components().skip(1).map(Component::as_os_str);
         match names.next().and_then(OsStr::to_str) {
             Some(top @ ("proc" | "sys")) => refuse(&format!("nothing is mounted at or below /{top}")),
-            Some("dev") if names.next() != Some(OsStr::new("shm")) => {
-                refuse("nothing is mounted at or below /dev, except at or below /dev/shm")
+            Some("dev")
+                if names.next() != Some(OsStr::new("shm")) && target != Path::new(TERMINATION_LOG) =>
+            {
+                refuse(
+                    "nothing is mounted at or below /dev, except at or below /dev/shm, and /dev/termination-log",
+                )
             }
             _ => Ok(()),
         }
@@ -427,7 +434,7 @@ mod tests {
         assert!(with_rules.check().is_err(), "no root");
         with_rules.files = closed("/proc/a");
         assert!(with_rules.check().is_err());
-        let refused: [(&str, Change); 14] = [
+        let refused: [(&str, Change); 15] = [
             ("id", |s| s.id = "../x".into()),
             ("id", |s| s.id = String::new()),
             ("host name", |s| s.hostname = "x".repeat(65)),
@@ -442,9 +449,11 @@ mod tests {
             ("below /sys", |s| s.mounts.push(tmpfs("/sys/fs/cgroup"))),
             ("below /dev", |s| s.mounts.push(tmpfs("/dev"))),
             ("below /dev", |s| s.mounts.push(tmpfs("/dev/shm2"))),
+            ("below /dev", |s| s.mounts.push(tmpfs("/dev/termination-log/a"))),
         ];
         let mut fine = spec();
-        fine.mounts = ["/dev/shm", "/dev/shm/a", "/procedure", "/a/proc"].map(tmpfs).into();
+        fine.mounts =
+            ["/dev/shm", "/dev/shm/a", "/dev/termination-log", "/procedure", "/a/proc"].map(tmpfs).into();
         assert_eq!(fine.check(), Ok(()));
         for (says, change) in refused {
             let mut changed = spec();

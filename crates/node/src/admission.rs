@@ -7,6 +7,7 @@ use hutch_image::PathSegment;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
 
 use crate::config::{Handler, ServiceKind};
+use crate::container::message;
 use crate::{embedded, security};
 
 /// Handler that runs a Pod.
@@ -95,21 +96,15 @@ pub(crate) fn choose(
 /// Refuses fields of a Pod that the node cannot or will not provide. No field is ignored silently.
 pub(crate) fn check(spec: &PodSpec) -> Result<(), Refusal> {
     let refuse = |message: String| Err(Refusal { reason: "FailedValidation", message });
-    for (set, what) in [
-        (spec.host_network, "hostNetwork"),
-        (spec.host_pid, "hostPID"),
-        (spec.host_ipc, "hostIPC"),
-        (spec.share_process_namespace, "shareProcessNamespace"),
-    ] {
+    for (set, what) in
+        [(spec.host_network, "hostNetwork"), (spec.host_pid, "hostPID"), (spec.host_ipc, "hostIPC")]
+    {
         if set == Some(true) {
             return refuse(format!("{what} is not supported: a sandbox shares nothing with the machine"));
         }
     }
     if spec.host_users == Some(true) {
         return refuse("hostUsers is not supported: ids inside are never ids of the machine".into());
-    }
-    if spec.ephemeral_containers.as_ref().is_some_and(|list| !list.is_empty()) {
-        return refuse("ephemeral containers are not supported".into());
     }
     if let Some(of_pod) = &spec.security_context {
         security::check_pod(of_pod).or_else(refuse)?;
@@ -118,19 +113,28 @@ pub(crate) fn check(spec: &PodSpec) -> Result<(), Refusal> {
     for volume in spec.volumes.iter().flatten() {
         check_volume(volume)?;
     }
-    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
-        check_container(container)?;
-        let known = |name: &str| spec.volumes.iter().flatten().any(|volume| volume.name == name);
-        for mount in container.volume_mounts.iter().flatten() {
-            if !known(&mount.name) {
-                return refuse(format!(
-                    "container {:?} mounts {:?}, which is no volume",
-                    container.name, mount.name
-                ));
-            }
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    containers.try_for_each(|container| check_in(spec, container))
+}
+
+/// Checks an ephemeral container of a Pod that was accepted, as [`check`] does with others.
+pub(crate) fn check_ephemeral(spec: &PodSpec, container: &Container) -> Result<(), Refusal> {
+    check_names(&PodSpec { containers: vec![container.clone()], ..PodSpec::default() })?;
+    check_in(spec, container)
+}
+
+/// Checks a container and that the Pod has the volumes that it mounts.
+fn check_in(spec: &PodSpec, container: &Container) -> Result<(), Refusal> {
+    check_container(container)?;
+    let known = |name: &str| spec.volumes.iter().flatten().any(|volume| volume.name == name);
+    match container.volume_mounts.iter().flatten().find(|mount| !known(&mount.name)) {
+        Some(mount) => {
+            let message =
+                format!("container {:?} mounts {:?}, which is no volume", container.name, mount.name);
+            Err(Refusal { reason: "FailedValidation", message })
         }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Names become folders. The API server refuses these too, but an older version may have stored the Pod.
@@ -155,15 +159,18 @@ fn check_names(spec: &PodSpec) -> Result<(), Refusal> {
 }
 
 /// Folders of the kernel, which a volume must not hide: programs inside rely on them.
-fn check_mount_path(path: &str) -> Result<(), String> {
+fn check_mount_path(field: &str, path: &str) -> Result<(), String> {
+    if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+        return Err(format!("{field} {path:?} is not an absolute path without .."));
+    }
     let path: PathBuf = Path::new(path).components().collect();
     if path == Path::new("/") {
-        return Err("a volume cannot be mounted at /: name a folder below it".into());
+        return Err(format!("{field} cannot be mounted at /: name a path below it"));
     }
     for kernel in ["/proc", "/sys", "/dev"] {
         if path.starts_with(kernel) && !path.starts_with("/dev/shm") {
             return Err(format!(
-                "mountPath {path:?} is at or below {kernel}: of these only /dev/shm can be used"
+                "{field} {path:?} is at or below {kernel}: of these only /dev/shm can be used"
             ));
         }
     }
@@ -182,16 +189,17 @@ fn check_container(container: &Container) -> Result<(), Refusal> {
         return refuse("block devices are not supported".into());
     }
     for mount in container.volume_mounts.iter().flatten() {
-        if !mount.mount_path.starts_with('/') || mount.mount_path.split('/').any(|part| part == "..") {
-            return refuse(format!("mountPath {:?} is not an absolute path without ..", mount.mount_path));
-        }
-        check_mount_path(&mount.mount_path).or_else(&refuse)?;
+        check_mount_path("mountPath", &mount.mount_path).or_else(&refuse)?;
         if mount.mount_propagation.as_deref().is_some_and(|p| p != "None") {
             return refuse(format!("mountPropagation of {:?} is not supported", mount.name));
         }
         if mount.sub_path_expr.is_some() && mount.sub_path.is_some() {
             return refuse(format!("{:?} has both subPath and subPathExpr", mount.name));
         }
+    }
+    let path = container.termination_message_path.as_deref().unwrap_or_default();
+    if !path.is_empty() && Path::new(path) != Path::new(message::USUAL_PATH) {
+        check_mount_path("terminationMessagePath", path).or_else(&refuse)?;
     }
     let probes = [&container.readiness_probe, &container.liveness_probe, &container.startup_probe];
     for probe in probes.into_iter().flatten() {
@@ -282,6 +290,11 @@ mod tests {
             (container(json!({"volumeMounts": [{"name": "v", "mountPath": "/x"}]})), "\"v\""),
             (container(json!({"readinessProbe": {"grpc": {"port": 1}}})), "grpc"),
             (container(json!({"readinessProbe": {}})), "exactly one"),
+            (container(json!({"terminationMessagePath": "message"})), "absolute path"),
+            (container(json!({"terminationMessagePath": "/a/../message"})), "absolute path"),
+            (container(json!({"terminationMessagePath": "/proc/self/environ"})), "/proc"),
+            (container(json!({"terminationMessagePath": "/dev/message"})), "/dev/shm"),
+            (container(json!({"terminationMessagePath": "/"})), "cannot be mounted at /"),
             (container(json!({"name": "/etc"})), "RFC 1123"),
             (container(json!({"name": ".."})), "RFC 1123"),
             (json!({"volumes": [{"name": "/", "emptyDir": {}}]}), "RFC 1123"),
@@ -300,8 +313,30 @@ mod tests {
         }
         let usual = json!({"hostNetwork": false, "volumes": [{"name": "v", "emptyDir": {}}]});
         assert_eq!(check(&spec(usual)), Ok(()));
+        for path in ["/dev/termination-log", "/dev/shm/message", "/tmp/message", ""] {
+            let usual = container(json!({"terminationMessagePath": path}));
+            assert_eq!(check(&spec(usual)), Ok(()), "{path}");
+        }
         for path in ["/dev/shm", "/dev/shm/x", "/development", "/process", "/srv"] {
             assert_eq!(check(&spec(mounted(path))), Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn ephemeral_container_is_checked_as_others() {
+        let of =
+            |container: Value| check_ephemeral(&spec(json!({})), &serde_json::from_value(container).unwrap());
+        assert_eq!(
+            of(json!({"name": "e", "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}})),
+            Ok(())
+        );
+        for (container, word) in [
+            (json!({"name": ".."}), "RFC 1123"),
+            (json!({"name": "e", "securityContext": {"privileged": true}}), "privileged"),
+            (json!({"name": "e", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}), "\"v\""),
+        ] {
+            let refusal = of(container.clone()).unwrap_err();
+            assert!(refusal.message.contains(word), "{container}: {}", refusal.message);
         }
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Blueprint {
     pub(crate) stop_signal: StopSignal,
     /// Capabilities of user 0 inside, in the user namespace of its jail.
     pub(crate) capabilities: Capabilities,
+    /// Folder on the machine of its termination message, if it has one.
+    pub(crate) message: Option<PathBuf>,
     /// Folder on the machine where the runtime inside finds variables that come while it runs.
     pub(crate) late_env: Option<PathBuf>,
 }

@@ -35,8 +35,11 @@ impl Node {
         let annotated = annotations.and_then(|noted| noted.get(annotation::DEFAULT_CONTAINER)).cloned();
         let first = || spec.and_then(|s| s.containers.first()).map(|c| c.name.clone());
         let name = named.map(str::to_owned).or(annotated).or_else(first).unwrap_or_default();
-        let init = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten();
-        let known = spec.is_some_and(|s| s.containers.iter().chain(init).any(|c| c.name == name));
+        let known = spec.is_some_and(|s| {
+            let ephemeral = s.ephemeral_containers.iter().flatten().map(|c| &c.name);
+            let of_spec = s.containers.iter().chain(s.init_containers.iter().flatten()).map(|c| &c.name);
+            of_spec.chain(ephemeral).any(|known| *known == name)
+        });
         match known {
             true => Ok((name.clone(), live.container(&name))),
             false => Err(StreamError::BadRequest(format!(

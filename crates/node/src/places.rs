@@ -1,8 +1,9 @@
 //! Folders of the node on this machine. Names in them are [`PathSegment`]s, so no path leads out of the data folder.
 //!
 //! Below a Pod's folder there is one folder for each class of names, so a name of one class never meets another:
-//! `logs`, `roots` and `env` hold a folder for each container, `volumes` and `given` one for each volume, `files` what
-//! the node itself names. Containers write in `roots` and `volumes`; everything else is written by the node alone.
+//! `logs`, `roots`, `env` and `messages` hold a folder for each container, `volumes` and `given` one for each volume, `files`
+//! what the node itself names. Containers write in `roots` and `volumes`, and a file in `messages`; everything else is written
+//! by the node alone.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -24,6 +25,7 @@ const JAILS: PathSegment = PathSegment::fixed("jails");
 const LOGS: PathSegment = PathSegment::fixed("logs");
 const ROOTS: PathSegment = PathSegment::fixed("roots");
 const ENV: PathSegment = PathSegment::fixed("env");
+const MESSAGES: PathSegment = PathSegment::fixed("messages");
 const GIVEN: PathSegment = PathSegment::fixed("given");
 const FILES: PathSegment = PathSegment::fixed("files");
 const HOSTS: PathSegment = PathSegment::fixed("hosts");
@@ -95,6 +97,11 @@ impl PodPlaces {
     /// Variables that come while a container runs.
     pub(crate) fn late_env(&self, container: &PathSegment) -> PathBuf {
         container.below(&ENV.below(&self.disk))
+    }
+
+    /// The termination message of a container.
+    pub(crate) fn message(&self, container: &PathSegment) -> PathBuf {
+        container.below(&MESSAGES.below(&self.disk))
     }
 
     /// `/etc/hosts` of the Pod.
@@ -217,12 +224,13 @@ mod tests {
     fn names_of_two_classes_never_meet() {
         let pod =
             PodPlaces { disk: "/pods/u".into(), memory: "/memory/u".into(), all_memory: "/memory".into() };
-        for name in ["hosts", "logs", "roots", "env", "volumes", "given", "files"] {
+        for name in ["hosts", "logs", "roots", "env", "messages", "volumes", "given", "files"] {
             let name = PathSegment::label(name).unwrap();
             let mut all = [
                 pod.logs(&name),
                 pod.root(&name),
                 pod.late_env(&name),
+                pod.message(&name),
                 pod.hosts(),
                 pod.resolv_conf(),
                 pod.written_volume(&name),

@@ -1,5 +1,6 @@
 //! Security contexts of Pods and containers, read as a kubelet reads them: users, groups, capabilities, and what is refused.
 
+use hutch_api::is_tracing;
 use hutch_image::Resolved;
 use hutch_jail::{Capabilities, User};
 use k8s_openapi::api::core::v1::{
@@ -26,8 +27,8 @@ pub(crate) fn check_container(security: &SecurityContext) -> Result<(), String> 
         return Err("privileged is not supported: no sandbox holds a capability of the machine".into());
     }
     let added = security.capabilities.as_ref().and_then(|listed| listed.add.as_deref()).unwrap_or(&[]);
-    let refused: Vec<&str> =
-        added.iter().map(String::as_str).filter(|name| Capabilities::named(name).is_none()).collect();
+    let is_refused = |name: &&str| Capabilities::named(name).is_none() && !is_tracing(name);
+    let refused: Vec<&str> = added.iter().map(String::as_str).filter(is_refused).collect();
     if !refused.is_empty() {
         let possible: Vec<&str> = Capabilities::ALL.names().collect();
         return Err(format!(
@@ -201,6 +202,7 @@ mod tests {
             (json!({"drop": ["ALL"]}), "", ""),
             (json!({"drop": ["all"], "add": ["SETUID", "CHOWN"]}), "CHOWN SETUID", "CHOWN SETUID"),
             (json!({"drop": ["ALL", "KILL"], "add": ["KILL"]}), "", ""),
+            (json!({"drop": ["ALL"], "add": ["SYS_PTRACE"]}), "", ""),
             (json!({"drop": ["KILL", "NET_RAW"]}), &all.replace("KILL ", ""), ""),
             (json!({"add": ["CHOWN"]}), all, "CHOWN"),
         ] {
@@ -224,6 +226,12 @@ mod tests {
             let error = check_container(&serde_json::from_value(security.clone()).unwrap()).unwrap_err();
             assert!(error.contains(word), "{security}: {error}");
         }
+        let traced = json!({"capabilities": {"add": ["SYS_PTRACE"]}});
+        assert_eq!(
+            check_container(&serde_json::from_value(traced).unwrap()),
+            Ok(()),
+            "not given, with a warning"
+        );
         let restricted = json!({"allowPrivilegeEscalation": false, "runAsNonRoot": true,
             "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},
             "seccompProfile": {"type": "RuntimeDefault"}});

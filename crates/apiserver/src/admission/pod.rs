@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod effect;
+pub(crate) mod ephemeral;
 
 use serde_json::{Value, json};
 
@@ -18,7 +19,8 @@ const RUNTIME_CLASSES: &str = "runtimeclasses.node.k8s.io";
 
 pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
     template_defaults(&mut object["spec"]);
-    let causes = check::spec(&object["spec"], "spec", Place::Pod);
+    let mut causes = check::spec(&object["spec"], "spec", Place::Pod);
+    causes.extend(ephemeral::refused_at_creation(&object["spec"]));
     if !causes.is_empty() {
         return Err(Failure::invalid(kind, meta::text(object, "name"), causes));
     }
@@ -122,7 +124,7 @@ pub(crate) fn template_defaults(spec: &mut Value) {
 fn container_defaults(container: &mut Value) {
     let image = container["image"].as_str().unwrap_or_default();
     default(container, "imagePullPolicy", if is_latest(image) { "Always" } else { "IfNotPresent" });
-    default(container, "terminationMessagePath", effect::USUAL_MESSAGE_PATH);
+    default(container, "terminationMessagePath", "/dev/termination-log");
     default(container, "terminationMessagePolicy", "File");
     map(container, "resources");
     for port in items(container, "ports") {

@@ -134,8 +134,18 @@ pub(crate) fn apply(
 fn within_reach(applied: &Value, subresource: &str, kind: &Kind) -> Value {
     let mut applied = applied.clone();
     if let Value::Object(fields) = &mut applied {
-        if subresource == "status" {
-            fields.retain(|name, _| matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
+        let part = match subresource {
+            "status" => Some("status"),
+            "ephemeralcontainers" => Some("spec"),
+            _ => None,
+        };
+        if let Some(part) = part {
+            fields.retain(|name, _| {
+                matches!(name.as_str(), "apiVersion" | "kind" | "metadata") || name == part
+            });
+            if let (Some(Value::Object(spec)), "spec") = (fields.get_mut(part), part) {
+                spec.retain(|name, _| name == "ephemeralContainers");
+            }
             if let Some(Value::Object(metadata)) = fields.get_mut("metadata") {
                 metadata.retain(|name, _| {
                     matches!(name.as_str(), "name" | "namespace" | "uid" | "resourceVersion")

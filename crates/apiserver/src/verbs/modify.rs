@@ -41,8 +41,21 @@ pub(crate) enum Part {
     Finalize,
     /// The conditions of a CertificateSigningRequest that approve or deny it.
     Approval,
+    /// The ephemeral containers of a Pod, and nothing else.
+    EphemeralContainers,
     /// A Pod's node or a condition of it. The change is the server's own.
     Server,
+}
+
+impl Part {
+    /// Returns the subresource to which the ownership of fields belongs; empty for the object itself.
+    pub(crate) fn subresource(self) -> &'static str {
+        match self {
+            Part::Status => "status",
+            Part::EphemeralContainers => "ephemeralcontainers",
+            Part::Main | Part::Finalize | Part::Approval | Part::Server => "",
+        }
+    }
 }
 
 /// Makes the next state from the current one; both are in the version of the request.
@@ -70,22 +83,16 @@ pub(crate) async fn modify(
         }
         let pinned = preconditions(kind, &current, &wanted)?;
         let mut next = settle(call, part, &current, wanted)?;
-        let subresource = if part == Part::Status { "status" } else { "" };
+        let subresource = part.subresource();
         // Admission completes built-in kinds: fields that a client left out are compared with their defaults.
-        let completed = part == Part::Main && !kind.is_custom() && convert::is_storage_version(kind);
+        let completed = matches!(part, Part::Main | Part::EphemeralContainers)
+            && !kind.is_custom()
+            && convert::is_storage_version(kind);
         if !completed {
             ownership::record(call, ownership, subresource, Some(&current), &mut next);
         }
         let mut next = convert::to_storage(kind, next)?;
-        if part == Part::Main {
-            admission::creator::keep(call, &stored, &mut next)?;
-            admission::update(&call.core, &call.resource, &stored, &mut next)?;
-            admission::policy::check_use(call, Some(&stored), &next)?;
-            admission::policy::warn(call, &next);
-            admission::pod::effect::warn(call, &next);
-            quota::check_change(&call.core, kind, &stored, &next)?;
-        }
-        admission::owner::check(call, Some(&stored), &next)?;
+        admit(call, part, &stored, &mut next)?;
         if completed {
             count_generation(kind, &stored, &mut next);
             ownership::record(call, ownership, subresource, Some(&stored), &mut next);
@@ -116,6 +123,27 @@ pub(crate) async fn modify(
         }
     }
     Err(Failure::modified(kind, &call.name))
+}
+
+/// Completes and checks the next object, as it will be stored.
+fn admit(call: &Call, part: Part, stored: &Value, next: &mut Value) -> Result<(), Failure> {
+    let kind = call.kind();
+    match part {
+        Part::Main => {
+            admission::creator::keep(call, stored, next)?;
+            admission::update(&call.core, &call.resource, stored, next)?;
+            admission::policy::check_use(call, Some(stored), next)?;
+            admission::policy::warn(call, next);
+            admission::pod::effect::warn(call, next);
+            quota::check_change(&call.core, kind, stored, next)?;
+        }
+        Part::EphemeralContainers => {
+            admission::pod::ephemeral::update(kind, stored, next)?;
+            admission::pod::ephemeral::warn(call, stored, next);
+        }
+        Part::Status | Part::Finalize | Part::Approval | Part::Server => {}
+    }
+    admission::owner::check(call, Some(stored), next)
 }
 
 async fn remove(
@@ -193,6 +221,12 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
             let mut next = current.clone();
             next["spec"] = wanted["spec"].take();
             next["metadata"]["finalizers"] = wanted["metadata"]["finalizers"].take();
+            next
+        }
+        Part::EphemeralContainers => {
+            let mut next = current.clone();
+            carry(&wanted["spec"], &mut next["spec"], "ephemeralContainers");
+            carry(&wanted["metadata"], &mut next["metadata"], "managedFields");
             next
         }
         Part::Approval => {

@@ -115,9 +115,8 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
             call.name
         )));
     }
-    let subresource = if part == Part::Status { "status" } else { "" };
-    let applier =
-        Applier { manager, force: call.query.flag("force"), subresource, now: call.core.ambient.now() };
+    let (force, subresource) = (call.query.flag("force"), part.subresource());
+    let applier = Applier { manager, force, subresource, now: call.core.ambient.now() };
     let names_revision = !meta::text(&applied, "resourceVersion").is_empty();
     let exists = call.store.latest(&call.resource.collection, &call.key(&call.name)).is_some();
     if !exists && part == Part::Main {

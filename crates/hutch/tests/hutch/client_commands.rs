@@ -5,7 +5,7 @@ mod copy;
 mod exec;
 mod library;
 mod mode;
-mod terminal;
+pub(crate) mod terminal;
 
 use std::process::{Command, Output, Stdio};
 

@@ -13,6 +13,7 @@ mod collector;
 mod control_plane;
 mod controller;
 mod credentials;
+mod debug;
 mod deploy;
 mod docs;
 mod doors;
@@ -27,6 +28,7 @@ mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
 #[path = "../../../controller/tests/lives/mod.rs"]
 mod lives;
+mod messages;
 mod migrate;
 mod mounts;
 mod neighbors;

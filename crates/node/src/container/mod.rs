@@ -4,6 +4,7 @@ mod kills;
 pub(crate) mod late_env;
 mod log;
 mod log_read;
+pub(crate) mod message;
 mod output;
 mod screened;
 mod start;
@@ -47,6 +48,8 @@ pub(crate) struct MainExit {
     pub(crate) exit: Exit,
     /// A process of the container was killed because memory ran out.
     pub(crate) out_of_memory: bool,
+    /// Its termination message.
+    pub(crate) message: Option<String>,
     /// End of its output, if it failed.
     pub(crate) output: Option<String>,
 }
@@ -94,15 +97,15 @@ pub(crate) fn exit_of(exit: ProcessExit) -> Exit {
     }
 }
 
-/// The exit code that a shell would show.
-pub(crate) fn code_of(exit: &Exit) -> i32 {
-    match exit {
 /// Exit code of a process that was killed.
 pub(crate) const KILLED: i32 = 137;
 
+/// The exit code that a shell would show.
+pub(crate) fn code_of(exit: &Exit) -> i32 {
+    match exit {
         Exit::Code(code) => *code,
         Exit::Signal(signal) => 128 + signal,
+        Exit::OutOfMemory => KILLED,
         Exit::Failed(_) => 128,
     }
 }
-        Exit::OutOfMemory => KILLED,

@@ -51,6 +51,11 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    /// Returns what scans the output.
+    pub(super) fn screened(&self) -> &Screened {
+        &self.screened
+    }
+
     pub(crate) fn new(path: &Path, screened: Screened) -> io::Result<Output> {
         Ok(Output {
             screened,

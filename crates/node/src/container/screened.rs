@@ -85,6 +85,11 @@ impl Screened {
         Screened { screen, origin, streams: Default::default() }
     }
 
+    /// Returns a short text of the container, as its log would show it.
+    pub(crate) fn text(&self, bytes: &[u8]) -> Vec<u8> {
+        self.screen.text(self.origin.clone(), bytes)
+    }
+
     /// Returns what is to be written now that a stream gave bytes, and whether some wait.
     pub(crate) fn take<'a>(&self, stream: Stream, bytes: &'a [u8]) -> (Cow<'a, [u8]>, bool) {
         let mut output = lock(&self.streams[stream as usize]);

@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
 use super::kills::Reported;
-use super::{MainExit, Output, Running, Screened, Stream, exit_of, keep_logs, late_env, log_tail};
+use super::{MainExit, Output, Running, Screened, Stream, exit_of, keep_logs, late_env, log_tail, message};
 use crate::places::log_file;
 use crate::runtime::{Container, ContainerPlan, PodSandbox, Spawned, StartError};
 use crate::stdio::{Ends, Terminal, pipes};
@@ -27,11 +27,12 @@ pub(crate) async fn start(
     screened: Screened,
 ) -> Result<Arc<Running>, StartError> {
     let blueprint = plan.blueprint.clone();
-    let late_env = blueprint.late_env.clone();
+    let (late_env, message) = (blueprint.late_env.clone(), blueprint.message.clone());
     let output = tokio::task::spawn_blocking(move || {
         std::fs::create_dir_all(&logs)?;
         keep_logs(&logs, restarts)?;
         late_env.as_deref().map_or(Ok(()), late_env::prepare)?;
+        message.as_deref().map_or(Ok(()), message::prepare)?;
         Output::new(&log_file(&logs, restarts), screened)
     });
     let output = Arc::new(output.await??);
@@ -50,7 +51,8 @@ pub(crate) async fn start(
         (_, stdin) => stdin.map(|pipe| Box::pin(pipe) as ByteWriter),
     };
     let (ended_tx, ended) = watch::channel(None);
-    tokio::spawn(follow(main, container.clone(), output.clone(), pumps, ended_tx));
+    let message = blueprint.message.clone();
+    tokio::spawn(follow(main, container.clone(), output.clone(), pumps, message, ended_tx));
     let (stdin, env) = (Mutex::new(stdin), RwLock::new(blueprint.env.clone()));
     let out_of_memory = Reported::default();
     Ok(Arc::new(Running { blueprint, env, container, output, stdin, terminal, out_of_memory, ended }))
@@ -72,6 +74,7 @@ async fn follow(
     container: Arc<dyn Container>,
     output: Arc<Output>,
     pumps: Vec<JoinHandle<()>>,
+    message: Option<PathBuf>,
     ended: watch::Sender<Option<MainExit>>,
 ) {
     let exit: Exit = exit_of(main.exited().await);
@@ -90,9 +93,10 @@ async fn follow(
     let failed = exit != Exit::Code(0);
     let finished = tokio::task::spawn_blocking(move || {
         output.finish();
-        if failed { log_tail(output.path()) } else { None }
+        let message = message.and_then(|folder| message::read(&folder, output.screened()));
+        (message, if failed { log_tail(output.path()) } else { None })
     });
-    let output = finished.await.ok().flatten();
+    let (message, output) = finished.await.unwrap_or_default();
     // An error means that the Pod's own task has ended.
-    let _ = ended.send(Some(MainExit { exit, out_of_memory, output }));
+    let _ = ended.send(Some(MainExit { exit, out_of_memory, message, output }));
 }

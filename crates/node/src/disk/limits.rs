@@ -57,6 +57,12 @@ pub(crate) fn memory_exceeded(spec: &PodSpec, places: &PodPlaces, most: u64) -> 
     })
 }
 
+/// Returns the bytes of a container outside of volumes. Blocks.
+fn used_by(places: &PodPlaces, container: &PathSegment) -> u64 {
+    let written = measure(&places.root(container)).and(measure(&places.message(container)));
+    written.and(measure(&places.logs(container))).bytes
+}
+
 /// The first limit that is exceeded, as a kubelet words it. Blocks.
 pub(super) fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
     for (name, size) in volumes(spec) {
@@ -69,7 +75,7 @@ pub(super) fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
     let (mut used_by_all, mut limit_of_all) = (0u64, None);
     for container in containers(spec) {
         let Some(name) = PathSegment::label(&container.name) else { continue };
-        let used = measure(&places.root(&name)).and(measure(&places.logs(&name))).bytes;
+        let used = used_by(places, &name);
         used_by_all = used_by_all.saturating_add(used);
         let Some((size, bytes)) = limit(container).and_then(|size| Some((size, quantity::units(size)?)))
         else {
@@ -85,6 +91,11 @@ pub(super) fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
         limit_of_all = Some(limit_of_all.unwrap_or(0u64).saturating_add(bytes));
     }
     let limit_of_all = limit_of_all?;
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    for name in ephemeral.filter_map(|container| PathSegment::label(&container.name)) {
+        let used = used_by(places, &name);
+        used_by_all = used_by_all.saturating_add(used);
+    }
     for volume in spec.volumes.iter().flatten().filter(|volume| volume.empty_dir.is_some()) {
         let on_disk =
             PathSegment::label(&volume.name).map(|name| measure(&places.written_volume(&name)).bytes);

@@ -9,7 +9,7 @@ use hutch_jail::{Limits, Mount, MountSource, Root, Upper};
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume, VolumeMount};
 
 use crate::blueprint::Blueprint;
-use crate::container::late_env;
+use crate::container::{late_env, message};
 use crate::environment;
 use crate::files::{Files, VolumePart, below};
 use crate::host_paths::OnHost;
@@ -41,6 +41,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) upper: PathBuf,
     /// Where variables go that come while it runs.
     pub(crate) late_env: PathBuf,
+    /// Where its termination message is.
+    pub(crate) message: PathBuf,
     /// Rules for files.
     pub(crate) files: &'a Files,
 }
@@ -91,6 +93,9 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
     // Outer ones first, so that none hides another.
     of_volumes.sort_by_key(|mount| mount.target.components().count());
     mounts.extend(of_volumes);
+    let message = message_mount(container, &parts.message);
+    let has_message = message.is_some();
+    mounts.extend(message);
     let own = container.security_context.as_ref();
     let read_only = own.and_then(|s| s.read_only_root_filesystem) == Some(true);
     let upper = if read_only { Upper::ReadOnly } else { Upper::Dir(parts.upper) };
@@ -109,9 +114,17 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         limits,
         stop_signal: image.config.stop_signal,
         capabilities: security::capabilities(container, image),
+        message: has_message.then_some(parts.message),
         late_env,
     };
     Ok((blueprint, held))
+}
+
+/// Returns the mount of the termination message of a container, which is in this folder.
+fn message_mount(container: &Container, folder: &Path) -> Option<Mount> {
+    let path = container.termination_message_path.as_deref().filter(|path| !path.is_empty())?;
+    let target: PathBuf = Path::new(path).components().collect();
+    Some(bind(&message::FILE.below(folder), &target, false))
 }
 
 /// Something that all Pods share.
@@ -229,6 +242,7 @@ mod tests {
             trusted: &["/etc/ssl/cert.pem".into()],
             upper: "/data/upper".into(),
             late_env: "/data/env".into(),
+            message: "/data/message".into(),
             files: &Files::default(),
         };
         blueprint(parts).map(|(blueprint, _)| blueprint)
@@ -256,6 +270,9 @@ mod tests {
         assert!(matches!(made.root.upper, Upper::Dir(_)));
         let path = made.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
         assert_eq!(path, Some(DEFAULT_PATH), "the image names none");
+        let told = make(json!({}), json!({"terminationMessagePath": "/dev/./termination-log"})).unwrap();
+        let last = told.mounts.last().map(|mount| (mount.target.display().to_string(), mount.read_only));
+        assert_eq!(last, Some(("/dev/termination-log".to_owned(), false)));
         let locked = make(json!({}), json!({"securityContext": {"readOnlyRootFilesystem": true}})).unwrap();
         assert!(matches!(locked.root.upper, Upper::ReadOnly));
     }

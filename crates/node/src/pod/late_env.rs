@@ -191,7 +191,7 @@ impl Worker {
             self.slots
                 .iter()
                 .zip(&self.states)
-                .filter(|(_, state)| state.role != Role::Init)
+                .filter(|(_, state)| matches!(state.role, Role::Sidecar | Role::Main))
                 .map(|(slot, _)| slot)
         };
         match of(&self.pod) {

@@ -1,6 +1,7 @@
 //! One Pod: a task that brings it to the state in its spec and reports its status to the API server.
 
 mod blueprint;
+mod ephemeral;
 mod evict;
 mod finish;
 mod image;
@@ -84,7 +85,7 @@ struct Worker {
     volumes: BTreeMap<String, Prepared>,
     /// The sandbox that its containers share; `None` if a service of this process answers for it.
     sandbox: Option<Arc<dyn PodSandbox>>,
-    /// Descriptions in the order of `states`: init containers first.
+    /// Descriptions in the order of `states`: init containers first, ephemeral ones last.
     containers: Vec<Container>,
     states: Vec<State>,
     slots: Vec<Slot>,
@@ -175,6 +176,7 @@ fn outcome_of(updates: &mut watch::Receiver<Update>) -> Option<Outcome> {
 
 impl Worker {
     async fn work(&mut self) -> Outcome {
+        self.take_ephemeral();
         if let Choice::Embedded(kind) = self.choice {
             return self.stand_for(kind).await;
         }
@@ -220,6 +222,7 @@ impl Worker {
                 self.pod = pod.clone();
             }
             self.take_images();
+            self.take_ephemeral();
             let frozen = *self.phases.borrow_and_update() == Phase::Frozen;
             self.frozen_since = frozen.then(|| self.frozen_since.unwrap_or_else(Timestamp::now));
         }
@@ -239,7 +242,7 @@ impl Worker {
         const FIRST_LOOK: Duration = Duration::from_millis(5);
         const LOOK_EVERY: Duration = Duration::from_secs(1);
         let now = Timestamp::now();
-        for state in &mut self.states {
+        for state in self.states.iter_mut().filter(|state| state.role != Role::Ephemeral) {
             state.has_readiness_probe = true;
             state.begin();
             state.run(now);
@@ -250,7 +253,11 @@ impl Worker {
                 return outcome;
             }
             let ready = self.node.config.services.get(&kind).is_some_and(|service| service.ready());
-            for state in &mut self.states {
+            if let Update::Present(pod) = &*self.updates.borrow() {
+                self.pod = pod.clone();
+            }
+            self.take_ephemeral();
+            for state in self.states.iter_mut().filter(|state| state.role != Role::Ephemeral) {
                 state.started = ready;
                 state.ready = ready;
             }
@@ -397,7 +404,7 @@ fn ended_by(state: &State, exit: Option<&MainExit>, killed_for: Option<&str>) ->
         Some(hutch_kubelet::Exit::Signal(signal)) => Some(*signal),
         _ => None,
     };
-    let message = killed_for.map(Into::into);
+    let message = exit.and_then(|exit| exit.message.clone()).or(killed_for.map(Into::into));
     Ended { code, signal, reason: reason.to_owned(), message, started, at: Timestamp::now() }
 }
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::state::{Life, Role, State};
+use super::state::{Life, NEVER, Role, State};
 
 /// `spec.restartPolicy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(crate) struct Start {
 pub(crate) struct Plan {
     /// Containers to start.
     pub(crate) start: Vec<Start>,
-    /// Containers to stop: sidecars whose Pod is done.
+    /// Containers to stop: sidecars and ephemeral containers whose Pod is done.
     pub(crate) stop: Vec<usize>,
     /// Containers that wait for their back-off to pass.
     pub(crate) backing_off: Vec<usize>,
@@ -74,6 +74,13 @@ pub(crate) struct Plan {
 
 /// Plans the next step. `states` holds the init containers first, in their order.
 pub(crate) fn plan(states: &[State], policy: RestartPolicy, now: Timestamp) -> Plan {
+    let mut plan = plan_of_spec(states, policy, now);
+    plan_ephemeral(&mut plan, states, now);
+    plan
+}
+
+/// Plans the next step without regard to ephemeral containers.
+fn plan_of_spec(states: &[State], policy: RestartPolicy, now: Timestamp) -> Plan {
     let mut plan = Plan {
         start: Vec::new(),
         stop: Vec::new(),
@@ -82,7 +89,8 @@ pub(crate) fn plan(states: &[State], policy: RestartPolicy, now: Timestamp) -> P
         initialized: false,
         phase: Phase::Pending,
     };
-    for (index, state) in states.iter().enumerate().filter(|(_, s)| s.role != Role::Main) {
+    let first = |(_, state): &(usize, &State)| matches!(state.role, Role::Init | Role::Sidecar);
+    for (index, state) in states.iter().enumerate().filter(first) {
         match (&state.role, &state.life) {
             (_, Life::Waiting { .. }) => {
                 plan.begin(index, state, now);
@@ -158,6 +166,18 @@ fn plan_main(plan: &mut Plan, states: &[State], policy: RestartPolicy, now: Time
     }
 }
 
+/// Adds the ephemeral containers, which start once, at any time before the end of the Pod.
+fn plan_ephemeral(plan: &mut Plan, states: &[State], now: Timestamp) {
+    for (index, state) in states.iter().enumerate().filter(|(_, s)| s.role == Role::Ephemeral) {
+        match &state.life {
+            Life::Waiting { .. } if state.hold == Some(NEVER) || plan.phase.is_final() => {}
+            Life::Waiting { .. } => plan.begin(index, state, now),
+            Life::Running { .. } if plan.phase.is_final() => plan.stop.push(index),
+            Life::Starting | Life::Running { .. } | Life::Ended(_) => {}
+        }
+    }
+}
+
 fn any_main_began(states: &[State]) -> bool {
     states.iter().any(|s| s.role == Role::Main && !matches!(s.life, Life::Waiting { .. }))
 }
@@ -222,10 +242,9 @@ mod tests {
     }
 
     fn states(text: &str) -> Vec<State> {
-        let mut roles = text.split('/');
-        let (init, side, main) = (roles.next().unwrap(), roles.next().unwrap(), roles.next().unwrap());
-        let list = |role, signs: &str| signs.chars().map(|c| state(role, c)).collect::<Vec<_>>();
-        [list(Role::Init, init), list(Role::Sidecar, side), list(Role::Main, main)].concat()
+        let roles = [Role::Init, Role::Sidecar, Role::Main, Role::Ephemeral];
+        let parts = text.split('/').zip(roles);
+        parts.flat_map(|(signs, role)| signs.chars().map(move |sign| state(role, sign))).collect()
     }
 
     #[test]
@@ -257,6 +276,15 @@ mod tests {
             ("/s/w", Always, 100, &[1], &[], &[], Pending, true),
             ("/1/s", Always, 100, &[0], &[], &[], Running, true),
             ("/s/0", Never, 100, &[], &[0], &[], Succeeded, true),
+            // The Pod does not depend on ephemeral containers.
+            ("//s/w", Always, 100, &[1], &[], &[], Running, true),
+            ("s//w/w", Always, 100, &[2], &[], &[], Pending, false),
+            ("//s/1", Always, 100, &[], &[], &[], Running, true),
+            ("//s/2", Always, 110, &[], &[], &[], Running, true),
+            ("//0/1", Never, 100, &[], &[], &[], Succeeded, true),
+            ("//0/s", Never, 100, &[], &[1], &[], Succeeded, true),
+            ("//0/w", Never, 100, &[], &[], &[], Succeeded, true),
+            ("1//w/s", Never, 100, &[], &[2], &[], Failed, false),
         ];
         for (text, policy, now, start, stop, backing_off, phase, initialized) in rows {
             let got = plan(&states(text), *policy, at(*now));

@@ -30,6 +30,14 @@ pub(crate) fn restore(states: &mut [State], pod: &Pod, policy: RestartPolicy, no
     }
 }
 
+/// Puts the facts of the status into the fresh state of an ephemeral container.
+pub(crate) fn restore_ephemeral(state: &mut State, pod: &Pod, now: Timestamp) {
+    let statuses = pod.status.iter().flat_map(|status| status.ephemeral_container_statuses.iter().flatten());
+    if let Some(old) = statuses.into_iter().find(|old| old.name == state.name) {
+        restore_one(state, old, now);
+    }
+}
+
 fn restore_one(state: &mut State, old: &ContainerStatus, now: Timestamp) {
     state.restarts = u32::try_from(old.restart_count).unwrap_or(0);
     state.image_id.clone_from(&old.image_id);
@@ -74,7 +82,10 @@ pub(crate) fn lives(live: &Live, pod: &Pod) {
     let status = pod.status.as_ref();
     let all = status
         .into_iter()
-        .flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses))
+        .flat_map(|s| {
+            let of_spec = s.container_statuses.iter().chain(&s.init_container_statuses);
+            of_spec.chain(&s.ephemeral_container_statuses)
+        })
         .flatten();
     for old in all {
         live.set_life(&old.name, u32::try_from(old.restart_count).unwrap_or(0));

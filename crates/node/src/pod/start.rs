@@ -140,6 +140,7 @@ impl Worker {
                 trusted: &trusted,
                 upper: places.root(&name),
                 late_env: places.late_env(&name),
+                message: places.message(&name),
                 files: &files,
             })
         });

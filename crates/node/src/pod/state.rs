@@ -9,6 +9,9 @@ const MAX_BACKOFF: SignedDuration = SignedDuration::from_secs(300);
 /// A container that ran so long has recovered.
 const RECOVERED_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
+/// Time until which a container waits that never starts.
+pub(crate) const NEVER: Timestamp = Timestamp::MAX;
+
 /// Role of a container in its Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -18,6 +21,8 @@ pub(crate) enum Role {
     Sidecar,
     /// One of the Pod's containers.
     Main,
+    /// Added to a Pod that exists, for debugging. The Pod does not depend on it, and it is never started again.
+    Ephemeral,
 }
 
 /// How a container's life ended.
@@ -117,6 +122,11 @@ impl State {
             self.restarts += 1;
         }
         self.hold = Some(until);
+    }
+
+    /// Takes note that the container is refused.
+    pub(crate) fn refuse(&mut self, message: String) {
+        self.wait("CreateContainerConfigError", message, NEVER);
     }
 
     /// Takes note that the next life begins.

@@ -26,6 +26,8 @@ const OWN_CONDITIONS: [&str; 8] = [
     POLICY_ENFORCED_OF_POD,
     ISOLATION_OF_POD,
 ];
+/// Maximum bytes of the messages of all containers of a Pod that have ended, as of a kubelet.
+const MESSAGES_BYTES: usize = 12 << 10;
 
 /// Input of a status beside the containers.
 #[derive(Debug, Clone)]
@@ -49,16 +51,19 @@ pub(crate) struct Facts<'a> {
 
 /// The status. Times have whole seconds, as the API has them.
 pub(crate) fn status(states: &[State], plan: &Plan, facts: &Facts<'_>) -> PodStatus {
-    let list = |init: bool| {
-        let chosen = states.iter().enumerate().filter(move |(_, s)| (s.role != Role::Main) == init);
-        let all: Vec<_> = chosen.map(|(i, s)| container(s, plan.backing_off.contains(&i), facts)).collect();
+    let most = MESSAGES_BYTES / states.len().max(1);
+    let list = |roles: &[Role]| {
+        let chosen = states.iter().enumerate().filter(|(_, s)| roles.contains(&s.role));
+        let all: Vec<_> =
+            chosen.map(|(i, s)| container(s, plan.backing_off.contains(&i), facts, most)).collect();
         (!all.is_empty()).then_some(all)
     };
     PodStatus {
         phase: Some(plan.phase.name().into()),
         conditions: Some(conditions(states, plan, facts)),
-        container_statuses: list(false),
-        init_container_statuses: list(true),
+        container_statuses: list(&[Role::Main]),
+        init_container_statuses: list(&[Role::Init, Role::Sidecar]),
+        ephemeral_container_statuses: list(&[Role::Ephemeral]),
         host_ip: Some(facts.host_ip.into()),
         host_ips: Some(vec![HostIP { ip: facts.host_ip.into() }]),
         pod_ip: facts.pod_ip.map(Into::into),
@@ -86,11 +91,13 @@ fn whole(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
-fn container(state: &State, backing_off: bool, facts: &Facts<'_>) -> ContainerStatus {
+/// The status of a container, whose message has at most so many bytes.
+fn container(state: &State, backing_off: bool, facts: &Facts<'_>, most: usize) -> ContainerStatus {
     let id = facts.pod.metadata.uid.as_deref().unwrap_or("");
     let id = |life: u32| format!("hutch://{id}/{}/{life}", state.name);
     let ever_started = !matches!(state.life, Life::Waiting { .. } | Life::Starting) || state.last.is_some();
-    let mut last = state.last.as_ref().map(|ended| terminated(ended, id(state.restarts.saturating_sub(1))));
+    let before = state.restarts.saturating_sub(1);
+    let mut last = state.last.as_ref().map(|ended| terminated(ended, id(before), most));
     let current = match &state.life {
         Life::Waiting { reason, message } => waiting(reason, message.clone()),
         Life::Starting => waiting("ContainerCreating", None),
@@ -99,12 +106,12 @@ fn container(state: &State, backing_off: bool, facts: &Facts<'_>) -> ContainerSt
             ..ContainerState::default()
         },
         Life::Ended(ended) if backing_off => {
-            last = Some(terminated(ended, id(state.restarts)));
+            last = Some(terminated(ended, id(state.restarts), most));
             let wait = state.restart_at(ended).duration_since(ended.at).as_secs();
             let message = format!("back-off {wait}s restarting failed container={}", state.name);
             waiting("CrashLoopBackOff", Some(message))
         }
-        Life::Ended(ended) => terminated(ended, id(state.restarts)),
+        Life::Ended(ended) => terminated(ended, id(state.restarts), most),
     };
     let finished_init = state.role == Role::Init && matches!(&state.life, Life::Ended(e) if e.code == 0);
     ContainerStatus {
@@ -126,13 +133,17 @@ fn waiting(reason: &str, message: Option<String>) -> ContainerState {
     ContainerState { waiting: Some(waiting), ..ContainerState::default() }
 }
 
-fn terminated(ended: &Ended, id: String) -> ContainerState {
+fn terminated(ended: &Ended, id: String, most: usize) -> ContainerState {
+    let mut message = ended.message.clone();
+    if let Some(message) = &mut message {
+        message.truncate(message.floor_char_boundary(most));
+    }
     let terminated = ContainerStateTerminated {
         container_id: Some(id),
         exit_code: ended.code,
         signal: ended.signal,
         reason: Some(ended.reason.clone()),
-        message: ended.message.clone(),
+        message,
         started_at: ended.started.map(whole),
         finished_at: Some(whole(ended.at)),
     };
@@ -140,8 +151,8 @@ fn terminated(ended: &Ended, id: String) -> ContainerState {
 }
 
 fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondition> {
-    let unready: Vec<&str> =
-        states.iter().filter(|s| s.role != Role::Init && !s.ready).map(|s| s.name.as_str()).collect();
+    let unready = states.iter().filter(|s| matches!(s.role, Role::Sidecar | Role::Main) && !s.ready);
+    let unready: Vec<&str> = unready.map(|s| s.name.as_str()).collect();
     let containers_ready = plan.initialized && unready.is_empty() && plan.phase == Phase::Running;
     let not_ready = || match plan.phase {
         Phase::Succeeded => ("PodCompleted", None),
@@ -155,7 +166,8 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
     let uninitialized = || {
         let names: Vec<&str> = states
             .iter()
-            .filter(|s| s.role != Role::Main && !matches!(&s.life, Life::Ended(e) if e.code == 0))
+            .filter(|s| matches!(s.role, Role::Init | Role::Sidecar))
+            .filter(|s| !matches!(&s.life, Life::Ended(e) if e.code == 0))
             .map(|s| s.name.as_str())
             .collect();
         (
@@ -353,6 +365,20 @@ mod tests {
             frozen_since: None,
         };
         let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);
+        let of_last = |got: &PodStatus| {
+            let container = &got.container_statuses.as_ref().unwrap()[0];
+            container
+                .last_state
+                .as_ref()
+                .and_then(|s| s.terminated.as_ref()?.message.clone())
+                .unwrap_or_default()
+        };
+        let Life::Ended(ended) = &mut states[0].life else { panic!("it has ended") };
+        ended.message = Some("x".repeat(5000));
+        states.extend((0..5).map(|_| State::new("d", Role::Ephemeral, "hutch/host")));
+        let many = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);
+        assert_eq!(of_last(&many).len(), 2048, "a share of what the Pod may have");
+        assert_eq!(many.ephemeral_container_statuses.map(|list| list.len()), Some(5));
         let container = &got.container_statuses.unwrap()[0];
         let waiting = container.state.as_ref().unwrap().waiting.as_ref().unwrap();
         assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));

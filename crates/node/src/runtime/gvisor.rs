@@ -400,6 +400,7 @@ mod tests {
             limits: hutch_jail::Limits::default(),
             stop_signal: StopSignal::default(),
             capabilities: Capabilities::NONE,
+            message: None,
             late_env: None,
         };
         let left = without_hidden_mounts(&blueprint).mounts;

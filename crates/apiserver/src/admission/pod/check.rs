@@ -68,7 +68,7 @@ pub(crate) fn spec(spec: &Value, at: &str, place: Place) -> Vec<Cause> {
         }
     }
     host_aliases(spec, at, &mut causes);
-    ephemeral_containers(spec, at, place, &mut causes);
+    containers::check_ephemeral(spec, at, place, &volumes, &mut causes);
     causes
 }
 
@@ -85,18 +85,6 @@ fn host_aliases(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
             causes.extend(invalid(&field, name, syntax::subdomain(name)));
         }
     }
-}
-
-/// Refuses ephemeral containers: they are added by a subresource, which is not served here.
-fn ephemeral_containers(spec: &Value, at: &str, place: Place, causes: &mut Vec<Cause>) {
-    if spec["ephemeralContainers"].as_array().is_none_or(Vec::is_empty) {
-        return;
-    }
-    let why = match place {
-        Place::Pod => "cannot be set on create",
-        Place::Template => "ephemeral containers not allowed in pod template",
-    };
-    causes.push(Cause::forbidden(format!("{at}.ephemeralContainers"), why));
 }
 
 /// The user and group ids of a security context.

@@ -1,8 +1,10 @@
 //! Fields of Pods that have no effect on one machine: a client that sets one gets a warning.
 
+use hutch_api::is_tracing;
 use serde_json::Value;
 
 use crate::call::Call;
+use crate::json::is_set;
 
 /// Fields that choose a node or an order of Pods: there is one node.
 const PLACEMENT: [&str; 7] = [
@@ -14,9 +16,6 @@ const PLACEMENT: [&str; 7] = [
     "tolerations",
     "topologySpreadConstraints",
 ];
-
-/// Default of `terminationMessagePath`.
-pub(super) const USUAL_MESSAGE_PATH: &str = "/dev/termination-log";
 
 /// Warns about fields of a Pod, or of the template of Pods, that have no effect.
 pub(crate) fn warn(call: &Call, object: &Value) {
@@ -40,13 +39,6 @@ pub(crate) fn warn(call: &Call, object: &Value) {
 }
 
 fn without_effect(spec: &Value, at: &str) -> Vec<String> {
-    let is_set = |value: &Value| match value {
-        Value::Null => false,
-        Value::Object(fields) => !fields.is_empty(),
-        Value::Array(items) => !items.is_empty(),
-        Value::String(text) => !text.is_empty(),
-        _ => true,
-    };
     let has_no = |field: &str, why: &str| format!("{at}.{field}: has no effect on hutch up: {why}");
     let mut found = Vec::new();
     for field in PLACEMENT.into_iter().filter(|field| is_set(&spec[*field])) {
@@ -65,16 +57,27 @@ fn without_effect(spec: &Value, at: &str) -> Vec<String> {
     if is_set(&spec["securityContext"]["sysctls"]) {
         found.push(has_no("securityContext.sysctls", "the kernel settings of a sandbox are fixed"));
     }
+    if spec["shareProcessNamespace"] == true {
+        let why = "each container has a process namespace of its own";
+        found.push(has_no("shareProcessNamespace", why));
+    }
     for list in ["initContainers", "containers"] {
         for (i, container) in spec[list].as_array().into_iter().flatten().enumerate() {
-            let path = container["terminationMessagePath"].as_str();
-            if path.is_some_and(|path| !["", USUAL_MESSAGE_PATH].contains(&path)) {
-                let field = format!("{list}[{i}].terminationMessagePath");
-                found.push(has_no(&field, "use terminationMessagePolicy: FallbackToLogsOnError"));
-            }
+            found.extend(of_container(container, &format!("{at}.{list}[{i}]")));
         }
     }
     found
+}
+
+/// Returns the warning about a container that requests what it does not get. `at` is its path.
+pub(super) fn of_container(container: &Value, at: &str) -> Option<String> {
+    let added = container["securityContext"]["capabilities"]["add"].as_array();
+    let traces = added.is_some_and(|names| names.iter().any(|name| name.as_str().is_some_and(is_tracing)));
+    traces.then(|| {
+        format!(
+            "{at}.securityContext.capabilities.add: SYS_PTRACE has no effect on hutch up: no process of a sandbox traces others"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -85,12 +88,13 @@ mod tests {
 
     #[test]
     fn fields_without_effect_are_named_and_others_are_not() {
-        let plain = json!({"containers": [{"terminationMessagePath": "/dev/termination-log"}], "dnsPolicy": "ClusterFirst", "nodeSelector": {}, "tolerations": []});
+        let plain = json!({"containers": [{"terminationMessagePath": "/message"}], "dnsPolicy": "ClusterFirst", "nodeSelector": {}, "tolerations": []});
         assert!(without_effect(&plain, "spec").is_empty());
         let spec = json!({
             "activeDeadlineSeconds": 5, "dnsPolicy": "None", "nodeSelector": {"a": "b"},
-            "securityContext": {"sysctls": [{"name": "a", "value": "b"}]},
-            "containers": [{}, {"terminationMessagePath": "/message"}],
+            "securityContext": {"sysctls": [{"name": "a", "value": "b"}]}, "shareProcessNamespace": true,
+            "containers": [{}, {},
+                {"securityContext": {"capabilities": {"add": ["CHOWN", "SYS_PTRACE"]}}}],
         });
         let found = without_effect(&spec, "spec.template.spec");
         let fields: Vec<_> = found.iter().filter_map(|warning| warning.split(':').next()).collect();
@@ -101,7 +105,8 @@ mod tests {
                 "activeDeadlineSeconds",
                 "dnsPolicy",
                 "securityContext.sysctls",
-                "containers[1].terminationMessagePath",
+                "shareProcessNamespace",
+                "containers[2].securityContext.capabilities.add",
             ]
             .map(|field| format!("spec.template.spec.{field}"))
         );

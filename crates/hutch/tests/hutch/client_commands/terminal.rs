@@ -14,7 +14,7 @@ use super::{ok, started};
 use crate::harness::{HUTCH, Up, running};
 
 /// A terminal with a program, and all text of its screen.
-struct Screen {
+pub(crate) struct Screen {
     ours: Arc<OwnedFd>,
     theirs: OwnedFd,
     seen: Arc<Mutex<Vec<u8>>>,
@@ -23,6 +23,10 @@ struct Screen {
 
 impl Screen {
     fn start(up: &Up, words: &[&str]) -> Screen {
+        Screen::of(up, HUTCH, words)
+    }
+
+    pub(crate) fn of(up: &Up, program: &str, words: &[&str]) -> Screen {
         let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
             .expect("openpt");
         rustix::pty::grantpt(&ours).expect("grantpt");
@@ -34,7 +38,7 @@ impl Screen {
         let (ours, seen) = (Arc::new(ours), Arc::new(Mutex::new(Vec::new())));
         let mut shell = Command::new("setsid");
         // It must be the terminal's own session, or it gets no signal about a new size.
-        shell.arg("--ctty").arg("--wait").arg(HUTCH).args(words);
+        shell.arg("--ctty").arg("--wait").arg(program).args(words);
         shell.env("KUBECONFIG", up.kubeconfig()).env("TERM", "vt220");
         let child = shell.stdin(end()).stdout(end()).stderr(end()).spawn().expect("setsid");
         let (reader, screen) = (ours.clone(), seen.clone());
@@ -52,17 +56,22 @@ impl Screen {
         tcsetwinsize(&*self.ours, size).expect("resized");
     }
 
-    fn types(&self, keys: &str) {
+    pub(crate) fn types(&self, keys: &str) {
         assert_eq!(rustix::io::write(&*self.ours, keys.as_bytes()).expect("typed"), keys.len());
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock().expect("lock")).into_owned()
     }
 
     #[track_caller]
-    fn shows(&self, text: &str) {
+    pub(crate) fn shows(&self, text: &str) {
         until(&format!("{text:?} on the screen"), || self.text().contains(text));
+    }
+
+    /// Waits until the program has ended; its exit status.
+    pub(crate) fn ends(&mut self) -> Option<i32> {
+        self.child.wait().expect("wait").code()
     }
 
     fn is_raw(&self) -> bool {

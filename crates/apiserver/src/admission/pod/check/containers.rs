@@ -1,4 +1,4 @@
-//! Containers: their names, ports, environment and mounts.
+//! Containers of all kinds: their names, ports, environment and mounts.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,25 @@ use serde_json::Value;
 use super::{Place, choice, duplicate, ids, list, text};
 use crate::admission::names::{self, descending_path, invalid};
 use crate::failure::Cause;
+use crate::json::is_set;
 
 /// Sources of an environment variable.
 const VARIABLE_SOURCES: [&str; 5] =
     ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
+
+/// Fields of a container that an ephemeral one cannot have.
+const NOT_EPHEMERAL: [&str; 9] = [
+    "ports",
+    "resources",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+    "resizePolicy",
+    "restartPolicy",
+    "restartPolicyRules",
+];
+const NOT_SET: &str = "cannot be set for an Ephemeral Container";
 
 /// Checks containers and init containers, which share their names.
 pub(super) fn check(spec: &Value, at: &str, place: Place, volumes: &HashSet<&str>, causes: &mut Vec<Cause>) {
@@ -28,6 +43,49 @@ pub(super) fn check(spec: &Value, at: &str, place: Place, volumes: &HashSet<&str
                 causes.push(duplicate(format!("{at}.name"), name));
             }
         }
+    }
+}
+
+/// Checks ephemeral containers. A Pod gets them by a subresource, and a template never.
+pub(super) fn check_ephemeral(
+    spec: &Value,
+    at: &str,
+    place: Place,
+    volumes: &HashSet<&str>,
+    causes: &mut Vec<Cause>,
+) {
+    let others = ["containers", "initContainers"].into_iter().flat_map(|field| list(spec, field));
+    let others: HashSet<&str> = others.map(|(_, container)| text(container, "name")).collect();
+    let (mut taken, mut count) = (others.clone(), 0);
+    for (index, container) in list(spec, "ephemeralContainers") {
+        let at = format!("{at}.ephemeralContainers[{index}]");
+        one(container, &at, Place::Pod, volumes, causes);
+        let (name, target) = (text(container, "name"), text(container, "targetContainerName"));
+        if !taken.insert(name) {
+            causes.push(duplicate(format!("{at}.name"), name));
+        }
+        if !target.is_empty() && !others.contains(target) {
+            let field = format!("{at}.targetContainerName");
+            causes.push(Cause::new("FieldValueNotFound", field, format!("Not found: {target:?}")));
+        }
+        let not_allowed = NOT_EPHEMERAL.into_iter().filter(|field| match &container[*field] {
+            Value::Object(fields) if *field == "resources" => !fields.is_empty(),
+            Value::Object(_) => true,
+            value => is_set(value),
+        });
+        for field in not_allowed {
+            causes.push(Cause::forbidden(format!("{at}.{field}"), NOT_SET));
+        }
+        for (number, mount) in list(container, "volumeMounts") {
+            for field in ["subPath", "subPathExpr"].into_iter().filter(|field| is_set(&mount[*field])) {
+                causes.push(Cause::forbidden(format!("{at}.volumeMounts[{number}].{field}"), NOT_SET));
+            }
+        }
+        count += 1;
+    }
+    if count > 0 && place == Place::Template {
+        let why = "ephemeral containers not allowed in pod template";
+        causes.push(Cause::forbidden(format!("{at}.ephemeralContainers"), why));
     }
 }
 

@@ -56,8 +56,8 @@ fn container_names_are_labels_and_unique() {
     );
     refused(json!({"containers": []}), &["spec.containers: Required value"]);
     refused(
-        json!({"ephemeralContainers": [container("d")]}),
-        &["spec.ephemeralContainers: Forbidden: cannot be set on create"],
+        json!({"ephemeralContainers": [container("c")]}),
+        &["spec.ephemeralContainers[0].name: Duplicate value: \"c\""],
     );
 }
 

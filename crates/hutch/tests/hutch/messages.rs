@@ -23,8 +23,24 @@ fn message(up: &Up, class: &str, name: &str, script: &str, container: Value) -> 
     ended["message"].as_str().unwrap_or_default().to_owned()
 }
 
+/// Code of an earlier container chose where the path leads.
+fn link_on_the_way(up: &Up, class: &str) {
+    let mount = json!([{"name": "work", "mountPath": "/work"}]);
+    let image = "hutch/host";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "way"}, "spec": {
+        "runtimeClassName": class, "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+        "volumes": [{"name": "work", "emptyDir": {}}],
+        "initContainers": [{"name": "i", "image": image, "command": ["ln", "-s", "/etc", "/work/way"], "volumeMounts": mount}],
+        "containers": [{"name": "c", "image": image, "command": ["true"], "volumeMounts": mount,
+            "terminationMessagePath": "/work/way/hostname"}]}});
+    succeeded("kubectl apply", &apply(up, &pod));
+    let ended = "jsonpath={.status.containerStatuses[0].state.terminated.reason}";
+    assert_eq!(up.eventually(&format!("get pod way -o {ended}"), |reason| !reason.is_empty()), "StartError");
+}
+
 fn all(class: &str) {
     let up = Up::start(&[]);
+    link_on_the_way(&up, class);
     let get = |name: &str, script: &str, container: Value| message(&up, class, name, script, container);
     let usual = "echo done > /dev/termination-log";
     assert_eq!(get("usual", usual, json!({})), "done\n");

@@ -16,15 +16,18 @@ pub(crate) mod pod;
 pub(crate) mod policy;
 pub(crate) mod rbac;
 pub(crate) mod revision;
+mod selectors;
 pub(crate) mod service;
 pub(crate) mod token_secret;
 pub(crate) mod volume_claim;
+pub(crate) mod webhook;
 pub(crate) mod workload;
 
 use serde_json::{Value, json};
 
 use crate::core::Core;
 use crate::failure::Failure;
+use crate::hooks;
 use crate::json::{default, items, map};
 use crate::quota::limits;
 use crate::registry::Resource;
@@ -72,6 +75,7 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::create(kind, object, core.ambient.now())
         }
+        (hooks::GROUP, _) => webhook::check(core, kind, object),
         (crate::access::GROUP, _) => rbac::check(kind, None, object),
         (policy::GROUP, _) => policy::check(kind, object),
         _ => Ok(()),
@@ -113,6 +117,7 @@ pub(crate) fn update(
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::update(kind, old, object, core.ambient.now())
         }
+        (hooks::GROUP, _) => webhook::check(core, kind, object),
         (crate::access::GROUP, _) => rbac::check(kind, Some(old), object),
         (policy::GROUP, _) => policy::check(kind, object),
         _ => Ok(()),

@@ -93,6 +93,11 @@ impl Served {
         self.index.get(&key).map(|index| &self.resources[*index])
     }
 
+    /// The kinds that show the objects of a collection: its versions, and views of other groups.
+    pub(crate) fn showing<'a>(&'a self, collection: &'a str) -> impl Iterator<Item = &'a Arc<Resource>> {
+        self.resources.iter().filter(move |resource| *resource.collection == *collection)
+    }
+
     /// The document of OpenAPI v2, made at first use.
     pub(crate) fn old_openapi(&self) -> &openapi::Old {
         self.old_openapi.get_or_init(|| openapi::Old::of(self.kinds(), SERVER_VERSION))

@@ -46,7 +46,7 @@ pub(crate) async fn evict(call: &Call, bytes: &Bytes, media_type: &str) -> Resul
         }
         let pinned = if is_over { options.clone() } else { pinned(&options, &pod) };
         match remove(call, &pinned).await {
-            Err(failure) if failure.reason == "Conflict" && !options.names_revision() => {}
+            Err(failure) if failure.is("Conflict") && !options.names_revision() => {}
             other => return other.map(|()| success(StatusCode::CREATED)),
         }
     }
@@ -77,7 +77,7 @@ async fn evict_running(call: &Call, options: &Options, pod: &Value) -> Result<()
     if !is_ready(pod) && takes_nothing(budget) {
         return match remove(call, &pinned(options, pod)).await {
             // It may have become ready.
-            Err(failure) if failure.reason == "Conflict" && !options.names_revision() => Err(uncounted(name)),
+            Err(failure) if failure.is("Conflict") && !options.names_revision() => Err(uncounted(name)),
             other => other,
         };
     }
@@ -208,7 +208,7 @@ async fn remove(call: &Call, options: &Options) -> Result<(), Failure> {
             options = at(&options, &entry.value.value());
         }
     }
-    delete::remove(call, &call.name, &options).await.map(drop)
+    delete::remove_admitted(call, &call.name, &options, None).await.map(drop)
 }
 
 fn targeted(pod: &Value, now: &str) -> Value {

@@ -333,6 +333,8 @@ static TABLE: &[(&str, Columns)] = &[
             AGE
         ),
     ),
+    ("MutatingWebhookConfiguration", columns!(plain::webhooks, NAME, number("Webhooks"), AGE)),
+    ("ValidatingWebhookConfiguration", columns!(plain::webhooks, NAME, number("Webhooks"), AGE)),
     ("Lease", columns!(plain::lease, NAME, word("Holder"), AGE)),
     ("RuntimeClass", columns!(plain::runtime_class, NAME, word("Handler"), AGE)),
     (

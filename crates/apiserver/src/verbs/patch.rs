@@ -133,7 +133,7 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
             patch::apply(None, &applied, applier, call.kind()).map_err(|error| refused(call, error))?;
         match insert(call, made, Ownership::Settled).await {
             // Another client created it in between: then it is an update.
-            Err(failure) if failure.reason == "AlreadyExists" => {}
+            Err(failure) if failure.is("AlreadyExists") => {}
             other => return respond::entry(call, StatusCode::CREATED, &other?),
         }
     }

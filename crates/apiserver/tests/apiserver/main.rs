@@ -7,3 +7,4 @@ mod hostile;
 mod raw;
 mod streams;
 mod users;
+mod webhooks;

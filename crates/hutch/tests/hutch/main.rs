@@ -56,5 +56,6 @@ mod tunnels;
 mod upgrade;
 mod volumes;
 mod walkthrough;
+mod webhooks;
 mod websocket;
 mod workloads;

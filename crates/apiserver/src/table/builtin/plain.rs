@@ -40,6 +40,10 @@ pub(super) fn lease(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), text(object, "/spec/holderIdentity").into(), created(object, now)]
 }
 
+pub(super) fn webhooks(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![name(object), array(object, "/webhooks").len().into(), created(object, now)]
+}
+
 pub(super) fn runtime_class(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), text(object, "/handler").into(), created(object, now)]
 }

@@ -19,12 +19,14 @@ pub(crate) mod revision;
 mod selectors;
 pub(crate) mod service;
 pub(crate) mod token_secret;
+pub(crate) mod validating_policy;
 pub(crate) mod volume_claim;
 pub(crate) mod webhook;
 pub(crate) mod workload;
 
 use serde_json::{Value, json};
 
+use crate::call::Call;
 use crate::core::Core;
 use crate::failure::Failure;
 use crate::hooks;
@@ -75,6 +77,10 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::create(kind, object, core.ambient.now())
         }
+        (hooks::GROUP, "validatingadmissionpolicies") => validating_policy::check(core, kind, object),
+        (hooks::GROUP, "validatingadmissionpolicybindings") => {
+            validating_policy::check_binding(core, kind, object)
+        }
         (hooks::GROUP, _) => webhook::check(core, kind, object),
         (crate::access::GROUP, _) => rbac::check(kind, None, object),
         (policy::GROUP, _) => policy::check(kind, object),
@@ -117,11 +123,29 @@ pub(crate) fn update(
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::update(kind, old, object, core.ambient.now())
         }
+        (hooks::GROUP, "validatingadmissionpolicies") => validating_policy::check(core, kind, object),
+        (hooks::GROUP, "validatingadmissionpolicybindings") => {
+            validating_policy::check_binding(core, kind, object)
+        }
         (hooks::GROUP, _) => webhook::check(core, kind, object),
         (crate::access::GROUP, _) => rbac::check(kind, Some(old), object),
         (policy::GROUP, _) => policy::check(kind, object),
         _ => Ok(()),
     }
+}
+
+/// Refuses an object that names others which the caller may not use.
+pub(crate) fn check_use(call: &Call, before: Option<&Value>, object: &Value) -> Result<(), Failure> {
+    policy::check_use(call, before, object)?;
+    validating_policy::check_use(call, before, object)
+}
+
+/// Warns about an object, or a part of it, that has no effect.
+pub(crate) fn warn(call: &Call, object: &Value) {
+    policy::warn(call, object);
+    webhook::warn(call, object);
+    validating_policy::warn(call, object);
+    pod::effect::warn(call, object);
 }
 
 /// `stringData` of a Secret is a way of writing `data`.

@@ -1,4 +1,4 @@
-//! The call of webhooks for one request.
+//! Policies and webhooks of one request.
 //!
 //! Mutating webhooks are called one after the other, before the object is completed and checked for the last time; validating
 //! ones all at once, when nothing but its storing is left. No lock is held meanwhile, so a webhook may itself send requests to
@@ -6,8 +6,10 @@
 //! removed.
 
 mod client;
+mod policies;
 mod select;
 
+pub(crate) use self::policies::may_be_parameters;
 pub(crate) use self::select::stream_options;
 
 use std::collections::BTreeSet;
@@ -54,7 +56,7 @@ pub(crate) struct Objects<'a> {
 }
 
 impl<'a> Admission<'a> {
-    /// Begins the admission of a request about one object; `None` if there is no webhook that could concern it.
+    /// Begins the admission of a request about one object; `None` if no policy and no webhook could concern it.
     pub(crate) fn of(
         call: &'a Call,
         operation: Operation,
@@ -66,7 +68,7 @@ impl<'a> Admission<'a> {
             return None;
         }
         let hooks = call.core.hooks.compiled();
-        if hooks.mutating.is_empty() && hooks.validating.is_empty() {
+        if hooks.mutating.is_empty() && hooks.validating.is_empty() && hooks.policies.is_empty() {
             return None;
         }
         let own = call.namespace.as_deref().unwrap_or_default();
@@ -132,8 +134,9 @@ impl<'a> Admission<'a> {
         Ok((current != *object).then_some(current))
     }
 
-    /// Calls the validating webhooks.
+    /// Checks the policies, then calls the validating webhooks.
     pub(crate) async fn validate(&self, objects: Objects<'_>) -> Result<(), Failure> {
+        self.check_policies(objects)?;
         let mut calls = Vec::new();
         for webhook in &self.hooks.validating {
             if let Some(kind) = self.selected(webhook, objects)? {

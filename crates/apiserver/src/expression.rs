@@ -89,12 +89,16 @@ impl Evaluation {
 
     /// Sets a variable.
     pub(crate) fn set(&mut self, name: &str, value: &Value) {
-        self.set_value(name, cel(value));
+        self.context.add_variable_from_value(name, cel(value));
     }
 
-    /// Sets a variable to a value that was evaluated.
-    pub(crate) fn set_value(&mut self, name: &str, value: Cel) {
-        self.context.add_variable_from_value(name, value);
+    /// Sets a variable to a map of values that were evaluated. It is copied, which costs what its values cost.
+    pub(crate) fn set_map(&mut self, name: &str, values: &HashMap<String, Cel>) {
+        let map = values.iter().map(|(name, value)| (Key::String(Arc::new(name.clone())), value.clone()));
+        let map = Cel::Map(Map { map: Arc::new(map.collect()) });
+        // If they are used up, the next evaluation fails.
+        self.budget.take(size(&map));
+        self.context.add_variable_from_value(name, map);
     }
 
     /// Evaluates an expression. The error is a message.

@@ -240,6 +240,18 @@ impl Failure {
         failure
     }
 
+    /// A policy of admission refused the request, for one of the reasons that it may give.
+    pub(crate) fn of_policy(kind: &Kind, name: &str, message: &str, reason: &str) -> Self {
+        let mut failure = Self::forbidden(kind, name, message, vec![Cause::new("", "", message)]);
+        (failure.code, failure.reason) = match reason {
+            "Unauthorized" => (StatusCode::UNAUTHORIZED, "Unauthorized".into()),
+            "Forbidden" => (StatusCode::FORBIDDEN, "Forbidden".into()),
+            "RequestEntityTooLarge" => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge".into()),
+            _ => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid".into()),
+        };
+        failure
+    }
+
     /// The request took longer than requests may.
     pub(crate) fn timeout() -> Self {
         let message = "Timeout: request did not complete within requested timeout";
@@ -323,7 +335,10 @@ impl Failure {
 }
 
 fn cause(cause: &Cause) -> Value {
-    let mut object = json!({ "reason": cause.reason, "message": cause.message });
+    let mut object = json!({ "message": cause.message });
+    if !cause.reason.is_empty() {
+        object["reason"] = cause.reason.into();
+    }
     if !cause.field.is_empty() {
         object["field"] = cause.field.as_str().into();
     }

@@ -1,8 +1,9 @@
-//! Webhooks of admission: the stored configurations, compiled; the reviews that they receive, and their answers.
+//! Webhooks and policies of admission: the stored objects, compiled; the reviews of webhooks, and their answers.
 //!
 //! Which webhooks a request concerns, and what their answers mean for it, is in [`admit`](crate::admit).
 
 pub(crate) mod answer;
+pub(crate) mod policy;
 pub(crate) mod review;
 pub(crate) mod rule;
 pub(crate) mod webhook;
@@ -16,6 +17,7 @@ use hutch_store::{Page, Store};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use self::policy::Policy;
 use self::webhook::Webhook;
 use crate::object::Object;
 
@@ -51,6 +53,8 @@ pub(crate) struct Compiled {
     revision: u64,
     pub(crate) mutating: Vec<Webhook>,
     pub(crate) validating: Vec<Webhook>,
+    /// Policies that have bindings.
+    pub(crate) policies: Vec<Policy>,
 }
 
 impl Hooks {
@@ -66,7 +70,7 @@ impl Hooks {
     /// The webhooks of what is stored now.
     pub(crate) fn compiled(&self) -> Arc<Compiled> {
         let current = || self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let changed = || self.store.changed(&[MUTATING, VALIDATING]);
+        let changed = || self.store.changed(&[MUTATING, VALIDATING, policy::POLICIES, policy::BINDINGS]);
         let (compiled, revision) = (current(), changed());
         if compiled.revision == revision {
             return compiled;
@@ -79,7 +83,8 @@ impl Hooks {
             return before;
         }
         let [mutating, validating] = [MUTATING, VALIDATING].map(|collection| self.webhooks(collection));
-        let compiled = Arc::new(Compiled { revision, mutating, validating });
+        let policies = policy::read(&self.store);
+        let compiled = Arc::new(Compiled { revision, mutating, validating, policies });
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = compiled.clone();
         compiled
     }
@@ -91,6 +96,16 @@ impl Hooks {
             webhooks.iter().map(Webhook::read).collect::<Vec<_>>()
         };
         entries.iter().flat_map(|entry| of(&entry.value.value())).collect()
+    }
+
+    /// Number of stored objects besides one.
+    pub(crate) fn objects_besides(&self, collection: &str, name: &str) -> usize {
+        self.store
+            .list(collection, Page::default())
+            .entries
+            .iter()
+            .filter(|entry| *entry.name != *name)
+            .count()
     }
 
     /// Number of stored webhooks besides those of one configuration.

@@ -68,15 +68,18 @@ pub(crate) fn warn(call: &Call, object: &Value) {
                 "webhooks[{index}].clientConfig.caBundle: calls fail until it is set: this server trusts no other authority"
             ));
         }
-        let rules = list(webhook, "rules").filter(|(_, rule)| {
-            rule["apiGroups"]
-                .as_array()
-                .is_some_and(|groups| groups.iter().all(|group| group == hooks::GROUP))
-        });
-        for (rule, _) in rules {
+        exempt(call, webhook, "rules", &format!("webhooks[{index}].rules"));
+    }
+}
+
+/// Warns about rules that concern only objects that pass without admission.
+pub(super) fn exempt(call: &Call, value: &Value, field: &str, at: &str) {
+    for (index, rule) in list(value, field) {
+        let groups = rule["apiGroups"].as_array();
+        if groups.is_some_and(|groups| groups.iter().all(|group| group == hooks::GROUP)) {
+            let group = hooks::GROUP;
             call.warn(format!(
-                "webhooks[{index}].rules[{rule}]: no webhook is called for objects of {}",
-                hooks::GROUP
+                "{at}[{index}]: has no effect: objects of {group} pass without webhooks and policies"
             ));
         }
     }

@@ -11,6 +11,8 @@ use regex::RegexBuilder;
 pub(super) const CHARGE: &str = "%charge";
 /// Function that pays the square of a value's size.
 pub(super) const CHARGE_SQUARE: &str = "%charge_square";
+/// Variable that holds the variables of a policy.
+const VARIABLES: &str = "variables";
 /// Maximum bytes of a compiled pattern. Each use compiles it anew.
 const PATTERN_BYTES: usize = 64 << 10;
 /// Maximum digits of a precision in a format.
@@ -178,11 +180,14 @@ pub(super) fn metered(expression: &IdedExpr, scope: &mut Scope) -> Result<IdedEx
             declared(name, scope)?;
             expression.expr.clone()
         }
-        Expr::Select(select) => Expr::Select(SelectExpr {
-            operand: Box::new(operand(&select.operand, scope)?),
-            field: select.field.clone(),
-            test: select.test,
-        }),
+        Expr::Select(select) => {
+            of_variables(select, scope)?;
+            Expr::Select(SelectExpr {
+                operand: Box::new(operand(&select.operand, scope)?),
+                field: select.field.clone(),
+                test: select.test,
+            })
+        }
         Expr::Call(call) => return self::call(call, scope),
         Expr::List(list) => Expr::List(ListExpr {
             elements: all(&list.elements, scope)?,
@@ -209,6 +214,15 @@ fn declared(name: &str, scope: &Scope) -> Result<(), String> {
         "authorizer" => Err("'authorizer' is not supported by this server".into()),
         _ => Err(format!("undeclared reference to '{name}'")),
     }
+}
+
+/// A field of `variables` must be defined, by a name `variables.FIELD` of the scope.
+fn of_variables(select: &SelectExpr, scope: &Scope) -> Result<(), String> {
+    let is_variables = matches!(&select.operand.expr, Expr::Ident(name) if name == VARIABLES);
+    if is_variables && !scope.has(&format!("{VARIABLES}.{}", select.field)) {
+        return Err(format!("undefined field '{}'", select.field));
+    }
+    Ok(())
 }
 
 fn all(expressions: &[IdedExpr], scope: &mut Scope) -> Result<Vec<IdedExpr>, String> {

@@ -97,6 +97,17 @@ const ROWS: &[Row] = &[
     row("v1", CORE, "Service", "services", true, STATUS).short(&["svc"]).all(),
     row(ADMISSION_V1, ADMISSION, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", false, &[])
         .categories(&["api-extensions"]),
+    row(ADMISSION_V1, ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", false, STATUS)
+        .categories(&["api-extensions"]),
+    row(
+        ADMISSION_V1,
+        ADMISSION,
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+        false,
+        &[],
+    )
+    .categories(&["api-extensions"]),
     row(
         ADMISSION_V1,
         ADMISSION,

@@ -79,12 +79,10 @@ pub(crate) async fn insert(
     let mut stored = convert::to_storage(kind, object)?;
     namespace_accepts(call, meta::text(&stored, "name"))?;
     admission::create(&call.core, &call.resource, &mut stored)?;
-    admission::policy::check_use(call, None, &stored)?;
+    admission::check_use(call, None, &stored)?;
     admission::owner::check(call, None, &stored)?;
-    admission::policy::warn(call, &stored);
-    admission::webhook::warn(call, &stored);
+    admission::warn(call, &stored);
     admission::workload::warn(call);
-    admission::pod::effect::warn(call, &stored);
     if let Some(admission) = admission {
         let shown = convert::from_storage(kind, stored.clone())?;
         admission.validate(Objects { new: Some(&shown), old: None }).await?;

@@ -168,10 +168,8 @@ impl Versions<'_> {
         if part.is_main() {
             admission::creator::keep(call, stored, &mut next)?;
             admission::update(&call.core, &call.resource, stored, &mut next)?;
-            admission::policy::check_use(call, Some(stored), &next)?;
-            admission::policy::warn(call, &next);
-            admission::webhook::warn(call, &next);
-            admission::pod::effect::warn(call, &next);
+            admission::check_use(call, Some(stored), &next)?;
+            admission::warn(call, &next);
             quota::check_change(&call.core, kind, stored, &next)?;
         }
         admission::owner::check(call, Some(stored), &next)?;

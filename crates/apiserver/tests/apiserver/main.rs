@@ -4,6 +4,7 @@ mod crud;
 mod differential;
 mod exchanges;
 mod hostile;
+mod policies;
 mod raw;
 mod streams;
 mod users;

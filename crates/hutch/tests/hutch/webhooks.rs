@@ -172,6 +172,25 @@ fn webhooks_on_an_allowed_host_and_in_a_pod_decide_requests_of_kubectl() {
 }
 
 #[test]
+fn admission_policy_decides_requests_of_kubectl() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let page = include_str!("../../../../docs/api.md");
+    let example = page.split("## Admission policies").nth(1).unwrap().split("```yaml\n").nth(1).unwrap();
+    let file = up.folder().join("policy.yaml");
+    std::fs::write(&file, example.split("```").next().unwrap()).unwrap();
+    up.ok_args(&["apply", "-f", file.to_str().unwrap()]);
+    refused(
+        &up.kubectl("run bad --image=hutch/pause"),
+        1,
+        &["ValidatingAdmissionPolicy 'tags' with binding 'tags' denied request: an image needs a tag"],
+    );
+    up.ok("run good --image=hutch/pause:1 --dry-run=server");
+    assert!(up.ok("get validatingadmissionpolicies,validatingadmissionpolicybindings").contains("tags"));
+    assert!(up.ok("explain validatingadmissionpolicy.spec.validations").contains("messageExpression"));
+}
+
+#[test]
 fn kubectl_explains_configurations_and_shows_their_warnings() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);

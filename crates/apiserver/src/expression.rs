@@ -11,13 +11,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use hutch_api::quantity::Quantity;
 use kube_cel::KubeCelExt;
 use kube_cel::cel::objects::{Key, Map};
 use kube_cel::cel::parser::Parser;
 use kube_cel::cel::{Context, ExecutionError, IdedExpr, Value as Cel};
 use serde_json::Value;
 
-use self::metering::{CHARGE, CHARGE_SQUARE, Scope, metered};
+use self::metering::{BOUNDED_QUANTITY, CHARGE, CHARGE_SQUARE, Scope, metered};
 
 /// Maximum bytes of an expression.
 pub(crate) const EXPRESSION_BYTES: usize = 8 << 10;
@@ -26,6 +27,12 @@ pub(crate) const EXPRESSION_BYTES: usize = 8 << 10;
 pub(crate) const BUDGET: i64 = 1_000_000;
 /// Bytes of text for which one unit is charged.
 const TEXT_UNIT: usize = 16;
+/// Maximum thousandths of a quantity. Sums of as many as the budget allows fit in 128 bits.
+const QUANTITY_MILLI: u128 = 10_u128.pow(27);
+/// Maximum seconds of a duration, as of one in Go.
+const DURATION_SECONDS: u64 = 9_223_372_036;
+/// Maximum characters of a text in a message.
+const SHOWN: usize = 64;
 /// Maximum characters of the message of a failed evaluation, which may show values of the object.
 const MESSAGE: usize = 512;
 
@@ -84,6 +91,7 @@ impl Evaluation {
         context.add_function(CHARGE, move |value: Cel| charge(&of_charge, value, false));
         let of_square = budget.clone();
         context.add_function(CHARGE_SQUARE, move |value: Cel| charge(&of_square, value, true));
+        context.add_function(BOUNDED_QUANTITY, bounded_quantity);
         Evaluation { context, budget: budget.clone() }
     }
 
@@ -119,7 +127,26 @@ impl Evaluation {
     }
 }
 
+/// Returns the text of a quantity in thousandths. The library computes with 128 bits and does not notice when they overflow:
+/// an amount such as `1e40` would compare as a small one.
+fn bounded_quantity(value: Cel) -> Result<Cel, ExecutionError> {
+    let Cel::String(text) = &value else { return Ok(value) };
+    let milli = Quantity::parse(text.trim()).map(Quantity::milli);
+    let milli = milli.filter(|milli| milli.unsigned_abs() <= QUANTITY_MILLI);
+    let milli = milli.ok_or_else(|| {
+        let shown: String = text.chars().take(SHOWN).collect();
+        ExecutionError::function_error("quantity", format!("{shown:?} is not a quantity, or out of range"))
+    })?;
+    Ok(Cel::String(Arc::new(format!("{milli}m"))))
+}
+
 fn charge(budget: &Budget, value: Cel, square: bool) -> Result<Cel, ExecutionError> {
+    // Two of them can be added to any time without an overflow, at which the library panics.
+    if let Cel::Duration(duration) = &value
+        && duration.num_seconds().unsigned_abs() > DURATION_SECONDS
+    {
+        return Err(ExecutionError::function_error("duration", "duration is out of range"));
+    }
     let units = size(&value);
     let units = if square { units.saturating_mul(units) } else { units };
     if budget.take(units) {

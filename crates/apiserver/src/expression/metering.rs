@@ -13,6 +13,10 @@ pub(super) const CHARGE: &str = "%charge";
 pub(super) const CHARGE_SQUARE: &str = "%charge_square";
 /// Variable that holds the variables of a policy.
 const VARIABLES: &str = "variables";
+/// Function that bounds the text of a quantity.
+pub(super) const BOUNDED_QUANTITY: &str = "%quantity";
+/// Function that makes a quantity of a text.
+const QUANTITY: &str = "quantity";
 /// Maximum bytes of a compiled pattern. Each use compiles it anew.
 const PATTERN_BYTES: usize = 64 << 10;
 /// Maximum digits of a precision in a format.
@@ -258,7 +262,11 @@ fn call(call: &CallExpr, scope: &mut Scope) -> Result<IdedExpr, String> {
     let mut args = Vec::with_capacity(call.args.len());
     for (place, argument) in call.args.iter().enumerate() {
         let paid = if parts && place == 0 { operand(argument, scope)? } else { metered(argument, scope)? };
-        args.push(if square { charged(paid.expr, CHARGE_SQUARE) } else { paid });
+        args.push(match full.as_str() {
+            _ if square => charged(paid.expr, CHARGE_SQUARE),
+            QUANTITY => charged(paid.expr, BOUNDED_QUANTITY),
+            _ => paid,
+        });
     }
     let target = match (&call.target, space) {
         (None, _) => None,
@@ -331,4 +339,10 @@ fn comprehension(own: &ComprehensionExpr, scope: &mut Scope) -> Result<Comprehen
     scope.names.truncate(outer);
     let (loop_cond, loop_step, result) = inner?;
     Ok(ComprehensionExpr { iter_range, accu_init, loop_cond, loop_step, result, ..own.clone() })
+}
+
+/// All functions that expressions may call.
+#[cfg(test)]
+pub(super) fn functions() -> impl Iterator<Item = &'static str> {
+    LINEAR.iter().chain(SQUARE).copied()
 }

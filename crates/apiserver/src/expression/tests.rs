@@ -34,6 +34,7 @@ fn expressions_have_the_values_of_kubernetes() {
         ("'%s has %d'.format([object.metadata.name, object.spec.replicas]) == 'a has 3'", true),
         ("object.metadata.name.replace('a', 'b') == 'b'", true),
         ("{'a': 1}.a == 1 && [1, 2][1] == 2", true),
+        (r"'abc-1'.matches('^\\w+(-\\d+)?$') && 'a b'.matches('\\S+\\s[a-z]{1,63}')", true),
     ] {
         assert_eq!(evaluated(text, &pod), Ok(Cel::Bool(expected)), "{text}");
     }
@@ -87,6 +88,63 @@ fn evaluation_ends_when_its_budget_is_used_up() {
     let expression = compile("object.items.all(a, a >= 0)", &["object"]).unwrap();
     let runs = (0..1000).take_while(|_| evaluation.truth(&expression).is_ok()).count();
     assert!((1..1000).contains(&runs), "the budget is that of all expressions: {runs}");
+}
+
+/// The program ends at a panic, so no object may lead to one. Overflows of numbers panic in this build.
+#[test]
+fn functions_survive_hostile_values() {
+    let object = json!({
+        "long": "9223372036s".repeat(4_000), "umlaut": "a\u{301}\u{e9}\u{1f600}", "empty": "", "huge": "1e2147483647",
+        "tiny": "-1e-2147483648", "least": i64::MIN, "most": u64::MAX, "float": 1e308, "null": null,
+        "list": [[1], {"a": null}, "x", -1], "map": {"": 1}, "time": "9999-12-31T23:59:59Z",
+    });
+    let values: Vec<String> =
+        object.as_object().unwrap().keys().map(|name| format!("object.{name}")).collect();
+    let others = ["object.least", "object.umlaut", "object.list", "-1", "64"];
+    let mut evaluated_calls = 0;
+    let mut call = |text: String| {
+        if compile(&text, &["object"]).is_ok() {
+            evaluated_calls += 1;
+            let _ = evaluated(&text, &object);
+        }
+    };
+    for function in metering::functions() {
+        for value in &values {
+            call(format!("{function}({value})"));
+            call(format!("{value}.{function}()"));
+            for other in others {
+                call(format!("{function}({value}, {other})"));
+                call(format!("{value}.{function}({other})"));
+            }
+            call(format!("{value}.{function}(object.umlaut, -1)"));
+            call(format!("{value}.{function}(3, object.most)"));
+        }
+    }
+    for value in &values {
+        for other in values.iter().map(String::as_str).chain(others) {
+            for operator in ["+", "-", "*", "/", "%", "<", "==", "in"] {
+                call(format!("{value} {operator} {other}"));
+            }
+            call(format!("object.map[{value}] == {other}"));
+            call(format!("object.list[{value}] == {other}"));
+            call(format!("quantity(string({value})).isLessThan(quantity('1'))"));
+            call(format!("timestamp(object.time) + duration(string({value}))"));
+        }
+    }
+    assert!(evaluated_calls > 1000, "{evaluated_calls}");
+}
+
+#[test]
+fn quantities_out_of_range_are_no_small_ones() {
+    for text in ["1e40", "1e39", "99999999999999999999999999999999999999", "1e2147483647", "x"] {
+        let refused =
+            evaluated("quantity(object).isLessThan(quantity('1Gi'))", &json!(text)).expect_err(text);
+        assert!(refused.contains("is not a quantity, or out of range"), "{text}: {refused}");
+    }
+    for (text, expected) in [("500Mi", true), ("2Gi", false), ("1e3", true), ("1.5", true), ("8Ei", false)] {
+        let less = evaluated("quantity(object).isLessThan(quantity('1Gi'))", &json!(text));
+        assert_eq!(less, Ok(Cel::Bool(expected)), "{text}");
+    }
 }
 
 #[test]

@@ -77,11 +77,11 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::create(kind, object, core.ambient.now())
         }
-        (hooks::GROUP, "validatingadmissionpolicies") => validating_policy::check(core, kind, object),
+        (hooks::GROUP, "validatingadmissionpolicies") => validating_policy::check(core, kind, None, object),
         (hooks::GROUP, "validatingadmissionpolicybindings") => {
-            validating_policy::check_binding(core, kind, object)
+            validating_policy::check_binding(core, kind, None, object)
         }
-        (hooks::GROUP, _) => webhook::check(core, kind, object),
+        (hooks::GROUP, _) => webhook::check(core, kind, None, object),
         (crate::access::GROUP, _) => rbac::check(kind, None, object),
         (policy::GROUP, _) => policy::check(kind, object),
         _ => Ok(()),
@@ -123,11 +123,13 @@ pub(crate) fn update(
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::update(kind, old, object, core.ambient.now())
         }
-        (hooks::GROUP, "validatingadmissionpolicies") => validating_policy::check(core, kind, object),
-        (hooks::GROUP, "validatingadmissionpolicybindings") => {
-            validating_policy::check_binding(core, kind, object)
+        (hooks::GROUP, "validatingadmissionpolicies") => {
+            validating_policy::check(core, kind, Some(old), object)
         }
-        (hooks::GROUP, _) => webhook::check(core, kind, object),
+        (hooks::GROUP, "validatingadmissionpolicybindings") => {
+            validating_policy::check_binding(core, kind, Some(old), object)
+        }
+        (hooks::GROUP, _) => webhook::check(core, kind, Some(old), object),
         (crate::access::GROUP, _) => rbac::check(kind, Some(old), object),
         (policy::GROUP, _) => policy::check(kind, object),
         _ => Ok(()),

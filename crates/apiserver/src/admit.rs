@@ -1,7 +1,7 @@
 //! Policies and webhooks of one request.
 //!
 //! Mutating webhooks are called one after the other, before the object is completed and checked for the last time; validating
-//! ones all at once, when nothing but its storing is left. No lock is held meanwhile, so a webhook may itself send requests to
+//! ones several at once, when nothing but its storing is left. No lock is held meanwhile, so a webhook may itself send requests to
 //! this server. The objects of [`hooks::GROUP`] pass without: a webhook must not keep its own configuration from being
 //! removed.
 
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -34,6 +34,8 @@ use crate::{convert, fields, meta, patch};
 
 /// Time for all webhooks of one request.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Maximum webhooks that are called at the same time for one request. Each call holds the text of the objects.
+const PARALLEL: usize = 8;
 /// Rounds of mutating webhooks: those that ask for it are called once more.
 const ROUNDS: usize = 2;
 
@@ -144,7 +146,8 @@ impl<'a> Admission<'a> {
             }
         }
         // All are awaited, so that the warnings of all reach the client; the first refusal counts.
-        join_all(calls).await.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+        let answers: Vec<_> = stream::iter(calls).buffered(PARALLEL).collect().await;
+        answers.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
 
     /// Calls all webhooks about an object that is not stored as it is, or is not there any more: none may change it.
@@ -178,8 +181,9 @@ impl<'a> Admission<'a> {
         let core = &self.call.core;
         let uid = core.ambient.uuid().to_string();
         let [new, old] = [objects.new, objects.old].map(|object| self.converted(kind, object));
-        let review = review(self.request.describe(kind), &uid, new?, old?);
-        let answer = client::call(core, webhook, &review, left).await;
+        // Only the text is kept while the webhook is called: a decoded object costs several times as much.
+        let review = review(self.request.describe(kind), &uid, new?, old?).to_string();
+        let answer = client::call(core, webhook, review.into(), left).await;
         let answer = match answer.and_then(|review| answer::read(&review, &uid, mutating)) {
             Ok(answer) => answer,
             Err(why) => {

@@ -51,13 +51,21 @@ const RESERVED: &[&str] = &[
     "while",
 ];
 
-/// Completes and checks a policy.
-pub(crate) fn check(core: &Core, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
+/// Completes and checks a policy. One that was valid when it was stored stays until its spec is changed.
+pub(crate) fn check(
+    core: &Core,
+    kind: &Kind,
+    old: Option<&Value>,
+    object: &mut Value,
+) -> Result<(), Failure> {
     let name = meta::text(object, "name").to_owned();
     super::map(object, "spec");
     default(&mut object["spec"], "failurePolicy", "Fail");
     if object["spec"]["matchConstraints"].is_object() {
         complete(&mut object["spec"]["matchConstraints"]);
+    }
+    if old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return Ok(());
     }
     let mut causes = Vec::new();
     policy(core, &name, &object["spec"], &mut causes);
@@ -66,11 +74,19 @@ pub(crate) fn check(core: &Core, kind: &Kind, object: &mut Value) -> Result<(), 
 }
 
 /// Completes and checks a binding.
-pub(crate) fn check_binding(core: &Core, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
+pub(crate) fn check_binding(
+    core: &Core,
+    kind: &Kind,
+    old: Option<&Value>,
+    object: &mut Value,
+) -> Result<(), Failure> {
     let name = meta::text(object, "name").to_owned();
     super::map(object, "spec");
     if object["spec"]["matchResources"].is_object() {
         complete(&mut object["spec"]["matchResources"]);
+    }
+    if old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return Ok(());
     }
     let mut causes = Vec::new();
     binding(&object["spec"], &mut causes);

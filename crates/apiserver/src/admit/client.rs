@@ -33,7 +33,7 @@ const SHOWN: usize = 256;
 pub(super) async fn call(
     core: &Core,
     webhook: &Webhook,
-    review: &Value,
+    review: Bytes,
     limit: Duration,
 ) -> Result<Value, String> {
     let limit = limit.min(webhook.timeout);
@@ -48,7 +48,7 @@ pub(super) async fn call(
     answer.map_err(|why| format!("failed to call webhook: Post \"{url}\": {why}"))
 }
 
-async fn exchange(core: &Core, webhook: &Webhook, review: &Value) -> Result<Value, String> {
+async fn exchange(core: &Core, webhook: &Webhook, review: Bytes) -> Result<Value, String> {
     let _place = core.hooks.calls.acquire().await.map_err(|error| error.to_string())?;
     let tls = webhook.tls.clone().map_err(|why| format!("tls: {why}"))?;
     let (stream, _hold) = connect(core, &webhook.target).await?;
@@ -63,7 +63,7 @@ async fn exchange(core: &Core, webhook: &Webhook, review: &Value) -> Result<Valu
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::ACCEPT, "application/json")
         .header(header::USER_AGENT, "hutch-apiserver-admission")
-        .body(Full::new(Bytes::from(review.to_string())))
+        .body(Full::new(review))
         .map_err(|error| error.to_string())?;
     let (head, body) = sender.send_request(request).await.map_err(|error| error.to_string())?.into_parts();
     let body = Limited::new(body, ANSWER_BYTES).collect().await.map_err(|error| {

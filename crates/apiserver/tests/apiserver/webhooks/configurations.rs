@@ -159,3 +159,31 @@ async fn invalid_configurations_are_refused_with_their_field() {
     let (_, refused) = configured(&app, VALIDATING, "v", many).await;
     assert!(refused["message"].as_str().unwrap().contains("webhooks: Too many: 65"), "{refused}");
 }
+
+#[tokio::test]
+async fn configuration_for_a_host_that_is_not_allowed_any_more_can_be_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config { data: Some(folder.path().into()), ..Config::default() };
+    let server = ApiServer::open(config.clone()).await.unwrap();
+    server.set_connector(Arc::new(Loopback));
+    let hook = Hook::start(allow).await;
+    let app = server.router_as(Identity::admin());
+    configure(&app, VALIDATING, "v", json!([hook.webhook("v.example.com")])).await;
+    let (path, merge) = (format!("{VALIDATING}/v"), "application/merge-patch+json");
+    let held = json!({"metadata": {"finalizers": ["example.com/held"]}}).to_string();
+    assert_eq!(typed(&app, "PATCH", &path, merge, &held).await.0, 200);
+    server.close().await;
+    drop((app, server));
+
+    let app = ApiServer::open(config).await.unwrap().router_as(Identity::admin());
+    let (code, refused) = call(&app, "POST", CONFIG_MAPS, &config_map("x")).await;
+    let message = refused["message"].as_str().unwrap();
+    assert!(code == 500 && message.contains("--webhook-host does not name 127.0.0.1"), "{message}");
+    let mut changed = hook.webhook("v.example.com");
+    changed["timeoutSeconds"] = 5.into();
+    let (code, _) = typed(&app, "PATCH", &path, merge, &json!({"webhooks": [changed]}).to_string()).await;
+    assert_eq!(code, 422);
+    assert_eq!(call(&app, "DELETE", &path, "").await.0, 200);
+    assert_eq!(typed(&app, "PATCH", &path, merge, r#"{"metadata": {"finalizers": null}}"#).await.0, 200);
+    assert_eq!(call(&app, "GET", &path, "").await.0, 404);
+}

@@ -1,8 +1,8 @@
 //! Policies and webhooks of one request.
 //!
 //! Mutating webhooks are called one after the other, before the object is completed and checked for the last time; validating
-//! ones several at once, when nothing but its storing is left. No lock is held meanwhile, so a webhook may itself send requests to
-//! this server. The objects of [`hooks::GROUP`] pass without: a webhook must not keep its own configuration from being
+//! ones several at once, when nothing but its storing is left. No lock is held meanwhile, so a webhook may itself send requests
+//! to this server. The objects of [`hooks::GROUP`] pass without: a webhook must not keep its own configuration from being
 //! removed.
 
 mod client;

@@ -86,6 +86,8 @@ pub(crate) async fn insert(
     if let Some(admission) = admission {
         let shown = convert::from_storage(kind, stored.clone())?;
         admission.validate(Objects { new: Some(&shown), old: None }).await?;
+        // Webhooks take their time.
+        namespace_accepts(call, &name)?;
     }
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {

@@ -175,3 +175,30 @@ async fn requests_of_the_node_pass_without_webhooks() {
     assert_eq!(call(&node, "POST", CONFIG_MAPS, &config_map("x")).await.0, 201);
     assert_eq!(call(&app, "POST", CONFIG_MAPS, &config_map("y")).await.0, 500);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn namespace_that_is_deleted_during_a_call_gets_no_object() {
+    let server = server().await;
+    let app = server.router_as(Identity::admin());
+    let place = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}});
+    assert_eq!(call(&app, "POST", "/api/v1/namespaces", &place.to_string()).await.0, 201);
+    let (asked, called) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let hook = Hook::start(move |review| {
+        asked.send(()).unwrap();
+        // The webhook answers after the namespace is deleted. It runs in a thread that may block.
+        tokio::task::block_in_place(|| released.lock().unwrap().recv().unwrap());
+        allow(review)
+    });
+    let hook = hook.await;
+    configure(&app, VALIDATING, "v", json!([hook.webhook("v.example.com")])).await;
+    let (creator, body) = (app.clone(), config_map("x"));
+    let created =
+        tokio::spawn(async move { call(&creator, "POST", "/api/v1/namespaces/n/configmaps", &body).await });
+    tokio::task::spawn_blocking(move || called.recv().unwrap()).await.unwrap();
+    assert_eq!(call(&app, "DELETE", "/api/v1/namespaces/n", "").await.0, 200);
+    release.send(()).unwrap();
+    let (code, refused) = created.await.unwrap();
+    assert!(code == 403 && refused["message"].as_str().unwrap().contains("is being terminated"), "{refused}");
+}

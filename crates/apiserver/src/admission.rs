@@ -16,16 +16,21 @@ pub(crate) mod pod;
 pub(crate) mod policy;
 pub(crate) mod rbac;
 pub(crate) mod revision;
+mod selectors;
 pub(crate) mod service;
 mod share;
 pub(crate) mod token_secret;
+pub(crate) mod validating_policy;
 pub(crate) mod volume_claim;
+pub(crate) mod webhook;
 pub(crate) mod workload;
 
 use serde_json::{Value, json};
 
+use crate::call::Call;
 use crate::core::Core;
 use crate::failure::Failure;
+use crate::hooks;
 use crate::json::{default, items, map};
 use crate::quota::limits;
 use crate::registry::Resource;
@@ -73,6 +78,11 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::create(kind, object, core.ambient.now())
         }
+        (hooks::GROUP, "validatingadmissionpolicies") => validating_policy::check(core, kind, None, object),
+        (hooks::GROUP, "validatingadmissionpolicybindings") => {
+            validating_policy::check_binding(core, kind, None, object)
+        }
+        (hooks::GROUP, _) => webhook::check(core, kind, None, object),
         (crate::access::GROUP, _) => rbac::check(kind, None, object),
         (policy::GROUP, _) => policy::check(kind, object),
         _ => Ok(()),
@@ -114,10 +124,31 @@ pub(crate) fn update(
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             definition::update(kind, old, object, core.ambient.now())
         }
+        (hooks::GROUP, "validatingadmissionpolicies") => {
+            validating_policy::check(core, kind, Some(old), object)
+        }
+        (hooks::GROUP, "validatingadmissionpolicybindings") => {
+            validating_policy::check_binding(core, kind, Some(old), object)
+        }
+        (hooks::GROUP, _) => webhook::check(core, kind, Some(old), object),
         (crate::access::GROUP, _) => rbac::check(kind, Some(old), object),
         (policy::GROUP, _) => policy::check(kind, object),
         _ => Ok(()),
     }
+}
+
+/// Refuses an object that names others which the caller may not use.
+pub(crate) fn check_use(call: &Call, before: Option<&Value>, object: &Value) -> Result<(), Failure> {
+    policy::check_use(call, before, object)?;
+    validating_policy::check_use(call, before, object)
+}
+
+/// Warns about an object, or a part of it, that has no effect.
+pub(crate) fn warn(call: &Call, object: &Value) {
+    policy::warn(call, object);
+    webhook::warn(call, object);
+    validating_policy::warn(call, object);
+    pod::effect::warn(call, object);
 }
 
 /// `stringData` of a Secret is a way of writing `data`.

@@ -22,6 +22,14 @@ use crate::{meta, object};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead;
 
+/// Request extension: the request calls no webhook.
+///
+/// It is that of the node and of the objects of a new server: a webhook that matches everything and cannot be reached would
+/// keep the server from starting, and then nothing could remove its configuration. All other parts of this process, the
+/// controllers among them, pass through admission as in Kubernetes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unhooked;
+
 /// The bearer of a token and the audiences of the token, if this server accepts it for any audience.
 pub(crate) fn bearer(core: &Core, token: &[u8]) -> Option<(Identity, Vec<String>)> {
     let owner = core.credentials.identify(token).map(|owner| (owner, vec![AUDIENCE.into()]));

@@ -86,7 +86,7 @@ mod tests {
         let first = bound.take(&noisy).unwrap();
         let _second = bound.take(&noisy).unwrap();
         let refusal = bound.take(&noisy).unwrap_err();
-        assert_eq!((refusal.code.as_u16(), refusal.reason), (429, "TooManyRequests"));
+        assert_eq!((refusal.code.as_u16(), &*refusal.reason), (429, "TooManyRequests"));
         assert_eq!(refusal.message, "\"noisy\" has 2 watches open, the maximum of one user");
         assert_eq!(refusal.status()["details"]["retryAfterSeconds"], 1);
         drop(bound.take(&quiet).unwrap());

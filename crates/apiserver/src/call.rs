@@ -25,6 +25,8 @@ pub(crate) struct Call {
     pub(crate) identity: Identity,
     /// True if the caller came from outside with a credential.
     pub(crate) external: bool,
+    /// True if the request calls no webhook.
+    pub(crate) unhooked: bool,
     pub(crate) resource: Arc<Resource>,
     pub(crate) namespace: Option<String>,
     /// Empty when the request is about the collection.
@@ -41,6 +43,8 @@ pub(crate) struct Caller {
     pub(crate) external: bool,
     /// True if the caller sees writes that are not on disk yet.
     pub(crate) ahead: bool,
+    /// True if the requests of the caller call no webhook.
+    pub(crate) unhooked: bool,
     pub(crate) user_agent: String,
 }
 
@@ -113,6 +117,7 @@ impl Call {
             store,
             identity: caller.identity,
             external: caller.external,
+            unhooked: caller.unhooked,
             resource: target.resource.clone(),
             namespace: target.namespace.clone(),
             name: target.name.clone(),

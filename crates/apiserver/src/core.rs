@@ -11,6 +11,7 @@ use crate::access::Access;
 use crate::bounds::Bound;
 use crate::certificates::Certificates;
 use crate::credentials::Credentials;
+use crate::hooks::{Connector, Hooks};
 use crate::journal::{Audit, Refusals};
 use crate::kinds::Kind;
 use crate::locks::NamespaceLocks;
@@ -36,6 +37,8 @@ pub(crate) struct Core {
     pub(crate) certificates: Certificates,
     pub(crate) address: OnceLock<String>,
     pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
+    pub(crate) connector: OnceLock<Arc<dyn Connector>>,
+    pub(crate) hooks: Hooks,
     pub(crate) audit: OnceLock<Arc<dyn Audit>>,
     pub(crate) refusals: Refusals,
     pub(crate) ambient: Ambient,

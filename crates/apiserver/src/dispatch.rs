@@ -9,11 +9,13 @@ use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
 use crate::access::RequestAction;
+use crate::admit::{Admission, Objects};
 use crate::audit::Attempt;
-use crate::authentication::Ahead;
+use crate::authentication::{Ahead, Unhooked};
 use crate::call::{Call, Caller, Target};
 use crate::core::Core;
 use crate::failure::Failure;
+use crate::hooks::rule::Operation;
 use crate::journal::External;
 use crate::query::{Query, percent_decode};
 use crate::verbs::modify::Part;
@@ -59,6 +61,7 @@ async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
         identity,
         external: request.extensions().get::<External>().is_some(),
         ahead: request.extensions().get::<Ahead>().is_some(),
+        unhooked: request.extensions().get::<Unhooked>().is_some(),
         user_agent: agent.unwrap_or_default().to_owned(),
     };
     let has_rows = !target.resource.kind.is_review()
@@ -101,7 +104,12 @@ async fn about_objects(call: &Call, target: &Target, request: Request) -> Result
         if parts.method != Method::POST || !target.name.is_empty() {
             return Err(Failure::method_not_allowed());
         }
-        return review::review(call, &body::read(incoming).await?, &media_type);
+        let bytes = body::read(incoming).await?;
+        if let Some(admission) = Admission::of(call, Operation::Create, "", "", false) {
+            let body = body::decode(&bytes, &media_type)?.value;
+            admission.pass(Objects { new: Some(&body), old: None }).await?;
+        }
+        return review::review(call, &bytes, &media_type);
     }
     let one = !target.name.is_empty();
     // What lies in namespaces is made and emptied in one of them.

@@ -1,5 +1,7 @@
 //! A refusal, as the `Status` object that a Kubernetes API server answers.
 
+use std::borrow::Cow;
+
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
@@ -18,7 +20,7 @@ pub(crate) struct Cause {
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) code: StatusCode,
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Cow<'static, str>,
     pub(crate) message: String,
     details: Option<Box<Details>>,
 }
@@ -33,10 +35,13 @@ struct Details {
     retry_after_seconds: u64,
     /// Token with which a list continues, in the metadata of the `Status`.
     continue_token: String,
+    /// Details in the words of a webhook, in place of the others.
+    of_webhook: Option<Value>,
 }
 
 impl Failure {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        let reason = Cow::Borrowed(reason);
         Failure { code, reason, message: message.into(), details: None }
     }
 
@@ -219,6 +224,40 @@ impl Failure {
         failure
     }
 
+    /// Returns true for a refusal of this server with that reason. A webhook may give any reason.
+    pub(crate) fn is(&self, reason: &str) -> bool {
+        matches!(self.reason, Cow::Borrowed(own) if own == reason)
+    }
+
+    /// A webhook denied the request.
+    pub(crate) fn of_webhook(code: u16, reason: &str, message: String, details: &Value) -> Self {
+        let code = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST);
+        let mut failure = Self::new(code, "", message);
+        failure.reason = Cow::Owned(reason.to_owned());
+        if details.is_object() {
+            failure.details.get_or_insert_default().of_webhook = Some(details.clone());
+        }
+        failure
+    }
+
+    /// A policy of admission refused the request, for one of the reasons that it may give.
+    pub(crate) fn of_policy(kind: &Kind, name: &str, message: &str, reason: &str) -> Self {
+        let mut failure = Self::forbidden(kind, name, message, vec![Cause::new("", "", message)]);
+        (failure.code, failure.reason) = match reason {
+            "Unauthorized" => (StatusCode::UNAUTHORIZED, "Unauthorized".into()),
+            "Forbidden" => (StatusCode::FORBIDDEN, "Forbidden".into()),
+            "RequestEntityTooLarge" => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge".into()),
+            _ => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid".into()),
+        };
+        failure
+    }
+
+    /// The request took longer than requests may.
+    pub(crate) fn timeout() -> Self {
+        let message = "Timeout: request did not complete within requested timeout";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+    }
+
     pub(crate) fn internal(message: impl std::fmt::Display) -> Self {
         let message = format!("Internal error occurred: {message}");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
@@ -269,6 +308,8 @@ impl Failure {
             && !token.is_empty()
         {
             status["metadata"]["continue"] = token.as_str().into();
+        } else if let Some(given) = self.details.as_ref().and_then(|details| details.of_webhook.as_ref()) {
+            status["details"] = given.clone();
         } else if let Some(details) = &self.details {
             let mut object = serde_json::Map::new();
             for (field, value) in [
@@ -294,7 +335,10 @@ impl Failure {
 }
 
 fn cause(cause: &Cause) -> Value {
-    let mut object = json!({ "reason": cause.reason, "message": cause.message });
+    let mut object = json!({ "message": cause.message });
+    if !cause.reason.is_empty() {
+        object["reason"] = cause.reason.into();
+    }
     if !cause.field.is_empty() {
         object["field"] = cause.field.as_str().into();
     }

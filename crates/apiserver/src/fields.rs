@@ -76,6 +76,15 @@ pub(crate) fn settle_patched(call: &Call, current: &Value, mut value: Value) -> 
     drop_unknown(call, value, &[], &[])
 }
 
+/// Checks what a webhook made of an object, and drops unknown fields. The error is a message.
+pub(crate) fn settle_mutated(call: &Call, mut value: Value) -> Result<Value, String> {
+    if let Some(mistyped) = mistyped(call, &mut value).into_iter().next() {
+        return Err(format!("json: {mistyped}"));
+    }
+    kinds::prune(&mut value, call.kind().shape());
+    Ok(value)
+}
+
 /// The values of a wrong type. A real server decodes built-in kinds and all metadata into structs, and refuses such a
 /// thing before it looks at anything else.
 fn mistyped(call: &Call, value: &mut Value) -> Vec<kinds::Mistyped> {

@@ -8,13 +8,15 @@ use http::Uri;
 use serde_json::Value;
 
 use crate::call::Target;
+use crate::expression::{Budget, Evaluation};
+use crate::hooks::answer;
 use crate::json_path::JsonPath;
 use crate::kinds::{Kind, builtin};
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::verbs::list::Start;
-use crate::{body, patch, protobuf};
+use crate::{body, expression, patch, protobuf};
 
 pub use owned::{applied, owners};
 
@@ -91,6 +93,32 @@ pub fn bodies(bytes: &[u8]) {
     let _ = protobuf::decode(bytes);
 }
 
+/// The answer of a webhook, to a review with the uid `u`. A denial is an error of HTTP.
+pub fn answers(bytes: &[u8]) {
+    let Ok(review) = serde_json::from_slice(bytes) else { return };
+    for mutating in [true, false] {
+        if let Ok(answer) = answer::read(&review, "u", mutating) {
+            assert!(mutating || answer.patch.is_none());
+            let code = answer::denial("a.b.c", &answer.status).code;
+            assert!(code.is_client_error() || code.is_server_error(), "{code}");
+        }
+    }
+}
+
+/// An expression and an object, as text and JSON with a NUL between. What can be compiled ends.
+pub fn expressions(bytes: &[u8]) {
+    let Some(nul) = bytes.iter().position(|&byte| byte == 0) else { return };
+    let (Ok(text), Ok(object)) =
+        (std::str::from_utf8(&bytes[..nul]), serde_json::from_slice(&bytes[nul + 1..]))
+    else {
+        return;
+    };
+    let Ok(compiled) = expression::compile(text, &["object"]) else { return };
+    let mut evaluation = Evaluation::new(&Budget::default());
+    evaluation.set("object", &object);
+    let _ = evaluation.value(&compiled);
+}
+
 #[cfg(test)]
 mod tests {
     use hutch_testkit::hostile::feed;
@@ -103,5 +131,7 @@ mod tests {
         feed("apiserver_applied", super::applied);
         feed("apiserver_owners", super::owners);
         feed("apiserver_bodies", super::bodies);
+        feed("apiserver_answers", super::answers);
+        feed("apiserver_expressions", super::expressions);
     }
 }

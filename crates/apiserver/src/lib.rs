@@ -15,6 +15,7 @@
 mod accept;
 mod access;
 mod admission;
+mod admit;
 mod audit;
 mod authentication;
 mod body;
@@ -28,10 +29,12 @@ mod credentials;
 mod discovery;
 mod dispatch;
 mod error;
+mod expression;
 mod failure;
 mod field_path;
 mod fields;
 mod filter;
+mod hooks;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod identity;
@@ -52,6 +55,7 @@ mod quota;
 mod registry;
 mod respond;
 mod review;
+mod scale;
 mod schema;
 mod selector;
 mod server;
@@ -61,6 +65,7 @@ mod table;
 mod verbs;
 
 pub use error::Error;
+pub use hooks::Connector;
 pub use identity::Identity;
 pub use journal::{Audit, Make, Refusals};
 pub use server::{ApiServer, Config};

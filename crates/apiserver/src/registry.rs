@@ -93,6 +93,18 @@ impl Served {
         self.index.get(&key).map(|index| &self.resources[*index])
     }
 
+    /// The resource of an `apiVersion` and a `kind`.
+    pub(crate) fn find_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        let (group, version) = kinds::split_api_version(api_version);
+        let is = |own: &Kind| own.group == group && own.version == version && own.kind == kind;
+        self.resources.iter().find(|resource| is(&resource.kind) && !resource.kind.is_review())
+    }
+
+    /// The kinds that show the objects of a collection: its versions, and views of other groups.
+    pub(crate) fn showing<'a>(&'a self, collection: &'a str) -> impl Iterator<Item = &'a Arc<Resource>> {
+        self.resources.iter().filter(move |resource| *resource.collection == *collection)
+    }
+
     /// The document of OpenAPI v2, made at first use.
     pub(crate) fn old_openapi(&self) -> &openapi::Old {
         self.old_openapi.get_or_init(|| openapi::Old::of(self.kinds(), SERVER_VERSION))

@@ -11,11 +11,12 @@ use hutch_store::Store;
 use serde_json::Value;
 
 use crate::access::Access;
-use crate::authentication::{Ahead, authenticate, caller};
+use crate::authentication::{Ahead, Unhooked, authenticate, caller};
 use crate::bounds::Bound;
 use crate::certificates::Certificates;
 use crate::core::Core;
 use crate::credentials::Credentials;
+use crate::hooks::{Connector, Hooks};
 use crate::journal::{Audit, Refusals};
 use crate::locks::NamespaceLocks;
 use crate::registry::Registry;
@@ -61,6 +62,8 @@ impl ApiServer {
         let core = Arc::new(Core {
             access: Access::new(store.clone()),
             certificates: Certificates::new(store.clone()),
+            hooks: Hooks::new(store.clone()),
+            connector: OnceLock::new(),
             store,
             registry: Registry::new(),
             credentials: Credentials::default(),
@@ -89,6 +92,13 @@ impl ApiServer {
     pub fn set_kubelet(&self, kubelet: Arc<dyn Kubelet>) {
         if self.0.kubelet.set(kubelet).is_err() {
             tracing::warn!("the API server has a kubelet already");
+        }
+    }
+
+    /// Sets what connects to the hosts of webhooks. Without it, webhooks are reached as Services only. The first one stays.
+    pub fn set_connector(&self, connector: Arc<dyn Connector>) {
+        if self.0.connector.set(connector).is_err() {
+            tracing::warn!("the API server has a connector already");
         }
     }
 
@@ -138,6 +148,20 @@ impl ApiServer {
     pub fn client_ahead(&self, identity: Identity, default_namespace: &str) -> hutch_serve::memory::Client {
         let router = self.router_as(identity).layer(Extension(Ahead));
         hutch_serve::memory::client(router, default_namespace)
+    }
+
+    /// The server for the node, whose requests call no webhook: see [`Unhooked`].
+    pub fn router_of_node(&self, identity: Identity) -> Router {
+        self.router_as(identity).layer(Extension(Unhooked))
+    }
+
+    /// A client for what must be there before a webhook can run. Its requests call no webhook: see [`Unhooked`].
+    pub fn client_unhooked(
+        &self,
+        identity: Identity,
+        default_namespace: &str,
+    ) -> hutch_serve::memory::Client {
+        hutch_serve::memory::client(self.router_of_node(identity), default_namespace)
     }
 
     /// The shared state, for tests of single parts.

@@ -9,9 +9,12 @@ mod token;
 use axum::extract::Request;
 use axum::response::Response;
 use http::Method;
+use serde_json::json;
 
+use crate::admit::{Admission, Objects};
 use crate::call::{Call, Target};
 use crate::failure::Failure;
+use crate::hooks::rule::Operation;
 use crate::verbs::modify::Part;
 use crate::verbs::{get, patch, update};
 use crate::{body, certificates};
@@ -32,6 +35,12 @@ pub(crate) async fn handle(call: &Call, target: &Target, request: Request) -> Re
         return Err(Failure::method_not_allowed());
     }
     let bytes = body::read(incoming).await?;
+    if parts.method == Method::POST
+        && let Some(admission) = Admission::of(call, Operation::Create, name, &call.name, call.dry_run()?)
+    {
+        let body = if bytes.is_empty() { json!({}) } else { body::decode(&bytes, &media_type)?.value };
+        admission.pass(Objects { new: Some(&body), old: None }).await?;
+    }
     match (name, parts.method) {
         ("status" | "approval", Method::GET) => get::get(call),
         ("approval", Method::PUT) => update::update(call, Part::Approval, &bytes, &media_type).await,

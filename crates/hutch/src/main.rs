@@ -9,6 +9,7 @@ mod audit;
 mod authority_folder;
 mod bootstrap;
 mod broker;
+mod callout;
 mod cli;
 mod client;
 mod cluster;
@@ -68,6 +69,9 @@ fn main() -> ExitCode {
     }
     if runtime::is_program(unpack::NAME) {
         return unpack::main();
+    }
+    if runtime::is_program(callout::NAME) {
+        return callout::main();
     }
     if runtime::is_program(broker::NAME) {
         return broker::main();

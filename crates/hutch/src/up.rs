@@ -1,7 +1,7 @@
 //! `hutch up`: four processes. The *root* process ([`root`]) runs the node and its jails. The *front* ([`front`]) parses what
 //! clients send: it runs the API server with its store, the controllers and the router, without privileges. The proxy
 //! ([`egress`]) and the broker ([`broker`]) serve sandboxes. Others pull images ([`pulls`]) and speak with Vault ([`vault`]),
-//! if they are configured.
+//! or connect to webhooks ([`callouts`]), if they are configured.
 //!
 //! They communicate only through the API and the contract of [`hutch_kubelet::Kubelet`], each over a socket pair. Only these
 //! two modules use all services.
@@ -9,6 +9,7 @@
 mod addresses;
 mod audit;
 mod broker;
+mod callouts;
 mod egress;
 pub(crate) mod front;
 mod image_gc;

@@ -90,6 +90,17 @@ pub(crate) fn invalid(field: &str, value: &str, wrong: Vec<String>) -> impl Iter
     wrong.into_iter().map(move |message| Cause::invalid(field.as_str(), &value, &message))
 }
 
+/// Checks a text that must be one of some; an absent one is not checked.
+pub(crate) fn must_be_one_of(field: &str, value: &Value, allowed: &[&str]) -> Option<Cause> {
+    let given = value.as_str()?;
+    if allowed.contains(&given) {
+        return None;
+    }
+    let allowed: Vec<String> = allowed.iter().map(|one| format!("{one:?}")).collect();
+    let message = format!("Unsupported value: {given:?}: supported values: {}", allowed.join(", "));
+    Some(Cause::new("FieldValueNotSupported", field, message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -61,6 +61,8 @@ const AUTHZ: &str = "io.k8s.api.authorization.v1";
 const AUTHZ_V1: &str = "authorization.k8s.io/v1";
 const NET: &str = "io.k8s.api.networking.v1";
 const NET_V1: &str = "networking.k8s.io/v1";
+const ADMISSION: &str = "io.k8s.api.admissionregistration.v1";
+const ADMISSION_V1: &str = "admissionregistration.k8s.io/v1";
 const CRD: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
 const STATUS: &[&str] = &["status"];
 const SCALE: &[&str] = &["status", "scale"];
@@ -93,6 +95,28 @@ const ROWS: &[Row] = &[
     row("v1", CORE, "Secret", "secrets", true, &[]),
     row("v1", CORE, "ServiceAccount", "serviceaccounts", true, &["token"]).short(&["sa"]),
     row("v1", CORE, "Service", "services", true, STATUS).short(&["svc"]).all(),
+    row(ADMISSION_V1, ADMISSION, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", false, &[])
+        .categories(&["api-extensions"]),
+    row(ADMISSION_V1, ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", false, STATUS)
+        .categories(&["api-extensions"]),
+    row(
+        ADMISSION_V1,
+        ADMISSION,
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+        false,
+        &[],
+    )
+    .categories(&["api-extensions"]),
+    row(
+        ADMISSION_V1,
+        ADMISSION,
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+        false,
+        &[],
+    )
+    .categories(&["api-extensions"]),
     row(
         "apiextensions.k8s.io/v1",
         CRD,

@@ -60,7 +60,7 @@ async fn attempt(call: &Call, options: &Options, pod: &Value) -> Option<Result<(
     }
     let pinned = if is_over { options.clone() } else { pinned(&options, pod) };
     match remove(call, &pinned).await {
-        Err(failure) if failure.reason == "Conflict" && !options.names_revision() => None,
+        Err(failure) if failure.is("Conflict") && !options.names_revision() => None,
         other => Some(other),
     }
 }
@@ -89,7 +89,7 @@ async fn evict_running(call: &Call, options: &Options, pod: &Value) -> Result<()
     if !is_ready(pod) && takes_nothing(budget) {
         return match remove(call, &pinned(options, pod)).await {
             // It may have become ready.
-            Err(failure) if failure.reason == "Conflict" && !options.names_revision() => Err(uncounted(name)),
+            Err(failure) if failure.is("Conflict") && !options.names_revision() => Err(uncounted(name)),
             other => other,
         };
     }
@@ -220,7 +220,7 @@ async fn remove(call: &Call, options: &Options) -> Result<(), Failure> {
             options = at(&options, &entry.value.value());
         }
     }
-    delete::remove(call, &call.name, &options).await.map(drop)
+    delete::remove_admitted(call, &call.name, &options, None).await.map(drop)
 }
 
 fn targeted(pod: &Value, now: &str) -> Value {
@@ -251,8 +251,13 @@ mod tests {
     fn call(server: &ApiServer) -> Call {
         let path = "api/v1/namespaces/default/pods/p/eviction";
         let target = Target::of(path, &server.core().registry.served()).unwrap();
-        let caller =
-            Caller { identity: Identity::admin(), external: false, ahead: false, user_agent: String::new() };
+        let caller = Caller {
+            identity: Identity::admin(),
+            external: false,
+            ahead: false,
+            unhooked: false,
+            user_agent: String::new(),
+        };
         Call::new(server.core().clone(), caller, &target, Query::default(), Form::Json)
     }
 

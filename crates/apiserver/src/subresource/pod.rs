@@ -11,9 +11,11 @@ use serde_json::json;
 
 use super::held::Held;
 use crate::access::{self, Action};
+use crate::admit::{Admission, Objects, stream_options};
 use crate::audit;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
+use crate::hooks::rule::Operation;
 use crate::ownership::Ownership;
 use crate::verbs::modify::{Part, modify};
 use crate::{body, meta, respond};
@@ -43,6 +45,7 @@ pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<
     if pod["spec"]["nodeName"].as_str().is_none_or(str::is_empty) {
         return Err(Failure::bad_request(format!("pod {} does not have a host assigned", call.name)));
     }
+    connect(call, name).await?;
     let Some(kubelet) = call.core.kubelet.get() else {
         return Err(Failure::unavailable("no node runs Pods on this server yet"));
     };
@@ -59,6 +62,17 @@ pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<
         "attach" => hutch_remote::attach(request, kubelet, id).await,
         _ => hutch_remote::port_forward(request, kubelet, id).await,
     })
+}
+
+/// Passes the opening of a stream through webhooks. A log is only read.
+async fn connect(call: &Call, name: &str) -> Result<(), Failure> {
+    let subresource = call.kind().subresource(name).filter(|_| name != "log");
+    let Some(subresource) = subresource else { return Ok(()) };
+    let Some(admission) = Admission::of(call, Operation::Connect, name, &call.name, false) else {
+        return Ok(());
+    };
+    let options = stream_options(&subresource.body.2, &call.query);
+    admission.pass(Objects { new: Some(&options), old: None }).await
 }
 
 /// The node, with a place for this stream among those of a caller from outside.

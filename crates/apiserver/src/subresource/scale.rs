@@ -3,15 +3,14 @@
 use axum::response::Response;
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Scale;
 use crate::ownership::Ownership;
-use crate::selector::LabelSelector;
 use crate::verbs::modify::{Part, modify};
-use crate::{body, convert, meta, patch, respond};
+use crate::{body, convert, meta, patch, respond, scale};
 
 pub(crate) async fn handle(
     call: &Call,
@@ -29,14 +28,14 @@ pub(crate) async fn handle(
         Method::PUT | Method::PATCH => {
             let sent =
                 if *method == Method::PUT { body::decode(bytes, media_type)? } else { body::json(bytes)? };
-            let entry = modify(call, Part::Main, Ownership::Track, &mut |current| {
-                let scale = scale_of(paths, current);
+            let entry = modify(call, Part::Scale, Ownership::Track, &mut |current| {
+                let own = scale::of(paths, current);
                 let wanted = match (method, media_type) {
                     (&Method::PUT, _) => Ok(sent.value.clone()),
-                    (_, "application/json-patch+json") => patch::json(&scale, &sent.value),
+                    (_, "application/json-patch+json") => patch::json(&own, &sent.value),
                     // A Scale has no lists, so the two merge patches do the same.
                     (_, "application/merge-patch+json" | "application/strategic-merge-patch+json") => {
-                        patch::merge(&scale, &sent.value)
+                        patch::merge(&own, &sent.value)
                     }
                     _ => {
                         return Err(Failure::unsupported_media_type(&[
@@ -56,11 +55,7 @@ pub(crate) async fn handle(
         }
         _ => return Err(Failure::method_not_allowed()),
     };
-    respond::object(call, StatusCode::OK, scale_of(paths, &object))
-}
-
-fn pointer(path: &str) -> String {
-    path.replace('.', "/")
+    respond::object(call, StatusCode::OK, scale::of(paths, &object))
 }
 
 fn with_replicas(
@@ -87,44 +82,4 @@ fn with_replicas(
     }
     *place = replicas.into();
     Ok(next)
-}
-
-fn is_labels(selector: &Value) -> bool {
-    let fields = selector.as_object().filter(|fields| !fields.is_empty());
-    fields.is_some_and(|fields| fields.values().all(Value::is_string))
-}
-
-fn labels(selector: &Value) -> String {
-    let labels = selector.as_object().into_iter().flatten();
-    let pairs: std::collections::BTreeSet<String> =
-        labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
-    pairs.into_iter().collect::<Vec<_>>().join(",")
-}
-
-fn scale_of(paths: &Scale, object: &Value) -> Value {
-    let number = |path: &str| object.pointer(&pointer(path)).and_then(Value::as_i64).unwrap_or(0);
-    let mut status = json!({ "replicas": number(&paths.status_replicas) });
-    let selector = match &paths.label_selector {
-        Some(path) => object.pointer(&pointer(path)).and_then(Value::as_str).map(str::to_owned),
-        // The selector of a ReplicationController is labels alone.
-        None if is_labels(&object["spec"]["selector"]) => Some(labels(&object["spec"]["selector"])),
-        None => {
-            LabelSelector::from_object(&object["spec"]["selector"]).ok().map(|selector| selector.to_string())
-        }
-    };
-    if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
-        status["selector"] = selector.into();
-    }
-    let own = &object["metadata"];
-    let mut metadata = json!({
-        "name": own["name"], "uid": own["uid"], "resourceVersion": own["resourceVersion"],
-        "creationTimestamp": own["creationTimestamp"],
-    });
-    if own.get("namespace").is_some() {
-        metadata["namespace"] = own["namespace"].clone();
-    }
-    json!({
-        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
-        "spec": { "replicas": number(&paths.spec_replicas) }, "status": status,
-    })
 }

@@ -333,6 +333,16 @@ static TABLE: &[(&str, Columns)] = &[
             AGE
         ),
     ),
+    ("MutatingWebhookConfiguration", columns!(plain::webhooks, NAME, number("Webhooks"), AGE)),
+    (
+        "ValidatingAdmissionPolicy",
+        columns!(plain::validating_policy, NAME, number("Validations"), word("ParamKind"), AGE),
+    ),
+    (
+        "ValidatingAdmissionPolicyBinding",
+        columns!(plain::policy_binding, NAME, word("PolicyName"), word("ParamRef"), AGE),
+    ),
+    ("ValidatingWebhookConfiguration", columns!(plain::webhooks, NAME, number("Webhooks"), AGE)),
     ("Lease", columns!(plain::lease, NAME, word("Holder"), AGE)),
     ("RuntimeClass", columns!(plain::runtime_class, NAME, word("Handler"), AGE)),
     (

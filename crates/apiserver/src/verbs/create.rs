@@ -7,8 +7,10 @@ use hutch_store::{Entry, Error, Value as _};
 use serde_json::Value;
 use std::sync::Arc;
 
+use crate::admit::{Admission, Objects};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
+use crate::hooks::rule::Operation;
 use crate::journal::Created;
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
@@ -50,19 +52,15 @@ pub(crate) async fn insert(
     check_place(call, &mut object)?;
     let generated = generate_name(call, &mut object);
     let kind = call.kind();
-    let metadata = meta::metadata(&mut object);
-    for field in SERVERS {
-        metadata.remove(*field);
-    }
-    metadata.insert("uid".into(), call.core.ambient.uuid().to_string().into());
-    metadata.insert("creationTimestamp".into(), meta::seconds(call.core.ambient.now()).into());
-    if let Some(generation) = first_generation(call) {
-        metadata.insert("generation".into(), generation.into());
-    }
-    if kind.has_status
-        && let Some(object) = object.as_object_mut()
+    let fresh = Fresh::new(call);
+    fresh.set(call, &mut object);
+    let name = meta::text(&object, "name").to_owned();
+    let admission = Admission::of(call, Operation::Create, "", &name, dry_run);
+    if let Some(admission) = admission.as_ref().filter(|admission| admission.mutates())
+        && let Some(mutated) = admission.mutate(&completed(call, &object), None).await?
     {
-        object.remove("status");
+        object = mutated;
+        fresh.set(call, &mut object);
     }
     if call.resource.is("", "namespaces") {
         admission::namespace::label(&mut object);
@@ -81,11 +79,16 @@ pub(crate) async fn insert(
     let mut stored = convert::to_storage(kind, object)?;
     namespace_accepts(call, meta::text(&stored, "name"))?;
     admission::create(&call.core, &call.resource, &mut stored)?;
-    admission::policy::check_use(call, None, &stored)?;
+    admission::check_use(call, None, &stored)?;
     admission::owner::check(call, None, &stored)?;
-    admission::policy::warn(call, &stored);
+    admission::warn(call, &stored);
     admission::workload::warn(call);
-    admission::pod::effect::warn(call, &stored);
+    if let Some(admission) = admission {
+        let shown = convert::from_storage(kind, stored.clone())?;
+        admission.validate(Objects { new: Some(&shown), old: None }).await?;
+        // Webhooks take their time.
+        namespace_accepts(call, &name)?;
+    }
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
         return dry(call, stored);
@@ -108,6 +111,47 @@ pub(crate) async fn insert(
             (Err(error), _) => return Err(Failure::of_store(error, kind, &name)),
         }
     }
+}
+
+/// Fields that the server gives a new object.
+struct Fresh {
+    uid: String,
+    created: String,
+}
+
+impl Fresh {
+    fn new(call: &Call) -> Fresh {
+        Fresh { uid: call.core.ambient.uuid().to_string(), created: meta::seconds(call.core.ambient.now()) }
+    }
+
+    /// Sets them, in place of what a client or a webhook wrote.
+    fn set(&self, call: &Call, object: &mut Value) {
+        let metadata = meta::metadata(object);
+        for field in SERVERS {
+            metadata.remove(*field);
+        }
+        metadata.insert("uid".into(), self.uid.as_str().into());
+        metadata.insert("creationTimestamp".into(), self.created.as_str().into());
+        if let Some(generation) = first_generation(call) {
+            metadata.insert("generation".into(), generation.into());
+        }
+        if call.kind().has_status
+            && let Some(object) = object.as_object_mut()
+        {
+            object.remove("status");
+        }
+    }
+}
+
+/// The object as mutating webhooks see it: with defaults. One that is not valid yet is shown as it is.
+fn completed(call: &Call, object: &Value) -> Value {
+    let complete = |mut draft: Value| {
+        check(call, &mut draft, None)?;
+        let mut stored = convert::to_storage(call.kind(), draft)?;
+        admission::create(&call.core, &call.resource, &mut stored)?;
+        convert::from_storage(call.kind(), stored)
+    };
+    complete(object.clone()).unwrap_or_else(|_: Failure| object.clone())
 }
 
 /// The answer to a create that is only tried.

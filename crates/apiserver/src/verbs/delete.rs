@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use super::create::{changed, preview};
-use crate::admission;
+use crate::admit::{Admission, Objects};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
+use crate::hooks::rule::Operation;
 use crate::object::Object;
-use crate::{body, meta, quota, respond};
+use crate::{admission, body, convert, meta, quota, respond};
 
 /// Maximum tries of a delete after conflicts.
 const TRIES: usize = 16;
@@ -121,6 +122,17 @@ pub(crate) enum Outcome {
 
 /// Deletes one object.
 pub(crate) async fn remove(call: &Call, name: &str, options: &Options) -> Result<Outcome, Failure> {
+    let admission = Admission::of(call, Operation::Delete, "", name, options.dry_run);
+    remove_admitted(call, name, options, admission.as_ref()).await
+}
+
+/// Deletes one object that passes through this admission, or has passed through another.
+pub(crate) async fn remove_admitted(
+    call: &Call,
+    name: &str,
+    options: &Options,
+    admission: Option<&Admission<'_>>,
+) -> Result<Outcome, Failure> {
     let (kind, key) = (call.kind(), call.key(name));
     let dry_run = options.dry_run;
     check_allowed(call, name)?;
@@ -130,6 +142,10 @@ pub(crate) async fn remove(call: &Call, name: &str, options: &Options) -> Result
         };
         let current = entry.value.value();
         preconditions(call, name, &current, options)?;
+        if let Some(admission) = admission {
+            let shown = convert::from_storage(kind, current.clone())?;
+            admission.pass(Objects { new: None, old: Some(&shown) }).await?;
+        }
         let (next, over) = mark(call, &current, options);
         if dry_run {
             let entry = preview(&key, next, entry.revision);

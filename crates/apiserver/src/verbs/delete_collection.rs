@@ -26,7 +26,7 @@ pub(crate) async fn delete_collection(
         // A list over all namespaces cannot be deleted, so what follows the prefix is the name.
         let name = entry.name.strip_prefix(&*prefix).unwrap_or(&entry.name);
         match remove(call, name, &options).await {
-            Err(failure) if failure.reason != "NotFound" => return Err(failure),
+            Err(failure) if !failure.is("NotFound") => return Err(failure),
             _ => {}
         }
     }

@@ -8,12 +8,14 @@ use serde_json::{Map, Value};
 
 use super::create::{changed, check, preview};
 use super::delete::after_removal;
+use crate::admit::{Admission, Objects};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
+use crate::hooks::rule::Operation;
 use crate::kinds::Kind;
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{access, admission, certificates, convert, meta, quota};
+use crate::{access, admission, certificates, convert, hooks, meta, quota, scale};
 
 /// Maximum tries of a write without a precondition after conflicts.
 const TRIES: usize = 16;
@@ -43,17 +45,47 @@ pub(crate) enum Part {
     Approval,
     /// The ephemeral containers of a Pod, and nothing else.
     EphemeralContainers,
+    /// The number of replicas, by `/scale`.
+    Scale,
     /// A Pod's node or a condition of it. The change is the server's own.
     Server,
 }
 
 impl Part {
+    /// Returns true if the object but its status is written.
+    fn is_main(self) -> bool {
+        matches!(self, Part::Main | Part::Scale)
+    }
+
+    /// Returns true if admission completes the object.
+    fn is_completed(self) -> bool {
+        self.is_main() || self == Part::EphemeralContainers
+    }
+
     /// Returns the subresource to which the ownership of fields belongs; empty for the object itself.
-    pub(crate) fn subresource(self) -> &'static str {
+    pub(crate) fn owner(self) -> &'static str {
         match self {
             Part::Status => "status",
             Part::EphemeralContainers => "ephemeralcontainers",
-            Part::Main | Part::Finalize | Part::Approval | Part::Server => "",
+            Part::Main | Part::Finalize | Part::Approval | Part::Scale | Part::Server => "",
+        }
+    }
+
+    /// Returns true if webhooks see and may change the object itself.
+    fn is_object(self) -> bool {
+        !matches!(self, Part::Scale | Part::Server)
+    }
+
+    /// The subresource that webhooks see; `None` if the request is not one for an update.
+    fn subresource(self) -> Option<&'static str> {
+        match self {
+            Part::Main => Some(""),
+            Part::Status => Some("status"),
+            Part::Finalize => Some("finalize"),
+            Part::Approval => Some("approval"),
+            Part::EphemeralContainers => Some("ephemeralcontainers"),
+            Part::Scale => Some("scale"),
+            Part::Server => None,
         }
     }
 }
@@ -70,6 +102,9 @@ pub(crate) async fn modify(
 ) -> Result<Arc<Entry<Object>>, Failure> {
     let (kind, key) = (call.kind(), call.key(&call.name));
     let dry_run = call.dry_run()?;
+    let subresource = part.subresource();
+    let admission = subresource
+        .and_then(|subresource| Admission::of(call, Operation::Update, subresource, &call.name, dry_run));
     for _ in 0..TRIES {
         let Some(entry) = call.store.latest(&call.resource.collection, &key) else {
             return Err(Failure::not_found(kind, &call.name));
@@ -77,25 +112,21 @@ pub(crate) async fn modify(
         let stored = entry.value.value();
         let current = convert::from_storage(kind, stored.clone())?;
         let mut wanted = change(&current)?;
-        if kind.group == access::GROUP {
-            admission::rbac::default_references(&mut wanted);
-            admission::escalation::check(call, Some(&current), &wanted)?;
-        }
         let pinned = preconditions(kind, &current, &wanted)?;
-        let mut next = settle(call, part, &current, wanted)?;
-        let subresource = part.subresource();
-        // Admission completes built-in kinds: fields that a client left out are compared with their defaults.
-        let completed = matches!(part, Part::Main | Part::EphemeralContainers)
-            && !kind.is_custom()
-            && convert::is_storage_version(kind);
-        if !completed {
-            ownership::record(call, ownership, subresource, Some(&current), &mut next);
+        let versions = Versions { part, ownership, stored: &stored, current: &current };
+        if let Some(admission) =
+            admission.as_ref().filter(|admission| admission.mutates() && part.is_object())
+        {
+            let shown =
+                versions.next(call, wanted.clone()).and_then(|next| convert::from_storage(kind, next));
+            let shown = shown.unwrap_or_else(|_| wanted.clone());
+            if let Some(mutated) = admission.mutate(&shown, Some(&current)).await? {
+                wanted = mutated;
+            }
         }
-        let mut next = convert::to_storage(kind, next)?;
-        admit(call, part, &stored, &mut next)?;
-        if completed {
-            count_generation(kind, &stored, &mut next);
-            ownership::record(call, ownership, subresource, Some(&stored), &mut next);
+        let next = versions.next(call, wanted)?;
+        if let Some(admission) = &admission {
+            validate(call, part, admission, &current, &next).await?;
         }
         if is_over(&next) {
             match remove(call, &key, &entry, next, dry_run).await {
@@ -125,16 +156,50 @@ pub(crate) async fn modify(
     Err(Failure::modified(kind, &call.name))
 }
 
+/// An object before a change, and what is changed.
+struct Versions<'a> {
+    part: Part,
+    ownership: Ownership,
+    stored: &'a Value,
+    /// In the version of the request.
+    current: &'a Value,
+}
+
+impl Versions<'_> {
+    /// The next object as it is stored, completed and checked, from the one that the request makes.
+    fn next(&self, call: &Call, mut wanted: Value) -> Result<Value, Failure> {
+        let Versions { part, ownership, stored, current } = *self;
+        let kind = call.kind();
+        if kind.group == access::GROUP {
+            admission::rbac::default_references(&mut wanted);
+            admission::escalation::check(call, Some(current), &wanted)?;
+        }
+        let mut next = settle(call, part, current, wanted)?;
+        let subresource = part.owner();
+        // Admission completes built-in kinds: fields that a client left out are compared with their defaults.
+        let completed = part.is_completed() && !kind.is_custom() && convert::is_storage_version(kind);
+        if !completed {
+            ownership::record(call, ownership, subresource, Some(current), &mut next);
+        }
+        let mut next = convert::to_storage(kind, next)?;
+        admit(call, part, stored, &mut next)?;
+        if completed {
+            count_generation(kind, stored, &mut next);
+            ownership::record(call, ownership, subresource, Some(stored), &mut next);
+        }
+        Ok(next)
+    }
+}
+
 /// Completes and checks the next object, as it will be stored.
 fn admit(call: &Call, part: Part, stored: &Value, next: &mut Value) -> Result<(), Failure> {
     let kind = call.kind();
     match part {
-        Part::Main => {
+        Part::Main | Part::Scale => {
             admission::creator::keep(call, stored, next)?;
             admission::update(&call.core, &call.resource, stored, next)?;
-            admission::policy::check_use(call, Some(stored), next)?;
-            admission::policy::warn(call, next);
-            admission::pod::effect::warn(call, next);
+            admission::check_use(call, Some(stored), next)?;
+            admission::warn(call, next);
             quota::check_change(&call.core, kind, stored, next)?;
         }
         Part::EphemeralContainers => {
@@ -144,6 +209,24 @@ fn admit(call: &Call, part: Part, stored: &Value, next: &mut Value) -> Result<()
         Part::Status | Part::Finalize | Part::Approval | Part::Server => {}
     }
     admission::owner::check(call, Some(stored), next)
+}
+
+/// Passes a change through the validating webhooks. That of a scale is about the Scale, which no webhook may change.
+async fn validate(
+    call: &Call,
+    part: Part,
+    admission: &Admission<'_>,
+    current: &Value,
+    next: &Value,
+) -> Result<(), Failure> {
+    let next = convert::from_storage(call.kind(), next.clone())?;
+    match &call.kind().scale {
+        Some(paths) if part == Part::Scale => {
+            let [new, old] = [&next, current].map(|object| scale::of(paths, object));
+            admission.pass(Objects { new: Some(&new), old: Some(&old) }).await
+        }
+        _ => admission.validate(Objects { new: Some(&next), old: Some(current) }).await,
+    }
 }
 
 async fn remove(
@@ -205,7 +288,7 @@ fn preconditions(kind: &Kind, current: &Value, wanted: &Value) -> Result<bool, F
 fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result<Value, Failure> {
     let kind = call.kind();
     let mut next = match part {
-        Part::Main => {
+        Part::Main | Part::Scale => {
             if kind.has_status {
                 carry(current, &mut wanted, "status");
             }
@@ -237,7 +320,7 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
     };
     guard_metadata(kind, current, &mut next)?;
     check(call, &mut next, Some(current))?;
-    if part == Part::Main && kind.is_custom() {
+    if part.is_main() && kind.is_custom() {
         count_generation(kind, current, &mut next);
     }
     Ok(next)
@@ -322,7 +405,7 @@ fn tidy(metadata: &mut Map<String, Value>) {
 pub(crate) fn counts_generations(group: &str, plural: &str) -> bool {
     match group {
         "apps" => plural != "controllerrevisions",
-        "batch" | "networking.k8s.io" | "policy" | "apiextensions.k8s.io" => true,
+        "batch" | "networking.k8s.io" | "policy" | "apiextensions.k8s.io" | hooks::GROUP => true,
         "" => matches!(plural, "pods" | "podtemplates" | "replicationcontrollers"),
         _ => false,
     }
@@ -330,7 +413,11 @@ pub(crate) fn counts_generations(group: &str, plural: &str) -> bool {
 
 fn spec_changed(kind: &Kind, current: &Value, next: &Value) -> bool {
     if !kind.is_custom() {
-        let field = if kind.plural == "podtemplates" { "template" } else { "spec" };
+        let field = match kind.plural.as_str() {
+            "podtemplates" => "template",
+            "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => "webhooks",
+            _ => "spec",
+        };
         return counts_generations(&kind.group, &kind.plural) && current.get(field) != next.get(field);
     }
     let rest = |object: &Value| {

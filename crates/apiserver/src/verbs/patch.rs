@@ -115,7 +115,7 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
             call.name
         )));
     }
-    let (force, subresource) = (call.query.flag("force"), part.subresource());
+    let (force, subresource) = (call.query.flag("force"), part.owner());
     let applier = Applier { manager, force, subresource, now: call.core.ambient.now() };
     let names_revision = !meta::text(&applied, "resourceVersion").is_empty();
     let exists = call.store.latest(&call.resource.collection, &call.key(&call.name)).is_some();
@@ -132,7 +132,7 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
             patch::apply(None, &applied, applier, call.kind()).map_err(|error| refused(call, error))?;
         match insert(call, made, Ownership::Settled).await {
             // Another client created it in between: then it is an update.
-            Err(failure) if failure.reason == "AlreadyExists" => {}
+            Err(failure) if failure.is("AlreadyExists") => {}
             other => return respond::entry(call, StatusCode::CREATED, &other?),
         }
     }

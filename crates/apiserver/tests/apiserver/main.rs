@@ -4,6 +4,8 @@ mod crud;
 mod differential;
 mod exchanges;
 mod hostile;
+mod policies;
 mod raw;
 mod streams;
 mod users;
+mod webhooks;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use hutch_node::HostPath;
 
+use crate::callout::Destination;
 use crate::quantity;
 use crate::upstream_proxy::ProxyUrl;
 use crate::vault::Address;
@@ -96,6 +97,10 @@ pub(crate) struct UpArguments {
     /// File with the authorities that may sign the certificate of Vault; the default is those of the machine.
     #[arg(long, value_name = "FILE", requires = "vault")]
     pub(crate) vault_ca_file: Option<PathBuf>,
+    /// Host and port to which the API server may connect for webhooks of admission with a url. Repeatable. Without it, none:
+    /// webhooks are then reached as Services.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) webhook_host: Vec<Destination>,
     /// Address at which /metrics is served, for Prometheus: the counters of the proxy of all sandboxes. Port 0 picks a free
     /// one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
@@ -128,6 +133,7 @@ impl UpArguments {
             vault: None,
             vault_token_file: None,
             vault_ca_file: None,
+            webhook_host: Vec::new(),
             metrics_listen: None,
         }
     }

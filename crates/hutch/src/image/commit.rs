@@ -143,7 +143,7 @@ fn pack(changes: &Path, folder: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// A file without a name that is written. It ends before the disk is full: zeros are written for what a file announces and has not.
+/// A file without a name that is written. It ends before the disk is full: a file may announce more than it has.
 struct Guarded {
     file: File,
     folder: PathBuf,

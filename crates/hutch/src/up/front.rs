@@ -22,6 +22,7 @@ use kube::Client;
 use tokio::task::JoinSet;
 
 use super::audit::{FrontLog, RequestLog};
+use super::callouts::Callouts;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, receive_start};
 use super::screens::{ScreenedKubelet, Screens};
 use super::{NODE, STOP_LIMIT};
@@ -118,6 +119,7 @@ struct Sockets {
     node: OwnedFd,
     router: Option<TcpListener>,
     audit: Option<OwnedFd>,
+    callouts: Option<OwnedFd>,
     lock: OwnedFd,
 }
 
@@ -128,7 +130,8 @@ impl Sockets {
         let (api, kubelet, node) = (next()?, next()?, next()?);
         let router = if start.router.is_some() { Some(next()?.into()) } else { None };
         let audit = if start.audit == AuditMode::Off { None } else { Some(next()?) };
-        Ok(Sockets { api: api.into(), kubelet, node, router, audit, lock: next()? })
+        let callouts = if start.webhook_hosts.is_empty() { None } else { Some(next()?) };
+        Ok(Sockets { api: api.into(), kubelet, node, router, audit, callouts, lock: next()? })
     }
 }
 
@@ -168,7 +171,12 @@ impl Front {
         let node: Arc<dyn Kubelet> = Arc::new(RemoteKubelet::new(sockets.kubelet, embedded)?);
         let kubelet: Arc<dyn Kubelet> = Arc::new(ScreenedKubelet::new(node, screens.clone()));
         api.set_kubelet(kubelet.clone());
-        let node_app = api.router_as(roles::node(NODE));
+        if let Some(socket) = sockets.callouts {
+            api.set_connector(Arc::new(
+                Callouts::new(socket, start.webhook_hosts).context("--webhook-host")?,
+            ));
+        }
+        let node_app = api.router_of_node(roles::node(NODE));
         // It ends when the root process closes its socket, after everything else.
         tokio::spawn(hutch_serve::pair::serve(sockets.node, node_app));
 
@@ -185,7 +193,7 @@ impl Front {
         if let (Some(socket), Some(how)) = (sockets.router, start.router) {
             listen(&mut services, listener_of_router(socket)?, &router, how, &shutdown)?;
         }
-        bootstrap::run(&api.client(roles::bootstrap(), "default")).await?;
+        bootstrap::run(&api.client_unhooked(roles::bootstrap(), "default")).await?;
         let credentials = Credentials { authority: authority.certificate_pem().to_owned(), token };
         root.send(&FromFront::Serving(credentials), &[]).await?;
         tokio::spawn(report_ready(root.clone(), router_service, controller_service));

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::callout::Destination;
 use crate::cli::AuditMode;
 
 /// The first message to the front. Descriptors: the API's listener, the channel of the kubelet contract, the socket for
-/// the node's requests to the API, the router's listener if there is one, the socket of the audit log if there is one, and
-/// the lock of the data folder.
+/// the node's requests to the API, the router's listener if there is one, the socket of the audit log if there is one, the
+/// channel of the process that connects to webhooks if there is one, and the lock of the data folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Start {
     /// The data folder, which the front enters before it is confined.
@@ -26,6 +27,8 @@ pub(super) struct Start {
     pub(super) router: Option<RouterListener>,
     /// Mode of the audit log.
     pub(super) audit: AuditMode,
+    /// Hosts of webhooks.
+    pub(super) webhook_hosts: Vec<Destination>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_jail::{IdRange, IdRanges};
@@ -30,6 +30,7 @@ use super::pulls::Pulls;
 use super::sources::{Allowed, Sources};
 use super::vault::Vault;
 use super::{NODE, STOP_LIMIT, addresses, front};
+use crate::callout::{self, Destination};
 use crate::cli::{AuditMode, UpArguments};
 use crate::folder::DataFolder;
 use crate::programs::Programs;
@@ -81,6 +82,8 @@ struct Front {
     streams: JoinHandle<std::io::Result<()>>,
     /// Task that receives its records for the audit log.
     records: Option<JoinHandle<std::io::Result<()>>>,
+    /// The process that connects to webhooks for it, with its ids.
+    _callouts: Option<(crate::egress::Process, IdRange)>,
 }
 
 /// A service of the front, for the Pods that represent it.
@@ -201,20 +204,15 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let ((router, router_address), (metrics, metrics_address)) = (router.unzip(), metrics.unzip());
     let unauthenticated = arguments.router_allow_unauthenticated;
     let audit = open_log(&folder, arguments.audit)?;
-    let start = Start {
-        folder: folder.path().to_owned(),
-        id: ids.base(),
-        api: address,
-        reached_at: addresses::reaching(address.ip()),
-        router: router.as_ref().map(|_| RouterListener { unauthenticated }),
-        audit: arguments.audit,
-    };
+    let start = first_message(arguments, &folder, (ids.base(), address), router.is_some());
     let (kubelet, front_kubelet) = hutch_privsep::pair()?;
     let (requests, front_requests) = hutch_serve::pair::pair()?;
     let mut sockets = vec![api, front_kubelet, front_requests];
     sockets.extend(router);
     let (records, front_records) = audit.as_ref().map(|_| UnixStream::pair()).transpose()?.unzip();
     sockets.extend(front_records.map(OwnedFd::from));
+    let (callouts, front_callouts) = callouts(&arguments.webhook_host)?.unzip();
+    sockets.extend(front_callouts);
     // Last: when the front is killed, the kernel closes it after the listeners, so the next start finds their ports free.
     sockets.push(folder.lock()?);
     let (process, channel) = spawn(&start, &sockets, &arguments.credential_env)?;
@@ -248,7 +246,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
     kubeconfig::write(&file, address, &credentials.authority, &credentials.token)?;
     let lines = lines(&folder, (address, router_address, metrics_address), unauthenticated, &file);
-    let front = Front { process, channel, messages, streams, records };
+    let front = Front { process, channel, messages, streams, records, _callouts: callouts };
     Ok(Server { audit, node, shutdown, front, kubeconfig: file, lines, _ids: ids, _folder: folder })
 }
 
@@ -274,6 +272,42 @@ fn node_config(arguments: &UpArguments, folder: &DataFolder, programs: Programs)
         egress: None,
         journal: None,
     }
+}
+
+/// Returns the first message to the front, which has this id and serves the API at this address.
+fn first_message(
+    arguments: &UpArguments,
+    folder: &DataFolder,
+    (id, api): (u32, SocketAddr),
+    has_router: bool,
+) -> Start {
+    let unauthenticated = arguments.router_allow_unauthenticated;
+    Start {
+        folder: folder.path().to_owned(),
+        id,
+        api,
+        reached_at: addresses::reaching(api.ip()),
+        router: has_router.then_some(RouterListener { unauthenticated }),
+        audit: arguments.audit,
+        webhook_hosts: arguments.webhook_host.clone(),
+    }
+}
+
+/// Starts the process that connects to these hosts, if there are any. Returns it with its ids, and the front's end of its
+/// channel.
+fn callouts(hosts: &[Destination]) -> anyhow::Result<Option<((crate::egress::Process, IdRange), OwnedFd)>> {
+    if hosts.is_empty() {
+        return Ok(None);
+    }
+    ensure!(
+        hosts.len() <= callout::HOSTS,
+        "--webhook-host: {} hosts; at most {}",
+        hosts.len(),
+        callout::HOSTS
+    );
+    let ids = IdRanges::open(rand::random())?.take()?;
+    let (process, channel) = callout::spawn(hosts, ids.base()).context("--webhook-host")?;
+    Ok(Some(((process, ids), channel)))
 }
 
 /// Opens the audit log, if there is to be one.

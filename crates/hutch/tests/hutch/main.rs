@@ -58,5 +58,6 @@ mod tunnels;
 mod upgrade;
 mod volumes;
 mod walkthrough;
+mod webhooks;
 mod websocket;
 mod workloads;

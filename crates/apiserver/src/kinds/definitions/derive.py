@@ -13,6 +13,8 @@ from pathlib import Path
 ROOTS = {
     "api__v1": "ConfigMap Endpoints Event Namespace Node PersistentVolumeClaim PersistentVolume Pod Secret "
     "ServiceAccount Service Binding LimitRange ResourceQuota PodTemplate ReplicationController",
+    "apis__admissionregistration.k8s.io__v1": "MutatingWebhookConfiguration ValidatingAdmissionPolicy "
+    "ValidatingAdmissionPolicyBinding ValidatingWebhookConfiguration",
     "apis__apiextensions.k8s.io__v1": "CustomResourceDefinition",
     "apis__apps__v1": "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet",
     "apis__authentication.k8s.io__v1": "SelfSubjectReview TokenReview",

@@ -13,6 +13,7 @@ import (
 	"sort"
 	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -42,6 +43,9 @@ var roots = []struct {
 		corev1.PersistentVolumeClaim{}, corev1.PersistentVolume{}, corev1.Pod{}, corev1.Secret{}, corev1.ServiceAccount{},
 		corev1.Service{}, corev1.Binding{}, corev1.LimitRange{}, corev1.ResourceQuota{}, corev1.PodTemplate{},
 		corev1.ReplicationController{}, metav1.DeleteOptions{}}},
+	{"admissionregistration.k8s.io/v1", []any{admissionregistrationv1.MutatingWebhookConfiguration{},
+		admissionregistrationv1.ValidatingAdmissionPolicy{}, admissionregistrationv1.ValidatingAdmissionPolicyBinding{},
+		admissionregistrationv1.ValidatingWebhookConfiguration{}}},
 	{"apiextensions.k8s.io/v1", []any{apiextensionsv1.CustomResourceDefinition{}}},
 	{"apps/v1", []any{appsv1.ControllerRevision{}, appsv1.DaemonSet{}, appsv1.Deployment{}, appsv1.ReplicaSet{},
 		appsv1.StatefulSet{}}},

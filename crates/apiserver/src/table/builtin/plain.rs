@@ -40,6 +40,30 @@ pub(super) fn lease(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), text(object, "/spec/holderIdentity").into(), created(object, now)]
 }
 
+pub(super) fn validating_policy(object: &Value, now: Timestamp) -> Vec<Value> {
+    let kind = &object["spec"]["paramKind"];
+    let kind = match (text(kind, "/apiVersion"), text(kind, "/kind")) {
+        (_, "") => "<unset>".to_owned(),
+        (version, kind) => format!("{version}/{kind}"),
+    };
+    let count = array(object, "/spec/validations").len();
+    vec![name(object), count.into(), kind.into(), created(object, now)]
+}
+
+pub(super) fn policy_binding(object: &Value, now: Timestamp) -> Vec<Value> {
+    let reference = &object["spec"]["paramRef"];
+    let reference = match (text(reference, "/namespace"), text(reference, "/name")) {
+        (_, "") => "<unset>".to_owned(),
+        ("", name) => format!("*/{name}"),
+        (namespace, name) => format!("{namespace}/{name}"),
+    };
+    vec![name(object), text(object, "/spec/policyName").into(), reference.into(), created(object, now)]
+}
+
+pub(super) fn webhooks(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![name(object), array(object, "/webhooks").len().into(), created(object, now)]
+}
+
 pub(super) fn runtime_class(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), text(object, "/handler").into(), created(object, now)]
 }

@@ -1,0 +1,150 @@
+//! Calls that fail, and answers that are refused.
+
+use super::*;
+
+/// Function of a webhook.
+type Answer = fn(&Value) -> Response;
+
+/// Creates a ConfigMap and returns the code and the message.
+async fn create(app: &Router, name: &str) -> (u16, String) {
+    let (code, answer) = call(app, "POST", CONFIG_MAPS, &config_map(name)).await;
+    (code.as_u16(), answer["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn failed_calls_follow_the_failure_policy() {
+    let answers: [(&str, Answer); 7] = [
+        ("an error on the server (\"oops\")", |_| {
+            (StatusCode::INTERNAL_SERVER_ERROR, "oops").into_response()
+        }),
+        ("the server could not find the requested resource", |_| StatusCode::NOT_FOUND.into_response()),
+        ("redirects are not followed", |_| {
+            (StatusCode::TEMPORARY_REDIRECT, [("location", "https://127.0.0.1:1/")]).into_response()
+        }),
+        ("json parse error", |_| "no review".into_response()),
+        ("received invalid webhook response: webhook response was absent", |_| {
+            axum::Json(json!({})).into_response()
+        }),
+        ("received invalid webhook response: expected response.uid=", |_| {
+            response(&json!({"uid": "other"}), json!({"allowed": true}))
+        }),
+        ("the answer has more than 3145728 bytes", |review| {
+            response(review, json!({"allowed": true, "warnings": ["x".repeat(4 << 20)]}))
+        }),
+    ];
+    let app = app().await;
+    for (why, answer) in answers {
+        let hook = Hook::start(answer).await;
+        let mut webhook = hook.webhook("v.example.com");
+        configure(&app, VALIDATING, "v", json!([webhook])).await;
+        let (code, message) = create(&app, "x").await;
+        let failing = "Internal error occurred: failed calling webhook \"v.example.com\": ";
+        assert_eq!(code, 500, "{message}");
+        assert!(message.starts_with(failing) && message.contains(why), "{why}: {message}");
+        assert_eq!(call(&app, "DELETE", &format!("{VALIDATING}/v"), "").await.0, 200);
+        webhook["failurePolicy"] = "Ignore".into();
+        configure(&app, VALIDATING, "v", json!([webhook])).await;
+        assert_eq!(create(&app, "x").await.0, 201);
+        assert_eq!(hook.received().len(), 2);
+        assert_eq!(call(&app, "DELETE", &format!("{VALIDATING}/v"), "").await.0, 200);
+        assert_eq!(call(&app, "DELETE", &format!("{CONFIG_MAPS}/x"), "").await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn server_of_another_authority_is_not_trusted() {
+    let (app, hook, other) = (app().await, Hook::start(allow).await, Hook::start(allow).await);
+    let mut webhook = hook.webhook("v.example.com");
+    webhook["clientConfig"]["caBundle"] = other.authority.as_str().into();
+    configure(&app, VALIDATING, "v", json!([webhook])).await;
+    let (code, message) = create(&app, "x").await;
+    assert!(code == 500 && message.contains("tls: invalid peer certificate"), "{message}");
+    webhook["clientConfig"]["caBundle"] = "".into();
+    assert_eq!(call(&app, "DELETE", &format!("{VALIDATING}/v"), "").await.0, 200);
+    configure(&app, VALIDATING, "v", json!([webhook])).await;
+    let (code, message) = create(&app, "x").await;
+    assert!(code == 500 && message.contains("caBundle is empty"), "{message}");
+    assert_eq!(hook.received(), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn webhook_that_does_not_answer_times_out() {
+    let app = app().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hook = Hook::start(allow).await;
+    let mut webhook = hook.webhook("v.example.com");
+    webhook["clientConfig"]["url"] = format!("https://{}", listener.local_addr().unwrap()).into();
+    webhook["timeoutSeconds"] = 1.into();
+    configure(&app, VALIDATING, "v", json!([webhook])).await;
+    let (code, message) = create(&app, "x").await;
+    assert!(code == 500 && message.ends_with("/?timeout=1s\": context deadline exceeded"), "{message}");
+}
+
+#[tokio::test]
+async fn patches_that_do_not_fit_are_refused() {
+    let app = app().await;
+    let patches = [
+        (json!([{"op": "replace", "path": "/metadata/name", "value": "y"}]), "it changes the type, the name"),
+        (
+            json!([{"op": "replace", "path": "/metadata/namespace", "value": "y"}]),
+            "it changes the type, the name",
+        ),
+        (json!([{"op": "replace", "path": "/kind", "value": "Secret"}]), "it changes the type, the name"),
+        (json!([{"op": "remove", "path": "/none"}]), "cannot be applied"),
+        (
+            json!([{"op": "add", "path": "/data", "value": 1}]),
+            "json: data: must be of type object, got integer",
+        ),
+        (json!({"op": "add"}), "error decoding patch"),
+        (
+            json!([{"op": "add", "path": "/data/x", "value": "x".repeat(2 << 20)},
+            {"op": "copy", "from": "/data/x", "path": "/data/y"}]),
+            "the object would have more than 3145728 bytes",
+        ),
+    ];
+    for (change, why) in patches {
+        let hook = Hook::start(move |review| patch(review, &change)).await;
+        configure(&app, MUTATING, "m", json!([hook.webhook("m.example.com")])).await;
+        let (code, message) = create(&app, "x").await;
+        assert!(code == 500 && message.contains(why), "{why}: {message}");
+        assert_eq!(call(&app, "DELETE", &format!("{MUTATING}/m"), "").await.0, 200);
+    }
+    let hook =
+        Hook::start(|review| patch(review, &json!([{"op": "add", "path": "/data/a b", "value": "c"}]))).await;
+    configure(&app, MUTATING, "m", json!([hook.webhook("m.example.com")])).await;
+    let (code, message) = create(&app, "x").await;
+    assert!(code == 422 && message.contains("a valid config key must consist of"), "{message}");
+}
+
+#[tokio::test]
+async fn condition_that_cannot_be_evaluated_refuses_the_request() {
+    let (app, hook) = (app().await, Hook::start(allow).await);
+    let mut webhook = hook.webhook("v.example.com");
+    webhook["matchConditions"] = json!([{"name": "a", "expression": "object.spec.none == 1"}]);
+    configure(&app, VALIDATING, "v", json!([webhook])).await;
+    let (code, message) = create(&app, "x").await;
+    let start = "configmaps \"x\" is forbidden: expression 'object.spec.none == 1' resulted in error: ";
+    assert!(code == 403 && message.starts_with(start), "{message}");
+    webhook["matchConditions"][0]["expression"] =
+        "object.data.map(a, object.data.map(b, object)).size() > 0".into();
+    webhook["failurePolicy"] = "Ignore".into();
+    assert_eq!(call(&app, "DELETE", &format!("{VALIDATING}/v"), "").await.0, 200);
+    configure(&app, VALIDATING, "v", json!([webhook])).await;
+    assert_eq!(create(&app, "x").await.0, 201);
+}
+
+#[tokio::test]
+async fn webhook_for_everything_does_not_lock_its_configuration() {
+    let (app, hook) = (app().await, Hook::start(|_| StatusCode::BAD_GATEWAY.into_response()).await);
+    let mut webhook = hook.webhook("v.example.com");
+    webhook["rules"] =
+        json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]);
+    configure(&app, VALIDATING, "v", json!([webhook])).await;
+    configure(&app, MUTATING, "m", json!([webhook])).await;
+    assert_eq!(create(&app, "x").await.0, 500);
+    for path in [format!("{MUTATING}/m"), format!("{VALIDATING}/v")] {
+        assert_eq!(call(&app, "DELETE", &path, "").await.0, 200);
+    }
+    assert_eq!(create(&app, "x").await.0, 201);
+    assert_eq!(hook.received().len(), 1);
+}

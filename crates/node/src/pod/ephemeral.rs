@@ -59,7 +59,8 @@ impl Worker {
             }
             let image = container.image.as_deref().unwrap_or("");
             let mut state = State::new(&container.name, Role::Ephemeral, image);
-            restore_ephemeral(&mut state, &pod, Timestamp::now());
+            let places = self.node.places.pod(&self.live.uid);
+            restore_ephemeral(&mut state, &pod, &places, Timestamp::now());
             match (&state.life, self.refusal(&container)) {
                 (Life::Waiting { .. }, Some(message)) => {
                     let text = format!("Error: {message}");

@@ -84,20 +84,10 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
     }
     mounts.extend(parts.trusted.iter().map(|target| bind(parts.bundle, target, true)));
     let mut held = Vec::new();
-    let (mut of_volumes, mut shown) = (Vec::new(), Vec::new());
     let beside = if parts.ephemeral { beside(wanted, spec, parts.volumes)? } else { Vec::new() };
-    for mount in wanted {
-        if let Some((mut mount, part)) = volume_mount(mount, spec, parts.volumes, &env, &mut held)? {
-            let mut same = beside.iter().filter(|(other, _)| part.overlaps(other)).peekable();
-            mount.read_only |= same.peek().is_some() && same.all(|(_, read_only)| *read_only);
-            of_volumes.push(mount);
-            shown.push(part);
-        }
-    }
-    let beside: Vec<VolumePart> = beside.into_iter().map(|(part, _)| part).collect();
-    // Outer ones first, so that none hides another.
-    of_volumes.sort_by_key(|mount| mount.target.components().count());
+    let (of_volumes, shown) = volume_mounts(wanted, &beside, spec, parts.volumes, &env, &mut held)?;
     mounts.extend(of_volumes);
+    let beside: Vec<VolumePart> = beside.into_iter().map(|(part, _)| part).collect();
     let message = message_mount(container, &parts.message);
     let has_message = message.is_some();
     mounts.extend(message);
@@ -143,6 +133,29 @@ fn host(folder: &Path, file: Option<String>, target: &Path) -> Mount {
 
 fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
     Mount { source: MountSource::Bind(source.into()), target: target.into(), read_only }
+}
+
+/// Returns the mounts of volumes, and the parts of volumes that they show.
+fn volume_mounts(
+    wanted: &[VolumeMount],
+    beside: &[(VolumePart, bool)],
+    spec: &PodSpec,
+    volumes: &BTreeMap<String, Prepared>,
+    env: &[(String, String)],
+    held: &mut Vec<Held>,
+) -> Result<(Vec<Mount>, Vec<VolumePart>), String> {
+    let (mut mounts, mut shown) = (Vec::new(), Vec::new());
+    for mount in wanted {
+        if let Some((mut mount, part)) = volume_mount(mount, spec, volumes, env, held)? {
+            let mut same = beside.iter().filter(|(other, _)| part.overlaps(other)).peekable();
+            mount.read_only |= same.peek().is_some() && same.all(|(_, read_only)| *read_only);
+            mounts.push(mount);
+            shown.push(part);
+        }
+    }
+    // Outer ones first, so that none hides another.
+    mounts.sort_by_key(|mount| mount.target.components().count());
+    Ok((mounts, shown))
 }
 
 fn volume_mount(

@@ -155,11 +155,11 @@ mod tests {
         std::fs::write(root.join("file"), vec![1; 5 << 20]).unwrap();
         let message = super::exceeded(&spec, &places).unwrap();
         assert_eq!(message, "Container debugger exceeded its local ephemeral storage limit \"5M\". ");
-        let spec = json!({"containers": [{"name": "told", "resources": {"limits": {RESOURCE: "1M"}}}]});
-        std::fs::create_dir_all(places.message(&name("told"))).unwrap();
-        std::fs::write(places.message(&name("told")).join("message"), vec![1; 2 << 20]).unwrap();
+        let spec = json!({"containers": [{"name": "message", "resources": {"limits": {RESOURCE: "1M"}}}]});
+        std::fs::create_dir_all(places.message(&name("message"))).unwrap();
+        std::fs::write(places.message(&name("message")).join("message"), vec![1; 2 << 20]).unwrap();
         let message = super::exceeded(&serde_json::from_value(spec).unwrap(), &places).unwrap();
-        assert_eq!(message, "Container told exceeded its local ephemeral storage limit \"1M\". ");
+        assert_eq!(message, "Container message exceeded its local ephemeral storage limit \"1M\". ");
         let all = exceeded(None, Some("2Mi"), None);
         assert_eq!(all, "Pod ephemeral local storage usage exceeds the total limit of containers 2097152. ");
     }

@@ -31,6 +31,14 @@ pub(crate) struct VolumePart {
     pub(crate) changes: bool,
 }
 
+impl VolumePart {
+    /// Returns true if some file is in both.
+    pub(crate) fn overlaps(&self, other: &VolumePart) -> bool {
+        let (one, two) = (&self.part, &other.part);
+        self.volume == other.volume && (one.starts_with(two) || two.starts_with(one))
+    }
+}
+
 impl Files {
     pub(crate) fn new(policies: Vec<PolicyFiles>) -> Files {
         let rules: Vec<_> = policies.iter().map(|policy| policy.rules.as_slice()).collect();
@@ -74,13 +82,14 @@ impl Files {
     }
 
     /// Returns the rules for the jail of a container with these volumes. A rule for a file of a volume holds at every path at
-    /// which the container has the volume.
-    pub(crate) fn rules(&self, parts: &[VolumePart]) -> Result<FileRules, String> {
+    /// which the container has the volume, also if only one of the containers `beside` it has the volume at its path.
+    pub(crate) fn rules(&self, parts: &[VolumePart], beside: &[VolumePart]) -> Result<FileRules, String> {
         if self.restrictions.is_empty() {
             return Ok(FileRules::default());
         }
         let mut levels = vec![self.restrictions.clone()];
-        for (number, shows) in parts.iter().enumerate() {
+        let all = [parts, beside].concat();
+        for (number, shows) in all.iter().enumerate() {
             for (other, also) in parts.iter().enumerate() {
                 if number != other && shows.volume == also.volume {
                     levels.push(self.elsewhere(shows, also));
@@ -91,7 +100,7 @@ impl Files {
         let mut bytes = 0;
         for (path, access) in combine(&levels) {
             let (policy, index) =
-                self.origin(&path).or_else(|| self.origin_elsewhere(&path, parts)).unwrap_or(("", 0));
+                self.origin(&path).or_else(|| self.origin_elsewhere(&path, &all)).unwrap_or(("", 0));
             let name = format!("policy {policy:?}: spec.files[{index}].path: {}", path.display());
             let access = match access {
                 Access::None => FileAccess::Hidden,
@@ -190,7 +199,8 @@ mod tests {
 
     #[test]
     fn volume_is_closed_at_every_path_at_which_a_container_has_it() {
-        let closed = |rules: &str, parts: &[VolumePart]| text(&files(&[("p", rules)]).rules(parts).unwrap());
+        let closed =
+            |rules: &str, parts: &[VolumePart]| text(&files(&[("p", rules)]).rules(parts, &[]).unwrap());
         assert_eq!(closed("", &[part("/a", "v", "")]), [""; 0]);
         let two = [part("/a", "v", ""), part("/b", "v", "")];
         assert_eq!(closed("/a/x=None", &two), ["/a/x Hidden", "/b/x Hidden"]);
@@ -205,9 +215,26 @@ mod tests {
     }
 
     #[test]
+    fn volume_is_closed_as_in_the_containers_beside() {
+        let closed = |rules: &str, own: &[VolumePart], beside: &[VolumePart]| {
+            text(&files(&[("p", rules)]).rules(own, beside).unwrap())
+        };
+        let (own, beside) = ([part("/mnt", "v", "")], [part("/data", "v", ""), part("/w", "w", "")]);
+        assert_eq!(closed("/data/x=None", &own, &[]), ["/data/x Hidden"]);
+        assert_eq!(closed("/data/x=None", &own, &beside), ["/data/x Hidden", "/mnt/x Hidden"]);
+        assert_eq!(closed("/w=Read", &own, &beside), ["/w Read"]);
+        let deep = [part("/mnt", "v", "x/y")];
+        assert_eq!(closed("/data/x=Read", &deep, &beside), ["/data/x Read", "/mnt Read"]);
+        let rules = files(&[("p", "/data/x=None")]).rules(&own, &beside).unwrap();
+        assert_eq!(rules.rules[1].name, "policy \"p\": spec.files[0].path: /mnt/x");
+        assert_eq!(rules.shared, [Path::new("/mnt")]);
+    }
+
+    #[test]
     fn rule_is_named_by_its_policy_and_its_place() {
         let all = files(&[("one", "/b=Read /a=Read"), ("two", "/a=None")]);
-        let rules = all.rules(&[part("/a", "v", ""), part("/c", "v", ""), part("/d", "given", "")]).unwrap();
+        let rules =
+            all.rules(&[part("/a", "v", ""), part("/c", "v", ""), part("/d", "given", "")], &[]).unwrap();
         let names: Vec<&str> = rules.rules.iter().map(|rule| rule.name.as_str()).collect();
         assert_eq!(
             names,
@@ -220,7 +247,7 @@ mod tests {
         assert_eq!(rules.shared, [Path::new("/a"), Path::new("/c")]);
         let many = format!("/{}=Read", "a/".repeat(500) + "b");
         let many: Vec<String> = (0..128).map(|number| many.replace('b', &number.to_string())).collect();
-        assert!(files(&[("p", &many.join(" "))]).rules(&[]).unwrap_err().contains("at most"));
+        assert!(files(&[("p", &many.join(" "))]).rules(&[], &[]).unwrap_err().contains("at most"));
     }
 
     #[test]

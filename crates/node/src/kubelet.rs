@@ -124,8 +124,9 @@ impl Kubelet for Node {
             let busy = self.live(pod)?.enter().await?;
             // What ran before it was awake may have ended.
             let running = self.running(pod, request.container.as_deref())?;
+            let before = out_of_memory::kills(&running).await;
             let session = session::exec(running.clone(), request).await?;
-            let exit = out_of_memory::noted(session.exit, &self.shared, self.live(pod)?, running);
+            let exit = out_of_memory::noted(session.exit, &self.shared, self.live(pod)?, running, before);
             Ok(Session { exit: held(exit, busy), ..session })
         }
         .boxed()
@@ -194,8 +195,9 @@ impl Handover for Node {
             self.running(pod, request.container.as_deref())?;
             let busy = self.live(pod)?.enter().await?;
             let running = self.running(pod, request.container.as_deref())?;
+            let before = out_of_memory::kills(&running).await;
             let session = session::exec_pipes(running.clone(), request).await?;
-            let exit = out_of_memory::noted(session.exit, &self.shared, self.live(pod)?, running);
+            let exit = out_of_memory::noted(session.exit, &self.shared, self.live(pod)?, running, before);
             Ok(PipedSession { exit: held(exit, busy), ..session })
         }
         .boxed()

@@ -1,8 +1,11 @@
 //! Resources that a container may use.
 
+use std::collections::BTreeMap;
+
 use hutch_api::quantity;
 use hutch_jail::Limits;
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::config::DefaultLimits;
 
@@ -38,13 +41,22 @@ pub(crate) fn of(container: &Container, defaults: &DefaultLimits) -> Result<Limi
     Ok(Limits { cpu_millis: cpu, memory_bytes: memory, pids: defaults.pids })
 }
 
+/// Returns the limits of the ephemeral containers of a Pod, which can name none: of each resource, the largest limit that one of
+/// the Pod's own containers names.
+pub(crate) fn of_ephemeral(spec: &PodSpec) -> ResourceRequirements {
+    let largest = |kind: &str, value: fn(&Quantity) -> Option<u64>| {
+        let limits = spec.containers.iter().filter_map(|c| c.resources.as_ref()?.limits.as_ref()?.get(kind));
+        let largest = limits.max_by_key(|limit| value(limit)).filter(|limit| value(limit).is_some())?;
+        Some((kind.to_owned(), largest.clone()))
+    };
+    let kinds = [("memory", quantity::units as fn(&_) -> _), ("ephemeral-storage", quantity::units)];
+    let kinds = kinds.into_iter().chain([("cpu", quantity::millis as fn(&_) -> _)]);
+    let limits: BTreeMap<_, _> = kinds.filter_map(|(kind, value)| largest(kind, value)).collect();
+    ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use k8s_openapi::api::core::v1::ResourceRequirements;
-    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
     use super::*;
 
     fn container(limits: &[(&str, &str)], requests: &[(&str, &str)]) -> Container {
@@ -73,6 +85,26 @@ mod tests {
         assert_eq!((none.cpu_millis, none.memory_bytes), (None, Some(1 << 30)));
         let large = of(&container(&[], &[("memory", "4Gi")]), &defaults).unwrap();
         assert_eq!(large.memory_bytes, Some(4 << 30));
+    }
+
+    #[test]
+    fn ephemeral_container_has_the_largest_limits_of_its_pod() {
+        let defaults = DefaultLimits::default();
+        let given = |containers: Vec<Container>| {
+            let resources = of_ephemeral(&PodSpec { containers, ..PodSpec::default() });
+            let disk = resources.limits.as_ref().and_then(|limits| limits.get("ephemeral-storage").cloned());
+            let container = Container { resources: Some(resources), ..Container::default() };
+            (of(&container, &defaults).unwrap(), disk.map(|disk| disk.0))
+        };
+        let (limits, disk) = given(vec![
+            container(&[("cpu", "0.2"), ("memory", "64Mi"), ("ephemeral-storage", "9M")], &[]),
+            container(&[("cpu", "100m"), ("memory", "128Mi"), ("ephemeral-storage", "10Mi")], &[]),
+            container(&[], &[("memory", "4Gi")]),
+        ]);
+        assert_eq!((limits.cpu_millis, limits.memory_bytes), (Some(200), Some(128 << 20)));
+        assert_eq!((limits.pids, disk.as_deref()), (defaults.pids, Some("10Mi")));
+        let (limits, disk) = given(vec![container(&[("memory", "many")], &[])]);
+        assert_eq!((limits.cpu_millis, limits.memory_bytes, disk), (None, defaults.memory_bytes, None));
     }
 
     #[test]

@@ -18,15 +18,22 @@ pub(crate) fn message(container: &str) -> String {
     format!("Container {container} ran out of memory and a process of it was killed")
 }
 
-/// Reports after the end of a command that it was killed because memory ran out: by its exit, and by an event.
+/// Returns the number of processes of a container that were killed because memory ran out, if it is known.
+pub(crate) async fn kills(running: &Running) -> Option<u64> {
+    let container = running.container.clone();
+    Some(tokio::task::spawn_blocking(move || container.stats()).await.ok()??.oom_kills)
+}
+
+/// Reports after the end of a command that it was killed because memory ran out: by its exit, and by an event. `before` are the
+/// kills before it started.
 pub(crate) fn noted(
     exit: BoxFuture<'static, Exit>,
     node: &Arc<Shared>,
     live: Arc<Live>,
     running: Arc<Running>,
+    before: Option<u64>,
 ) -> BoxFuture<'static, Exit> {
     let (node, container, ended) = (node.clone(), Arc::downgrade(&running), running.ended.clone());
-    let before = running.out_of_memory.count();
     drop(running);
     async move {
         let exit = exit.await;
@@ -38,10 +45,12 @@ pub(crate) fn noted(
             let ran_out = ended.borrow().as_ref().is_some_and(|main| main.out_of_memory);
             return if ran_out { Exit::OutOfMemory } else { exit };
         };
-        let (name, of_container) = (running.blueprint.name.clone(), running.container.clone());
-        let usage = tokio::task::spawn_blocking(move || of_container.stats()).await.ok().flatten();
-        let Some(usage) = usage.filter(|usage| usage.oom_kills > before) else { return exit };
-        if running.out_of_memory.grows_to(usage.oom_kills) {
+        let (Some(before), Some(after)) = (before, kills(&running).await) else { return exit };
+        if after <= before {
+            return exit;
+        }
+        if running.out_of_memory.grows_to(after) {
+            let name = running.blueprint.name.clone();
             node.events.container(&live.pod(), &name, true, REASON, message(&name));
         }
         Exit::OutOfMemory

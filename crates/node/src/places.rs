@@ -131,8 +131,8 @@ impl PodPlaces {
     }
 
     /// Folders in which a folder may have a limit.
-    pub(crate) fn limited(&self) -> [PathBuf; 2] {
-        [ROOTS.below(&self.disk), VOLUMES.below(&self.disk)]
+    pub(crate) fn limited(&self) -> [PathBuf; 3] {
+        [ROOTS, VOLUMES, MESSAGES].map(|class| class.below(&self.disk))
     }
 
     /// A volume on disk that containers write.

@@ -7,11 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Reported(AtomicU64);
 
 impl Reported {
-    /// Returns the number.
-    pub(crate) fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
     /// Takes the present number. Returns true if it has grown.
     pub(crate) fn grows_to(&self, kills: u64) -> bool {
         self.0.fetch_max(kills, Ordering::Relaxed) < kills

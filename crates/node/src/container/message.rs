@@ -5,13 +5,14 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use hutch_image::{PathSegment, remove_tree};
+use hutch_image::PathSegment;
 use rustix::fs::OFlags;
 
 use super::Screened;
+use crate::folders::{make_folder, remove_limited};
 
 /// Usual path inside.
 pub(crate) const USUAL_PATH: &str = "/dev/termination-log";
@@ -21,11 +22,13 @@ pub(crate) const FILE: PathSegment = PathSegment::fixed("message");
 const MESSAGE_BYTES: usize = 4096;
 /// Maximum bytes that are read from the end of the file. More than a message, so that a secret at its beginning is found.
 const READ_BYTES: u64 = 16 << 10;
+/// Maximum bytes of the file where the file system has quotas, unless the least limit there is larger.
+const FOLDER_BYTES: u64 = 64 << 10;
 
 /// Makes an empty file, which every user inside may write, in place of that of an earlier container. Blocks.
 pub(super) fn prepare(folder: &Path) -> io::Result<()> {
-    remove_tree(folder)?;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    remove_limited(folder)?;
+    make_folder(folder, 0o700, Some(FOLDER_BYTES))?;
     let file = File::options().write(true).create_new(true).open(FILE.below(folder))?;
     file.set_permissions(Permissions::from_mode(0o666))
 }

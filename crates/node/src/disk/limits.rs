@@ -5,6 +5,7 @@ use hutch_image::PathSegment;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use crate::limits::of_ephemeral;
 use crate::memory;
 use crate::places::PodPlaces;
 use crate::usage::measure;
@@ -63,6 +64,10 @@ fn used_by(places: &PodPlaces, container: &PathSegment) -> u64 {
     written.and(measure(&places.logs(container))).bytes
 }
 
+fn beyond(container: &str, size: &Quantity) -> String {
+    format!("Container {container} exceeded its local ephemeral storage limit \"{}\". ", size.0)
+}
+
 /// The first limit that is exceeded, as a kubelet words it. Blocks.
 pub(super) fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
     for (name, size) in volumes(spec) {
@@ -82,18 +87,18 @@ pub(super) fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
             continue;
         };
         if used > bytes {
-            let name = &container.name;
-            return Some(format!(
-                "Container {name} exceeded its local ephemeral storage limit \"{}\". ",
-                size.0
-            ));
+            return Some(beyond(&container.name, size));
         }
         limit_of_all = Some(limit_of_all.unwrap_or(0u64).saturating_add(bytes));
     }
     let limit_of_all = limit_of_all?;
-    let ephemeral = spec.ephemeral_containers.iter().flatten();
-    for name in ephemeral.filter_map(|container| PathSegment::label(&container.name)) {
+    let of_ephemeral = of_ephemeral(spec).limits.and_then(|mut limits| limits.remove(RESOURCE));
+    for container in spec.ephemeral_containers.iter().flatten() {
+        let Some(name) = PathSegment::label(&container.name) else { continue };
         let used = used_by(places, &name);
+        if let Some(size) = of_ephemeral.as_ref().filter(|size| quantity::units(size) < Some(used)) {
+            return Some(beyond(&container.name, size));
+        }
         used_by_all = used_by_all.saturating_add(used);
     }
     for volume in spec.volumes.iter().flatten().filter(|volume| volume.empty_dir.is_some()) {
@@ -140,6 +145,21 @@ mod tests {
         assert_eq!(volume, "Usage of EmptyDir volume \"v\" exceeds the limit \"1M\". ");
         let container = exceeded(None, None, Some("1M"));
         assert_eq!(container, "Container d exceeded its local ephemeral storage limit \"1M\". ");
+        let spec = json!({"containers": [{"name": "other", "resources": {"limits": {RESOURCE: "1M"}}},
+            {"name": "large", "resources": {"limits": {RESOURCE: "5M"}}}],
+            "ephemeralContainers": [{"name": "debugger"}]});
+        let spec = serde_json::from_value(spec).unwrap();
+        assert_eq!(super::exceeded(&spec, &places), None);
+        let root = places.root(&name("debugger"));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("file"), vec![1; 5 << 20]).unwrap();
+        let message = super::exceeded(&spec, &places).unwrap();
+        assert_eq!(message, "Container debugger exceeded its local ephemeral storage limit \"5M\". ");
+        let spec = json!({"containers": [{"name": "message", "resources": {"limits": {RESOURCE: "1M"}}}]});
+        std::fs::create_dir_all(places.message(&name("message"))).unwrap();
+        std::fs::write(places.message(&name("message")).join("message"), vec![1; 2 << 20]).unwrap();
+        let message = super::exceeded(&serde_json::from_value(spec).unwrap(), &places).unwrap();
+        assert_eq!(message, "Container message exceeded its local ephemeral storage limit \"1M\". ");
         let all = exceeded(None, Some("2Mi"), None);
         assert_eq!(all, "Pod ephemeral local storage usage exceeds the total limit of containers 2097152. ");
     }

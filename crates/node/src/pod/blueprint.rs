@@ -12,7 +12,6 @@ use crate::blueprint::Blueprint;
 use crate::container::{late_env, message};
 use crate::environment;
 use crate::files::{Files, VolumePart, below};
-use crate::host_paths::OnHost;
 use crate::security;
 use crate::subpath::{self, Held};
 use crate::volumes::Prepared;
@@ -45,6 +44,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) message: PathBuf,
     /// Rules for files.
     pub(crate) files: &'a Files,
+    /// The container was added to its Pod, which holds it to what its own containers may do with their volumes.
+    pub(crate) ephemeral: bool,
 }
 
 /// Makes the blueprint, and gives what must be held open until the container was started. The error is for the
@@ -83,16 +84,10 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
     }
     mounts.extend(parts.trusted.iter().map(|target| bind(parts.bundle, target, true)));
     let mut held = Vec::new();
-    let (mut of_volumes, mut shown) = (Vec::new(), Vec::new());
-    for mount in wanted {
-        if let Some((mount, part)) = volume_mount(mount, spec, parts.volumes, &env, &mut held)? {
-            of_volumes.push(mount);
-            shown.push(part);
-        }
-    }
-    // Outer ones first, so that none hides another.
-    of_volumes.sort_by_key(|mount| mount.target.components().count());
+    let beside = if parts.ephemeral { beside(wanted, spec, parts.volumes)? } else { Vec::new() };
+    let (of_volumes, shown) = volume_mounts(wanted, &beside, spec, parts.volumes, &env, &mut held)?;
     mounts.extend(of_volumes);
+    let beside: Vec<VolumePart> = beside.into_iter().map(|(part, _)| part).collect();
     let message = message_mount(container, &parts.message);
     let has_message = message.is_some();
     mounts.extend(message);
@@ -110,7 +105,7 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         stdin_once: container.stdin_once == Some(true),
         mounts,
         root: Root { layers: image.layers.clone(), upper },
-        files: parts.files.rules(&shown)?,
+        files: parts.files.rules(&shown, &beside)?,
         limits,
         stop_signal: image.config.stop_signal,
         capabilities: security::capabilities(container, image),
@@ -140,6 +135,29 @@ fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
     Mount { source: MountSource::Bind(source.into()), target: target.into(), read_only }
 }
 
+/// Returns the mounts of volumes, and the parts of volumes that they show.
+fn volume_mounts(
+    wanted: &[VolumeMount],
+    beside: &[(VolumePart, bool)],
+    spec: &PodSpec,
+    volumes: &BTreeMap<String, Prepared>,
+    env: &[(String, String)],
+    held: &mut Vec<Held>,
+) -> Result<(Vec<Mount>, Vec<VolumePart>), String> {
+    let (mut mounts, mut shown) = (Vec::new(), Vec::new());
+    for mount in wanted {
+        if let Some((mut mount, part)) = volume_mount(mount, spec, volumes, env, held)? {
+            let mut same = beside.iter().filter(|(other, _)| part.overlaps(other)).peekable();
+            mount.read_only |= same.peek().is_some() && same.all(|(_, read_only)| *read_only);
+            mounts.push(mount);
+            shown.push(part);
+        }
+    }
+    // Outer ones first, so that none hides another.
+    mounts.sort_by_key(|mount| mount.target.components().count());
+    Ok((mounts, shown))
+}
+
 fn volume_mount(
     mount: &VolumeMount,
     spec: &PodSpec,
@@ -154,44 +172,90 @@ fn volume_mount(
         (None, Some(expression)) => environment::expand(expression, value),
         (None, None) => String::new(),
     };
-    let target: PathBuf = Path::new(&mount.mount_path).components().collect();
-    let inner =
-        |sub: &str| Path::new(sub).components().filter(|part| matches!(part, Component::Normal(_))).collect();
-    let (path, read_only) = match prepared {
-        Prepared::Folder { path, read_only } => (path, *read_only || mount.read_only == Some(true)),
+    let Some((part, read_only)) = volume_part(mount, spec, prepared, &sub) else { return Ok(None) };
+    let target = part.target.clone();
+    let source = match prepared {
         Prepared::Nothing => return Ok(None),
+        // It is looked up when it is mounted, without links.
         Prepared::OnHost(on_host) => {
             let plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
             if !Path::new(&sub).components().all(plain) {
                 return Err(format!("subPath {sub:?} must lie within the volume"));
             }
-            let sub: PathBuf = inner(&sub);
-            return Ok(Some(host_mount(on_host, &sub, target, mount.read_only == Some(true))));
+            let path = below(&on_host.path, &inner(&sub));
+            MountSource::Beneath { folder: on_host.folder.clone(), path }
+        }
+        Prepared::Folder { path, .. } if sub.is_empty() => MountSource::Bind(path.clone()),
+        Prepared::Folder { path, .. } => {
+            let opened =
+                if part.changes { subpath::open(path, &sub) } else { subpath::open_given(path, &sub) };
+            let opened = opened
+                .map_err(|e| format!("failed to prepare subPath for volumeMount {:?}: {e}", mount.name))?;
+            held.push(opened.clone());
+            MountSource::Bind(opened.path())
         }
     };
-    let changes = spec.volumes.iter().flatten().any(|volume| volume.name == mount.name && changes(volume));
-    let source = if sub.is_empty() {
-        path.clone()
-    } else {
-        let part = if changes { subpath::open(path, &sub) } else { subpath::open_given(path, &sub) };
-        let part =
-            part.map_err(|e| format!("failed to prepare subPath for volumeMount {:?}: {e}", mount.name))?;
-        held.push(part.clone());
-        part.path()
-    };
-    let part = VolumePart { target: target.clone(), volume: path.clone(), part: inner(&sub), changes };
-    Ok(Some((bind(&source, &target, read_only), part)))
+    Ok(Some((Mount { source, target, read_only }, part)))
 }
 
-/// Returns the mount of a path of the machine. It is looked up when it is mounted, without links.
-fn host_mount(on_host: &OnHost, sub: &Path, target: PathBuf, read_only: bool) -> (Mount, VolumePart) {
-    let path = below(&on_host.path, sub);
-    // Two volumes may show the same folder of the machine.
-    let absolute = below(on_host.folder.path(), &path);
-    let part = absolute.strip_prefix("/").unwrap_or(&absolute).to_owned();
-    let shown = VolumePart { target: target.clone(), volume: "/".into(), part, changes: true };
-    let source = MountSource::Beneath { folder: on_host.folder.clone(), path };
-    (Mount { source, target, read_only: read_only || on_host.read_only }, shown)
+/// Returns the part of a volume that a mount shows, and whether it can only be read; `None` if there is nothing to mount.
+fn volume_part(
+    mount: &VolumeMount,
+    spec: &PodSpec,
+    prepared: &Prepared,
+    sub: &str,
+) -> Option<(VolumePart, bool)> {
+    let target = Path::new(&mount.mount_path).components().collect();
+    let (volume, part, changes, read_only) = match prepared {
+        Prepared::Nothing => return None,
+        Prepared::Folder { path, read_only } => {
+            let own =
+                spec.volumes.iter().flatten().any(|volume| volume.name == mount.name && changes(volume));
+            (path.clone(), inner(sub), own, *read_only)
+        }
+        Prepared::OnHost(on_host) => {
+            // Two volumes may show the same folder of the machine.
+            let path = below(&on_host.path, &inner(sub));
+            let absolute = below(on_host.folder.path(), &path);
+            let part = absolute.strip_prefix("/").unwrap_or(&absolute).to_owned();
+            ("/".into(), part, true, on_host.read_only)
+        }
+    };
+    Some((VolumePart { target, volume, part, changes }, read_only || mount.read_only == Some(true)))
+}
+
+/// Returns the path in a volume that `subPath` names.
+fn inner(sub: &str) -> PathBuf {
+    Path::new(sub).components().filter(|part| matches!(part, Component::Normal(_))).collect()
+}
+
+/// Returns what the Pod's own containers have of the volumes that an ephemeral container mounts, and whether they only read it.
+fn beside(
+    wanted: &[VolumeMount],
+    spec: &PodSpec,
+    volumes: &BTreeMap<String, Prepared>,
+) -> Result<Vec<(VolumePart, bool)>, String> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut found = Vec::new();
+    for mount in containers.flat_map(|container| container.volume_mounts.iter().flatten()) {
+        if let Some(expression) = &mount.sub_path_expr {
+            // Its value is known only inside the other container.
+            if wanted.iter().any(|own| own.name == mount.name) {
+                return Err(format!(
+                    "volume {:?} is mounted with subPathExpr {expression:?} in the Pod: an ephemeral container cannot have it",
+                    mount.name
+                ));
+            }
+            continue;
+        }
+        let sub = mount.sub_path.as_deref().unwrap_or_default();
+        let prepared = volumes.get(&mount.name);
+        found.extend(prepared.and_then(|prepared| volume_part(mount, spec, prepared, sub)));
+    }
+    Ok(found)
 }
 
 /// Returns true if code inside writes the volume.
@@ -218,6 +282,14 @@ mod tests {
     }
 
     fn make(pod: serde_json::Value, container: serde_json::Value) -> Result<Blueprint, String> {
+        made(pod, container, false)
+    }
+
+    fn made(
+        pod: serde_json::Value,
+        container: serde_json::Value,
+        ephemeral: bool,
+    ) -> Result<Blueprint, String> {
         let mut spec = json!({"containers": []});
         spec.as_object_mut().unwrap().extend(pod.as_object().unwrap().clone());
         let mut full = json!({"name": "c"});
@@ -244,6 +316,7 @@ mod tests {
             late_env: "/data/env".into(),
             message: "/data/message".into(),
             files: &Files::default(),
+            ephemeral,
         };
         blueprint(parts).map(|(blueprint, _)| blueprint)
     }
@@ -275,5 +348,25 @@ mod tests {
         assert_eq!(last, Some(("/dev/termination-log".to_owned(), false)));
         let locked = make(json!({}), json!({"securityContext": {"readOnlyRootFilesystem": true}})).unwrap();
         assert!(matches!(locked.root.upper, Upper::ReadOnly));
+    }
+
+    #[test]
+    fn ephemeral_container_writes_no_volume_that_its_pod_only_reads() {
+        let pod =
+            |mounts: serde_json::Value| json!({"containers": [{"name": "own", "volumeMounts": mounts}]});
+        let own = json!({"volumeMounts": [{"name": "v", "mountPath": "/mnt"}]});
+        let only_reads = |mounts: serde_json::Value| {
+            let made = made(pod(mounts), own.clone(), true).unwrap();
+            made.mounts.iter().find(|mount| mount.target == Path::new("/mnt")).map(|mount| mount.read_only)
+        };
+        let read = json!({"name": "v", "mountPath": "/data", "readOnly": true});
+        assert_eq!(only_reads(json!([read])), Some(true));
+        assert_eq!(only_reads(json!([read, {"name": "v", "mountPath": "/also"}])), Some(false));
+        assert_eq!(only_reads(json!([])), Some(false));
+        let usual = make(pod(json!([read])), own.clone()).unwrap();
+        assert!(usual.mounts.iter().any(|mount| mount.target == Path::new("/mnt") && !mount.read_only));
+        let unknown = json!([{"name": "v", "mountPath": "/data", "subPathExpr": "$(A)"}]);
+        let Err(message) = made(pod(unknown), own, true) else { panic!("it was made") };
+        assert!(message.contains("\"v\"") && message.contains("subPathExpr"), "{message}");
     }
 }

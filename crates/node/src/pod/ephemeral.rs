@@ -2,19 +2,21 @@
 
 use hutch_api::EPHEMERAL_CONTAINERS_MAX;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec, ResourceRequirements};
 
 use super::restore::restore_ephemeral;
 use super::state::{Life, Role, State};
 use super::{Slot, Worker};
 use crate::admission::{self, Choice};
+use crate::limits;
 
 /// Why a container cannot be added to a Pod for which a service of this process answers.
 const NO_SANDBOX: &str =
     "hutch itself answers for this Pod: it has no sandbox in which a container could run";
 
-/// Returns an ephemeral container as a container, without the fields that it cannot have.
-fn container(ephemeral: &EphemeralContainer) -> Container {
+/// Returns an ephemeral container as a container, without the fields that it cannot have, and with the limits that its Pod gives
+/// it.
+fn container(ephemeral: &EphemeralContainer, resources: ResourceRequirements) -> Container {
     let EphemeralContainer { name, image, command, args, working_dir, env, env_from, .. } = ephemeral.clone();
     let EphemeralContainer { image_pull_policy, security_context, volume_mounts, volume_devices, .. } =
         ephemeral.clone();
@@ -30,6 +32,7 @@ fn container(ephemeral: &EphemeralContainer) -> Container {
         security_context,
         volume_mounts,
         volume_devices,
+        resources: Some(resources),
         stdin: ephemeral.stdin,
         stdin_once: ephemeral.stdin_once,
         tty: ephemeral.tty,
@@ -41,7 +44,8 @@ fn container(ephemeral: &EphemeralContainer) -> Container {
 
 /// Returns the ephemeral containers of a Pod.
 fn containers(spec: &PodSpec) -> impl Iterator<Item = Container> {
-    spec.ephemeral_containers.iter().flatten().take(EPHEMERAL_CONTAINERS_MAX).map(container)
+    let all = spec.ephemeral_containers.iter().flatten().take(EPHEMERAL_CONTAINERS_MAX);
+    all.map(|ephemeral| container(ephemeral, limits::of_ephemeral(spec)))
 }
 
 impl Worker {
@@ -55,7 +59,8 @@ impl Worker {
             }
             let image = container.image.as_deref().unwrap_or("");
             let mut state = State::new(&container.name, Role::Ephemeral, image);
-            restore_ephemeral(&mut state, &pod, Timestamp::now());
+            let places = self.node.places.pod(&self.live.uid);
+            restore_ephemeral(&mut state, &pod, &places, Timestamp::now());
             match (&state.life, self.refusal(&container)) {
                 (Life::Waiting { .. }, Some(message)) => {
                     let text = format!("Error: {message}");

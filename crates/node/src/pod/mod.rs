@@ -410,7 +410,9 @@ fn ended_by(state: &State, exit: Option<&MainExit>, killed_for: Option<&str>) ->
         Some(hutch_kubelet::Exit::Signal(signal)) => Some(*signal),
         _ => None,
     };
-    let message = exit.and_then(|exit| exit.message.clone()).or(killed_for.map(Into::into));
+    // The reason of the node stands first: code inside must not take its place.
+    let messages = killed_for.into_iter().chain(exit.and_then(|exit| exit.message.as_deref()));
+    let message = Some(messages.collect::<Vec<_>>().join("\n")).filter(|message| !message.is_empty());
     Ended { code, signal, reason: reason.to_owned(), message, started, at: Timestamp::now() }
 }
 
@@ -418,5 +420,26 @@ async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hutch_kubelet::Exit;
+
+    use super::*;
+
+    #[test]
+    fn reason_of_the_node_is_before_the_message_of_the_container() {
+        let message = |killed_for: Option<&str>, written: Option<&str>| {
+            let message = written.map(Into::into);
+            let exit = MainExit { exit: Exit::Code(1), out_of_memory: false, message, output: None };
+            ended_by(&State::new("c", Role::Main, "i"), Some(&exit), killed_for).message
+        };
+        let (why, written) = (Some("its probe failed"), Some("all is well"));
+        assert_eq!(message(why, written).as_deref(), Some("its probe failed\nall is well"));
+        assert_eq!(message(why, None).as_deref(), why);
+        assert_eq!(message(None, written).as_deref(), written);
+        assert_eq!(message(None, None), None);
     }
 }

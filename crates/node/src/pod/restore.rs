@@ -1,11 +1,15 @@
 //! State of a Pod from an earlier run of the node, read from its status in the API.
 
+use std::path::Path;
+
+use hutch_image::PathSegment;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 
 use super::plan::RestartPolicy;
 use super::state::{Ended, Life, Role, State};
 use crate::live::Live;
+use crate::places::PodPlaces;
 
 /// Exit code of a container that ended while no node ran.
 const UNSEEN: i32 = 137;
@@ -30,11 +34,33 @@ pub(crate) fn restore(states: &mut [State], pod: &Pod, policy: RestartPolicy, no
     }
 }
 
-/// Puts the facts of the status into the fresh state of an ephemeral container.
-pub(crate) fn restore_ephemeral(state: &mut State, pod: &Pod, now: Timestamp) {
+/// Puts the facts of the status into the fresh state of an ephemeral container. One that an earlier life of the node has started
+/// has had its life, even if that node was killed before it wrote the status.
+pub(crate) fn restore_ephemeral(state: &mut State, pod: &Pod, places: &PodPlaces, now: Timestamp) {
     let statuses = pod.status.iter().flat_map(|status| status.ephemeral_container_statuses.iter().flatten());
     if let Some(old) = statuses.into_iter().find(|old| old.name == state.name) {
         restore_one(state, old, now);
+    }
+    if matches!(state.life, Life::Waiting { .. }) && has_begun(places, &state.name) {
+        state.life = Life::Ended(unseen(None, now));
+    }
+}
+
+/// Returns true if a container has a folder that is made when it starts.
+fn has_begun(places: &PodPlaces, container: &str) -> bool {
+    let folders = PathSegment::label(container).map(|name| [places.logs(&name), places.message(&name)]);
+    folders.into_iter().flatten().any(|folder| Path::exists(&folder))
+}
+
+/// Returns the end of a container that no node saw.
+fn unseen(started: Option<Timestamp>, at: Timestamp) -> Ended {
+    Ended {
+        code: UNSEEN,
+        signal: None,
+        reason: "ContainerStatusUnknown".to_owned(),
+        message: Some("The container ended with an earlier life of the node".to_owned()),
+        started,
+        at,
     }
 }
 
@@ -48,16 +74,7 @@ fn restore_one(state: &mut State, old: &ContainerStatus, now: Timestamp) {
     let Some(current) = &old.state else { return };
     if let Some(running) = &current.running {
         let started = running.started_at.as_ref().map(|time| time.0);
-        let message = "The container ended with an earlier life of the node".to_owned();
-        let reason = "ContainerStatusUnknown".to_owned();
-        state.life = Life::Ended(Ended {
-            code: UNSEEN,
-            signal: None,
-            reason,
-            message: Some(message),
-            started,
-            at: now,
-        });
+        state.life = Life::Ended(unseen(started, now));
     } else if let Some(ended) = terminated(Some(current)) {
         state.life = Life::Ended(ended);
     } else if let Some(last) = state.last.take() {
@@ -119,6 +136,28 @@ mod tests {
             assert_eq!((!plan.start.is_empty(), plan.phase), (starts, phase), "{policy:?} {state}");
             states[0].begin();
             assert_eq!(states[0].restarts, 5);
+        }
+    }
+
+    #[test]
+    fn ephemeral_container_that_has_begun_is_not_started_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = dir.path().to_owned();
+        let places = PodPlaces { disk: dir.path().to_owned(), memory: memory.clone(), all_memory: memory };
+        let pod: Pod = serde_json::from_value(json!({"status": {"phase": "Running"}})).unwrap();
+        let restored = |name: &str| {
+            let mut state = State::new(name, Role::Ephemeral, "i");
+            restore_ephemeral(&mut state, &pod, &places, Timestamp::now());
+            state.life
+        };
+        for folder in [PodPlaces::logs, PodPlaces::message] {
+            assert!(matches!(restored("e"), Life::Waiting { .. }));
+            let folder = folder(&places, &PathSegment::label("e").unwrap());
+            std::fs::create_dir_all(&folder).unwrap();
+            let Life::Ended(ended) = restored("e") else { panic!("it starts again") };
+            assert_eq!((ended.code, ended.reason.as_str()), (137, "ContainerStatusUnknown"));
+            assert!(matches!(restored("other"), Life::Waiting { .. }));
+            std::fs::remove_dir(folder).unwrap();
         }
     }
 }

@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use super::blueprint::{Parts, blueprint};
 use super::plan::Start;
 use super::probe::{self, Kind, Target};
-use super::state::Ended;
+use super::state::{Ended, Role};
 use super::{Happening, What, Worker, late_env};
 use crate::blueprint::Blueprint;
 use crate::config::{ContainerChange, Journal};
@@ -123,6 +123,7 @@ impl Worker {
         let (spec, owned, volumes) = (self.spec.clone(), container.clone(), self.volumes.clone());
         let sandboxd = self.node.config.sandboxd_program.clone();
         let (image_id, files) = (image.id.clone(), self.live.files());
+        let ephemeral = self.states[index].role == Role::Ephemeral;
         self.slots[index].files = files.clone();
         self.slots[index].image = image.hold.clone();
         let made = tokio::task::spawn_blocking(move || {
@@ -142,6 +143,7 @@ impl Worker {
                 late_env: places.late_env(&name),
                 message: places.message(&name),
                 files: &files,
+                ephemeral,
             })
         });
         let made = made.await.map_err(|e| config(e.to_string()))?.map_err(config)?;

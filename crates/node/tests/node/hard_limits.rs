@@ -10,11 +10,14 @@ use crate::machine::Machine;
 /// Size of the disk, in bytes.
 const DISK_BYTES: u64 = 400 << 20;
 
-/// Writes 16 MiB into each folder, and prints what is there then. Limits are 4 MiB.
-const SCRIPT: &str = "for each in /scratch /data /var; do \
+/// Writes 16 MiB as the termination message and into each folder, and prints what is there then. Limits of folders are 4 MiB.
+const SCRIPT: &str = "head -c 16M /dev/zero > /dev/termination-log 2>/dev/null; \
+    size=$(stat -c %s /dev/termination-log); [ $size -le 262144 ] && echo message; for each in /scratch /data /var; do \
     head -c 16M /dev/zero > $each/file; size=$(stat -c %s $each/file); \
     [ $size -le 4194304 ] && echo within; [ $size -ge 3000000 ] && echo near; done 2>/tmp/errors; \
     grep -c 'quota exceeded' /tmp/errors; rm -f /data/file; rm /var/file; sleep 1000";
+
+const PRINTED: &str = "message\nwithin\nnear\nwithin\nnear\nwithin\nnear\n3\n";
 
 async fn printed(machine: &Machine, class: &str) -> String {
     let spec = json!({
@@ -30,7 +33,7 @@ async fn printed(machine: &Machine, class: &str) -> String {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {
         let log = machine.log(&pod, hutch_kubelet::LogRequest::default()).await;
-        if log.lines().count() >= 7 || std::time::Instant::now() > until {
+        if log.lines().count() >= 8 || std::time::Instant::now() > until {
             machine.delete(class).await;
             return log;
         }
@@ -49,7 +52,7 @@ async fn writes_beyond_a_limit_fail_on_btrfs_with_quotas() {
         .create(json!({"metadata": {"name": "data"}, "spec": {
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "4Mi"}}}}))
         .await;
-    assert_eq!(printed(&machine, "hutch").await, "within\nnear\nwithin\nnear\nwithin\nnear\n3\n");
+    assert_eq!(printed(&machine, "hutch").await, PRINTED);
     // Nothing of the Pod is left, subvolumes included.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while std::fs::read_dir(data.join("pods")).unwrap().next().is_some() {
@@ -59,7 +62,7 @@ async fn writes_beyond_a_limit_fail_on_btrfs_with_quotas() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     if hutch_testkit::Need::Runsc.missing().is_none() {
-        assert_eq!(printed(&machine, "gvisor").await, "within\nnear\nwithin\nnear\nwithin\nnear\n3\n");
+        assert_eq!(printed(&machine, "gvisor").await, PRINTED);
     }
     machine.stop().await;
 }

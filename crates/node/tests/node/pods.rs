@@ -300,6 +300,27 @@ async fn too_much_memory_of_a_command_is_an_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn killed_command_did_not_run_out_of_memory_that_ran_out_before() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let limited = json!({"main": {"resources": {"limits": {"memory": "64Mi"}}}});
+    let eat = "python3 -c 'b = bytearray(200 << 20); print(len(b))'; echo $?; exec sleep 1000";
+    machine.run("hungry", eat, limited).await;
+    let pod = machine.phase("hungry", "Running").await;
+    let killed = async {
+        while !machine.log(&pod, LogRequest::default()).await.contains("137\n") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), killed).await.expect("the process is killed");
+    assert_eq!(machine.exec(&pod, &["sh", "-c", "kill -9 $$"]).await.0, Exit::Signal(9));
+    let eat = ["python3", "-c", "b = bytearray(200 << 20); print(len(b))"];
+    assert_eq!(machine.exec(&pod, &eat).await.0, Exit::OutOfMemory);
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn probes_make_ready_and_restart() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();

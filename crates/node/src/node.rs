@@ -11,7 +11,7 @@ use hutch_jail::{IdRanges, Warden};
 use hutch_serve::Shutdown;
 use kube::Client;
 use tokio::io::Interest;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
@@ -25,7 +25,6 @@ use crate::policies::NoProxy;
 use crate::runtime::Launcher;
 use crate::shared::Shared;
 use crate::stdio::register as watch_descriptor;
-use crate::walks::MAX_WALKS;
 use crate::{Error, claims, disk, inventory, memory, policies, register, volumes};
 
 /// How long a node that stops waits for its Pods' tasks.
@@ -80,7 +79,7 @@ impl Node {
             addresses: Mutex::new(addresses),
             capacity: Capacity::new(Amount::of_machine()),
             id_ranges: IdRanges::open(seed)?,
-            walks: Arc::new(Semaphore::new(MAX_WALKS)),
+            walks: Arc::default(),
             live: Mutex::default(),
             disk_pressure: AtomicBool::new(false),
             policies: egress.is_some().then_some(sender),

@@ -9,7 +9,7 @@ use hutch_image::{PathSegment, Store, remove_tree};
 use hutch_jail::IdRanges;
 use hutch_serve::Shutdown;
 use kube::Client;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 
 use crate::addresses::Addresses;
 use crate::capacity::Capacity;
@@ -23,6 +23,7 @@ use crate::persistent::ClaimInUse;
 use crate::places::Places;
 use crate::runtime::Launcher;
 use crate::trust;
+use crate::walks::Permits;
 
 /// The address that the node gives for itself: all of it is on this machine.
 pub(crate) const HOST_IP: &str = "127.0.0.1";
@@ -59,7 +60,7 @@ pub(crate) struct Shared {
     pub(crate) capacity: Capacity,
     pub(crate) id_ranges: IdRanges,
     /// Permits for walks through volumes.
-    pub(crate) walks: Arc<Semaphore>,
+    pub(crate) walks: Arc<Permits>,
     pub(crate) live: Mutex<HashMap<String, Arc<Live>>>,
     pub(crate) disk_pressure: AtomicBool,
     /// To the task of the policies; `None` where the node has no policies.

@@ -19,7 +19,6 @@ use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, PersistentVolu
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::Semaphore;
 
 use crate::config::{DEFAULT_MEMORY_BYTES, DefaultLimits};
 use crate::environment::Facts;
@@ -29,7 +28,7 @@ use crate::persistent::{self, ClaimInUse};
 use crate::places::PodPlaces;
 use crate::security::Owner;
 use crate::tokens::Tokens;
-use crate::walks::{Walk, Walks};
+use crate::walks::{Permits, Walk, Walks};
 use crate::{limits, memory};
 use given::{Given, Sources};
 pub(crate) use refresh::{facts, watch as refresh};
@@ -74,15 +73,19 @@ pub(crate) struct Surroundings<'a> {
     /// Folders of this machine that the Pod may mount.
     pub(crate) host_paths: &'a Arc<HostPaths>,
     /// Walks of the Pod, and the permits of the node for them.
-    pub(crate) walks: (&'a Walks, &'a Arc<Semaphore>),
+    pub(crate) walks: (&'a Walks, &'a Arc<Permits>),
 }
 
 impl Surroundings<'_> {
     /// Waits for the right to give a volume to the group of the Pod, if there is one.
-    async fn owner(&self) -> io::Result<Option<(Owner, Walk)>> {
+    async fn owner(
+        &self,
+        namespace: &str,
+        is_new: impl FnOnce() -> bool,
+    ) -> io::Result<Option<(Owner, Walk)>> {
         let Some(owner) = self.owner else { return Ok(None) };
         let (walks, permits) = self.walks;
-        Ok(Some((owner, walks.begin(permits).await?)))
+        Ok(Some((owner, walks.begin(permits, namespace, is_new).await?)))
     }
 }
 
@@ -104,7 +107,8 @@ pub(crate) async fn prepare(
     let work: Box<dyn FnOnce() -> io::Result<Prepared> + Send> = if let Some(empty) = &volume.empty_dir {
         let memory_bytes = in_memory(empty).then(|| size_in_memory(empty, surroundings.memory_bytes));
         let size = size(empty);
-        let owner = surroundings.owner().await.map_err(failed)?;
+        let path = scratch_folder(&pod, &segment, memory_bytes.is_some());
+        let owner = surroundings.owner(namespace, || is_missing(&path)).await.map_err(failed)?;
         Box::new(move || scratch(&pod, &segment, memory_bytes, size, owner))
     } else if let Some(source) = &volume.persistent_volume_claim {
         let claim: PersistentVolumeClaim = look_up(client, namespace, &source.claim_name, false).await?;
@@ -112,7 +116,8 @@ pub(crate) async fn prepare(
         let read_only = persistent::is_read_only(&claim, source.read_only == Some(true));
         let ran_before = facts.pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
         ClaimInUse::of(&claim, !read_only).map(surroundings.reserve).transpose()?;
-        let owner = if read_only { None } else { surroundings.owner().await.map_err(failed)? };
+        let owner =
+            if read_only { None } else { surroundings.owner(namespace, || false).await.map_err(failed)? };
         Box::new(move || {
             if !read_only {
                 persistent::refuse_writer(&claim, &path, ran_before).map_err(io::Error::other)?;
@@ -178,16 +183,21 @@ fn scratch(
 ) -> io::Result<Prepared> {
     // The policy is one of volumes that outlive their Pod.
     let owner = owner.map(|(owner, walk)| (Owner { on_root_mismatch: false, ..owner }, walk));
-    let path = match memory_bytes {
-        Some(bytes) => {
-            let system = pod.written_memory(name);
-            memory::volume(&pod.all_memory, &system, bytes)?;
-            name.below(&system)
-        }
-        None => pod.written_volume(name),
-    };
+    if let Some(bytes) = memory_bytes {
+        memory::volume(&pod.all_memory, &pod.written_memory(name), bytes)?;
+    }
     let on_disk = size.filter(|_| memory_bytes.is_none());
-    writable(path, false, on_disk, owner)
+    writable(scratch_folder(pod, name, memory_bytes.is_some()), false, on_disk, owner)
+}
+
+/// Folder of an `emptyDir`.
+fn scratch_folder(pod: &PodPlaces, name: &PathSegment, in_memory: bool) -> PathBuf {
+    if in_memory { name.below(&pod.written_memory(name)) } else { pod.written_volume(name) }
+}
+
+/// Returns true if it is certain that nothing is at this path.
+fn is_missing(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// A folder that containers write.

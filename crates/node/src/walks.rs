@@ -6,16 +6,55 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hutch_serve::Shutdown;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 /// Maximum walks at a time on this node.
-pub(crate) const MAX_WALKS: usize = 4;
+const MAX_WALKS: usize = 4;
+/// Maximum walks at a time for Pods of one namespace.
+const MAX_OF_NAMESPACE: usize = 2;
 
 /// Reason why a volume cannot be walked, by its folder; `Ok` for a volume that was walked.
 type Outcomes = Arc<Mutex<HashMap<PathBuf, Result<(), String>>>>;
+
+/// Permits of this node for walks.
+pub(crate) struct Permits {
+    all: Arc<Semaphore>,
+    /// Those of a namespace while it has a walk, or waits for one.
+    by_namespace: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+impl Default for Permits {
+    fn default() -> Permits {
+        Permits::new(MAX_WALKS)
+    }
+}
+
+impl Permits {
+    fn new(all: usize) -> Permits {
+        Permits { all: Arc::new(Semaphore::new(all)), by_namespace: Mutex::default() }
+    }
+
+    /// Waits for the permit of a namespace, and then for that of the node.
+    async fn acquire(&self, namespace: &str) -> io::Result<[OwnedSemaphorePermit; 2]> {
+        let own = self.of(namespace).acquire_owned().await.map_err(io::Error::other)?;
+        let any = self.all.clone().acquire_owned().await.map_err(io::Error::other)?;
+        Ok([own, any])
+    }
+
+    fn of(&self, namespace: &str) -> Arc<Semaphore> {
+        let mut known = self.by_namespace.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, permits| permits.strong_count() > 0);
+        if let Some(permits) = known.get(namespace).and_then(Weak::upgrade) {
+            return permits;
+        }
+        let permits = Arc::new(Semaphore::new(MAX_OF_NAMESPACE));
+        known.insert(namespace.to_owned(), Arc::downgrade(&permits));
+        permits
+    }
+}
 
 /// Walks of one Pod.
 #[derive(Default)]
@@ -43,13 +82,19 @@ impl Walks {
         self.ending.is_triggered()
     }
 
-    /// Waits until it is the turn of this Pod. What blocks meanwhile holds the result until it has ended.
-    pub(crate) async fn begin(&self, permits: &Arc<Semaphore>) -> io::Result<Walk> {
+    /// Waits until it is the turn of this Pod, which is in this namespace. What blocks meanwhile holds the result until it has
+    /// ended. A volume for which `is_new` returns true is empty, and needs no permit.
+    pub(crate) async fn begin(
+        &self,
+        permits: &Permits,
+        namespace: &str,
+        is_new: impl FnOnce() -> bool,
+    ) -> io::Result<Walk> {
         let turn = async {
             let running = self.running.clone().lock_owned().await;
-            let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+            let permits = if is_new() { None } else { Some(permits.acquire(namespace).await?) };
             let (ending, outcomes) = (self.ending.clone(), self.outcomes.clone());
-            Ok(Walk { ending, outcomes, _running: running, _permit: permit })
+            Ok(Walk { ending, outcomes, _running: running, _permits: permits })
         };
         tokio::select! {
             biased;
@@ -69,7 +114,7 @@ pub(crate) struct Walk {
     ending: Shutdown,
     outcomes: Outcomes,
     _running: OwnedMutexGuard<()>,
-    _permit: OwnedSemaphorePermit,
+    _permits: Option<[OwnedSemaphorePermit; 2]>,
 }
 
 impl Walk {
@@ -112,25 +157,48 @@ pub(crate) mod tests {
 
     /// Right to one walk.
     pub(crate) fn walk() -> Walk {
-        Walks::default().begin(&Arc::new(Semaphore::new(1))).now_or_never().unwrap().unwrap()
+        Walks::default().begin(&Permits::new(1), "a", || false).now_or_never().unwrap().unwrap()
     }
 
     #[tokio::test]
     async fn walks_of_a_node_are_bounded() {
-        let permits = Arc::new(Semaphore::new(2));
-        let pods: Vec<Walks> = (0..3).map(|_| Walks::default()).collect();
-        let first = pods[0].begin(&permits).await.unwrap();
-        let _second = pods[1].begin(&permits).await.unwrap();
-        let mut third = std::pin::pin!(pods[2].begin(&permits));
+        let permits = Permits::new(2);
+        let pods: Vec<Walks> = (0..4).map(|_| Walks::default()).collect();
+        let first = pods[0].begin(&permits, "a", || false).await.unwrap();
+        let _second = pods[1].begin(&permits, "b", || false).await.unwrap();
+        let mut third = std::pin::pin!(pods[2].begin(&permits, "c", || false));
         assert!(poll!(third.as_mut()).is_pending());
+        let new = pods[3].begin(&permits, "d", || true).now_or_never();
+        assert!(new.is_some_and(|walk| walk.is_ok()), "a new volume does not wait");
         drop(first);
         assert!(poll!(third).is_ready());
     }
 
     #[tokio::test]
+    async fn namespace_does_not_hold_up_another_one() {
+        let permits = Permits::default();
+        let pods: Vec<Walks> = (0..4).map(|_| Walks::default()).collect();
+        let first = pods[0].begin(&permits, "a", || false).await.unwrap();
+        let second = pods[1].begin(&permits, "a", || false).await.unwrap();
+        {
+            let mut third = std::pin::pin!(pods[2].begin(&permits, "a", || false));
+            assert!(poll!(third.as_mut()).is_pending());
+            assert!(pods[3].begin(&permits, "b", || false).now_or_never().is_some_and(|walk| walk.is_ok()));
+            drop(first);
+            assert!(poll!(third).is_ready());
+        }
+        let known = || permits.by_namespace.lock().unwrap().keys().cloned().collect::<Vec<_>>();
+        let _other = permits.of("b");
+        assert_eq!(known().len(), 2);
+        drop(second);
+        let _other = permits.of("b");
+        assert_eq!(known(), ["b"], "a namespace without walks is forgotten");
+    }
+
+    #[tokio::test]
     async fn walk_that_waits_ends_with_its_pod() {
-        let (permits, walks) = (Arc::new(Semaphore::new(0)), Walks::default());
-        let mut waiting = std::pin::pin!(walks.begin(&permits));
+        let (permits, walks) = (Permits::new(0), Walks::default());
+        let mut waiting = std::pin::pin!(walks.begin(&permits, "a", || false));
         assert!(poll!(waiting.as_mut()).is_pending());
         walks.cancel();
         assert_eq!(waiting.await.err().unwrap().kind(), io::ErrorKind::Interrupted);
@@ -138,9 +206,9 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn pod_waits_for_its_walk_when_the_task_that_began_it_is_dropped() {
-        let (permits, walks) = (Arc::new(Semaphore::new(1)), Walks::default());
+        let (permits, walks) = (Permits::new(1), Walks::default());
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        let walk = walks.begin(&permits).await.unwrap();
+        let walk = walks.begin(&permits, "a", || false).await.unwrap();
         let blocking = tokio::task::spawn_blocking(move || {
             let _ = receiver.recv();
             walk.check()
@@ -156,8 +224,8 @@ pub(crate) mod tests {
 
     #[test]
     fn volume_is_walked_once_for_a_pod_unless_the_walk_failed() {
-        let (permits, walks) = (Arc::new(Semaphore::new(1)), Walks::default());
-        let walk = || walks.begin(&permits).now_or_never().unwrap().unwrap();
+        let (permits, walks) = (Permits::new(1), Walks::default());
+        let walk = || walks.begin(&permits, "a", || false).now_or_never().unwrap().unwrap();
         for (path, error, expected) in [
             ("a", None, 1),
             ("b", Some(too_large("too many files".into())), 1),

@@ -1,9 +1,9 @@
 //! PodDisruptionBudgets: how many of their Pods are healthy, and how many may be evicted now.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use hutch_api::syntax::is_path_segment;
 use hutch_api::{OperatingMode, Read, Sandbox, owner};
 use hutch_reconcile::controller::{Controller, Object};
 use hutch_reconcile::key::Key;
@@ -123,16 +123,22 @@ fn desired(spec: &PodDisruptionBudgetSpec, expected: i32) -> i32 {
 
 /// Sum of the replicas that the controllers of the Pods should have.
 async fn scale(reader: &Reader, namespace: &str, pods: &[Pod]) -> Result<i32, Uncounted> {
+    let mut known: BTreeMap<Kind, Scales> = BTreeMap::new();
     let mut scales: BTreeMap<String, i32> = BTreeMap::new();
     for pod in pods {
         let Some(controller) = owner::controller(pod) else { continue };
         if scales.contains_key(&controller.uid) {
             continue;
         }
-        let found = replicas(reader, namespace, controller).await.map_err(Uncounted::Read)?;
-        let Some((uid, replicas)) = found else {
-            return Err(Uncounted::NoScale(format!("found no controllers for pod {:?}", pod.name_any())));
+        let none = || Uncounted::NoScale(format!("found no controllers for pod {:?}", pod.name_any()));
+        let kind = Kind::of(controller).ok_or_else(none)?;
+        let all = match known.entry(kind) {
+            Entry::Occupied(all) => all.into_mut(),
+            Entry::Vacant(unknown) => {
+                unknown.insert(kind.scales(reader, namespace).await.map_err(Uncounted::Read)?)
+            }
         };
+        let (uid, replicas) = all.get(&controller.uid).cloned().ok_or_else(none)?;
         scales.insert(controller.uid.clone(), 0);
         // ReplicaSets of one Deployment count once.
         scales.insert(uid, replicas);
@@ -140,55 +146,83 @@ async fn scale(reader: &Reader, namespace: &str, pods: &[Pod]) -> Result<i32, Un
     Ok(scales.values().fold(0, |sum, replicas| sum.saturating_add(*replicas)))
 }
 
-/// UID and replicas of a controller of Pods, or of the Deployment that controls it.
-async fn replicas(
-    reader: &Reader,
-    namespace: &str,
-    owner: &OwnerReference,
-) -> Result<Option<(String, i32)>, Error> {
-    match (owner.api_version.as_str(), owner.kind.as_str()) {
-        ("apps/v1", "ReplicaSet") => {
-            let set = controller(reader, namespace, owner).await?;
-            let above = set.as_ref().and_then(owner::controller).filter(|above| above.kind == "Deployment");
-            if let Some(above) = above {
-                let found = controller(reader, namespace, above).await?;
-                return Ok(
-                    found.map(|one: Deployment| counted(&one, one.spec.as_ref().and_then(|s| s.replicas)))
-                );
+/// UID and replicas of all controllers of a kind, or of the Deployments that control them, by UID of the controller.
+type Scales = BTreeMap<String, (String, i32)>;
+
+/// Kind of a controller of Pods.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    ReplicaSet,
+    StatefulSet,
+    ReplicationController,
+    Sandbox,
+}
+
+impl Kind {
+    fn of(owner: &OwnerReference) -> Option<Kind> {
+        match (owner.api_version.as_str(), owner.kind.as_str()) {
+            ("apps/v1", "ReplicaSet") => Some(Kind::ReplicaSet),
+            ("apps/v1", "StatefulSet") => Some(Kind::StatefulSet),
+            ("v1", "ReplicationController") => Some(Kind::ReplicationController),
+            (version, "Sandbox") if version.split('/').next() == Some(hutch_api::GROUP) => {
+                Some(Kind::Sandbox)
             }
-            Ok(set.map(|one: ReplicaSet| counted(&one, one.spec.as_ref().and_then(|s| s.replicas))))
+            _ => None,
         }
-        ("apps/v1", "StatefulSet") => {
-            let found = controller(reader, namespace, owner).await?;
-            Ok(found.map(|one: StatefulSet| counted(&one, one.spec.as_ref().and_then(|s| s.replicas))))
+    }
+
+    /// Lists the controllers of this kind in a namespace.
+    async fn scales(self, reader: &Reader, namespace: &str) -> Result<Scales, Error> {
+        match self {
+            Kind::ReplicaSet => {
+                let deployments = scales(reader, namespace, |one: &Deployment| {
+                    Some(counted(one, one.spec.as_ref().and_then(|s| s.replicas)))
+                })
+                .await?;
+                scales(reader, namespace, |one: &ReplicaSet| {
+                    match owner::controller(one).filter(|above| above.kind == "Deployment") {
+                        Some(above) => deployments.get(&above.uid).cloned(),
+                        None => Some(counted(one, one.spec.as_ref().and_then(|s| s.replicas))),
+                    }
+                })
+                .await
+            }
+            Kind::StatefulSet => {
+                scales(reader, namespace, |one: &StatefulSet| {
+                    Some(counted(one, one.spec.as_ref().and_then(|s| s.replicas)))
+                })
+                .await
+            }
+            Kind::ReplicationController => {
+                scales(reader, namespace, |one: &ReplicationController| {
+                    Some(counted(one, one.spec.as_ref().and_then(|s| s.replicas)))
+                })
+                .await
+            }
+            Kind::Sandbox => {
+                scales(reader, namespace, |one: &Sandbox| {
+                    let is_suspended = one.spec.operating_mode == Some(OperatingMode::Suspended);
+                    Some(counted(one, Some(i32::from(!is_suspended))))
+                })
+                .await
+            }
         }
-        ("v1", "ReplicationController") => {
-            let found = controller(reader, namespace, owner).await?;
-            Ok(found
-                .map(|one: ReplicationController| counted(&one, one.spec.as_ref().and_then(|s| s.replicas))))
-        }
-        (version, "Sandbox") if version.split('/').next() == Some(hutch_api::GROUP) => {
-            let found = controller(reader, namespace, owner).await?;
-            let is_suspended = |one: &Sandbox| one.spec.operating_mode == Some(OperatingMode::Suspended);
-            Ok(found.map(|one| counted(&one, Some(i32::from(!is_suspended(&one))))))
-        }
-        _ => Ok(None),
     }
 }
 
-/// Reads a controller of Pods. A namesake of another UID is not the controller.
-async fn controller<K>(reader: &Reader, namespace: &str, owner: &OwnerReference) -> Result<Option<K>, Error>
+/// Lists objects of a namespace. Those without a scale count as missing.
+async fn scales<K>(
+    reader: &Reader,
+    namespace: &str,
+    scale: impl Fn(&K) -> Option<(String, i32)>,
+) -> Result<Scales, Error>
 where
     K: Object + Resource<Scope = NamespaceResourceScope>,
 {
-    let OwnerReference { kind, name, uid, .. } = owner;
-    // Such a name would be another path.
-    if !is_path_segment(name) {
-        return Ok(None);
-    }
     let all: Api<Read<K>> = Api::namespaced(reader.client().clone(), namespace);
-    let found: Option<K> = reader.get(&all, name, &format!("{kind} {namespace}/{name}")).await?;
-    Ok(found.filter(|found| found.meta().uid.as_ref() == Some(uid)))
+    let what = format!("{} of namespace {namespace}", K::plural(&()));
+    let found = reader.list(&all, &ListParams::default(), &what).await?;
+    Ok(found.iter().filter_map(|one| Some((one.uid()?, scale(one)?))).collect())
 }
 
 /// UID and replicas of a controller, which are one by default.
@@ -284,6 +318,9 @@ fn patch(budget: &PodDisruptionBudget, status: &PodDisruptionBudgetStatus) -> Va
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use kube::Client;
     use kube::api::PostParams;
     use serde::de::DeserializeOwned;
 
@@ -324,6 +361,16 @@ mod tests {
         budgets.get("b").await.unwrap().status.unwrap()
     }
 
+    /// Creates a Sandbox and its ready Pod.
+    async fn create_sandbox(reader: &Reader, name: &str, mode: &str) {
+        let spec = json!({"operatingMode": mode,
+            "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}});
+        let sandbox = json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+            "metadata": {"name": name}, "spec": spec});
+        let sandbox: Sandbox = create(reader, sandbox).await;
+        create_pod(reader, name, "agents.x-k8s.io/v1beta1", "Sandbox", (name, sandbox.uid())).await;
+    }
+
     fn most_unavailable(most: impl Into<Value>) -> Value {
         json!({"metadata": {"name": "b"},
             "spec": {"maxUnavailable": most.into(), "selector": {"matchLabels": {"a": "b"}}}})
@@ -333,21 +380,34 @@ mod tests {
     async fn sandbox_counts_as_one_pod_unless_it_is_suspended() {
         let reader = reader().await;
         for (name, mode) in [("x", "Running"), ("y", "Running"), ("z", "Suspended")] {
-            let spec = json!({"operatingMode": mode,
-                "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}});
-            let sandbox: Sandbox = create(
-                &reader,
-                json!({"apiVersion": "agents.x-k8s.io/v1beta1",
-                "kind": "Sandbox", "metadata": {"name": name}, "spec": spec}),
-            )
-            .await;
-            let owner = (name, sandbox.uid());
-            create_pod(&reader, name, "agents.x-k8s.io/v1beta1", "Sandbox", owner).await;
+            create_sandbox(&reader, name, mode).await;
         }
         create::<PodDisruptionBudget>(&reader, most_unavailable("50%")).await;
         let status = reconciled(&reader).await;
         assert_eq!((status.expected_pods, status.desired_healthy), (Some(2), Some(1)));
         assert_eq!(status.conditions.unwrap()[0].reason, "SufficientPods");
+    }
+
+    #[tokio::test]
+    async fn controllers_are_listed_once_for_all_pods() {
+        let reader = reader().await;
+        for number in 0..5 {
+            create_sandbox(&reader, &format!("s{number}"), "Running").await;
+        }
+        create::<PodDisruptionBudget>(&reader, most_unavailable(1)).await;
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (seen, client) = (requests.clone(), reader.client().clone());
+        let counting = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            seen.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
+            let client = client.clone();
+            async move { client.send(request).await }
+        });
+        let (recorder, _writer) = hutch_reconcile::record::recorder(reader.client().clone(), "test");
+        let counting = Arc::new(Reader::new(Client::new(counting, "default"), recorder));
+        assert_eq!(reconciled(&counting).await.expected_pods, Some(5));
+        let requests = requests.lock().unwrap();
+        let sandboxes: Vec<_> = requests.iter().filter(|request| request.contains("/sandboxes")).collect();
+        assert_eq!(sandboxes, ["GET /apis/agents.x-k8s.io/v1beta1/namespaces/default/sandboxes"]);
     }
 
     #[tokio::test]

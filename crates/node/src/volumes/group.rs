@@ -126,13 +126,10 @@ pub(super) fn let_read(path: &Path, group: u32) -> io::Result<()> {
 #[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use std::os::unix::fs::MetadataExt;
-    use std::sync::Arc;
-
-    use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::walks::Walks;
     use crate::walks::tests::walk;
+    use crate::walks::{Permits, Walks};
 
     #[test]
     fn group_reads_what_the_node_has_written() {
@@ -208,7 +205,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a"), "").unwrap();
         let walks = Walks::default();
-        let walk = walks.begin(&Arc::new(Semaphore::new(1))).await.unwrap();
+        let walk = walks.begin(&Permits::default(), "a", || false).await.unwrap();
         walks.cancel();
         let error = give(folder.path(), Owner { group: 77, on_root_mismatch: false }, &walk).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Interrupted);

@@ -26,6 +26,7 @@ mod certificates;
 mod convert;
 mod core;
 mod credentials;
+mod depth;
 mod discovery;
 mod dispatch;
 mod error;

@@ -13,6 +13,7 @@ mod strategic;
 use json_patch::PatchOperation;
 use serde_json::Value;
 
+use crate::depth;
 pub(crate) use apply::{Applier, Conflict, apply};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use field_set::FieldSet;
@@ -54,6 +55,7 @@ pub(crate) fn json(current: &Value, patch: &Value) -> Result<Value, PatchError> 
         .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
     let mut patched = current.clone();
     let mut copied = 0;
+    let mut levels = Levels::of(current);
     for (number, operation) in patch.0.into_iter().enumerate() {
         if let PatchOperation::Copy(copy) = &operation {
             // Each may copy all that the ones before it made.
@@ -62,12 +64,51 @@ pub(crate) fn json(current: &Value, patch: &Value) -> Result<Value, PatchError> 
                 return Err(PatchError::CopiesTooLarge);
             }
         }
+        levels.after(&operation, &patched)?;
         json_patch::patch_unsafe(&mut patched, &[operation]).map_err(|mut error| {
             error.operation = number;
             PatchError::Unprocessable(error.to_string())
         })?;
     }
     Ok(patched)
+}
+
+/// Upper bound of the levels of a value that is patched: `move` makes them without any bytes.
+struct Levels {
+    most: usize,
+    allowed: usize,
+    /// Times that the value may still be measured.
+    measurements: u8,
+}
+
+impl Levels {
+    fn of(value: &Value) -> Levels {
+        let most = depth::of(value);
+        Levels { most, allowed: depth::MAX.max(most), measurements: 16 }
+    }
+
+    /// Counts an operation on the value before it is made.
+    fn after(&mut self, operation: &PatchOperation, value: &Value) -> Result<(), PatchError> {
+        let tokens = |path: &json_patch::jsonptr::Pointer| path.count();
+        let below = |most: usize, from, path| tokens(path) + most.saturating_sub(tokens(from));
+        let next = |most: usize| match operation {
+            PatchOperation::Add(add) => tokens(&add.path) + depth::of(&add.value),
+            PatchOperation::Replace(replace) => tokens(&replace.path) + depth::of(&replace.value),
+            PatchOperation::Move(moved) => below(most, &moved.from, &moved.path),
+            PatchOperation::Copy(copy) => below(most, &copy.from, &copy.path),
+            PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
+        };
+        if next(self.most) > self.allowed && self.measurements > 0 {
+            self.measurements -= 1;
+            self.most = depth::of(value);
+        }
+        self.most = self.most.max(next(self.most));
+        if self.most > self.allowed {
+            let why = format!("the object would have more than {} levels", depth::MAX);
+            return Err(PatchError::Unprocessable(why));
+        }
+        Ok(())
+    }
 }
 
 /// Applies a JSON merge patch (RFC 7396).

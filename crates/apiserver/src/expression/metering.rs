@@ -155,6 +155,8 @@ const SQUARE: &[&str] = &[
     "replace",
     "split",
     "join",
+    // Looks for the next match from each place.
+    "findAll",
 ];
 /// Functions with a pattern as their first argument.
 const PATTERN: &[&str] = &["matches", "find", "findAll"];

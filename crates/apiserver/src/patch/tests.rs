@@ -53,3 +53,25 @@ fn owners(object: &Value) -> Vec<String> {
 fn updater(manager: &str, second: i64) -> Updater<'_> {
     Updater { manager, api_version: "apps/v1", subresource: "", now: at(second) }
 }
+
+#[test]
+fn moves_make_no_deep_value() {
+    let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!({"c": value}));
+    let path = format!("/y{}", "/c".repeat(50));
+    let round = [
+        json!({"op": "add", "path": "/y", "value": nested(60)}),
+        json!({"op": "move", "from": "/x", "path": path}),
+        json!({"op": "move", "from": "/y", "path": "/x"}),
+    ];
+    let patch: Vec<Value> = (0..1000).flat_map(|_| round.clone()).collect();
+    let error = json(&json!({"x": 1}), &patch.into()).unwrap_err();
+    assert_eq!(error, PatchError::Unprocessable("the object would have more than 100 levels".into()));
+    // Many moves of flat values are those of a usual patch.
+    let there_and_back = [
+        json!({"op": "move", "from": "/a", "path": "/b/c"}),
+        json!({"op": "move", "from": "/b/c", "path": "/a"}),
+    ];
+    let patch: Vec<Value> = (0..10).flat_map(|_| there_and_back.clone()).collect();
+    let object = json!({"a": {"d": [1]}, "b": {}});
+    assert_eq!(json(&object, &patch.into()).unwrap(), object);
+}

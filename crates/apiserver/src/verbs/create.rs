@@ -14,7 +14,7 @@ use crate::hooks::rule::Operation;
 use crate::journal::Created;
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{access, admission, body, certificates, convert, fields, meta, number, quota, respond};
+use crate::{access, admission, body, certificates, convert, depth, fields, meta, number, quota, respond};
 
 /// Names that are tried for a `generateName`.
 const NAMES: usize = 8;
@@ -288,6 +288,7 @@ fn first_generation(call: &Call) -> Option<u64> {
 /// Fills in defaults and checks an object in the version of the request.
 pub(crate) fn check(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Failure> {
     let kind = call.kind();
+    depth::check(object, old)?;
     admission::policy::check_given(kind, object)?;
     let mut causes = match old {
         Some(_) => meta::check::object_of(kind, object),

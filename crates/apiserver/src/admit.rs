@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::sync::{AcquireError, SemaphorePermit};
+use tokio::time::{Instant, timeout};
 
 use crate::call::Call;
 use crate::expression::Budget;
@@ -36,6 +37,9 @@ use crate::{convert, fields, meta, patch};
 const LIMIT: Duration = Duration::from_secs(60);
 /// Maximum webhooks that are called at the same time for one request. Each call holds the text of the objects.
 const PARALLEL: usize = 8;
+/// Maximum audit annotations of one answer that are logged, and characters of each.
+const ANNOTATIONS: usize = 32;
+const ANNOTATION: usize = 1024;
 /// Rounds of mutating webhooks: those that ask for it are called once more.
 const ROUNDS: usize = 2;
 
@@ -97,6 +101,14 @@ impl<'a> Admission<'a> {
             budget: Budget::default(),
             until: Instant::now() + LIMIT,
         })
+    }
+
+    /// Adds fields to the options of the request.
+    pub(crate) fn with_options(mut self, fields: Value) -> Admission<'a> {
+        if let (Some(options), Value::Object(fields)) = (self.request.options.as_object_mut(), fields) {
+            options.extend(fields);
+        }
+        self
     }
 
     /// Returns true if there are mutating webhooks.
@@ -179,6 +191,8 @@ impl<'a> Admission<'a> {
             return Err(Failure::timeout());
         }
         let core = &self.call.core;
+        let _places = self.places(webhook, left).await?;
+        let left = self.until.saturating_duration_since(Instant::now());
         let uid = core.ambient.uuid().to_string();
         let [new, old] = [objects.new, objects.old].map(|object| self.converted(kind, object));
         // Only the text is kept while the webhook is called: a decoded object costs several times as much.
@@ -202,10 +216,36 @@ impl<'a> Admission<'a> {
         for warning in &answer.warnings {
             self.call.warn(warning);
         }
-        for (key, value) in &answer.audit {
+        for (key, value) in answer.audit.iter().take(ANNOTATIONS) {
+            let [key, value] = [key, value].map(|text| text.chars().take(ANNOTATION).collect::<String>());
             tracing::info!(webhook = webhook.name, uid, key, value, "audit annotation of a webhook");
         }
         if answer.allowed { Ok(Some(answer)) } else { Err(answer::denial(&webhook.name, &answer.status)) }
+    }
+
+    /// Waits for the right to call a webhook. Without it, the request is refused, also where failures are ignored: another
+    /// request must not be able to have a webhook left out.
+    async fn places<'b>(
+        &'b self,
+        webhook: &'b Webhook,
+        left: Duration,
+    ) -> Result<[SemaphorePermit<'b>; 2], Failure> {
+        let both = async {
+            Ok::<_, AcquireError>([
+                webhook.calls.acquire().await?,
+                self.call.core.hooks.calls.acquire().await?,
+            ])
+        };
+        let busy = || {
+            Failure::too_many_requests(format!(
+                "too many calls of webhook {:?} are in progress",
+                webhook.name
+            ))
+        };
+        match timeout(left, both).await {
+            Ok(Ok(places)) => Ok(places),
+            _ => Err(busy()),
+        }
     }
 
     /// An object in the version that a webhook reads; null without one.

@@ -18,7 +18,7 @@ use kube_cel::cel::parser::Parser;
 use kube_cel::cel::{Context, ExecutionError, IdedExpr, Value as Cel};
 use serde_json::Value;
 
-use self::metering::{BOUNDED_QUANTITY, CHARGE, CHARGE_SQUARE, Scope, metered};
+use self::metering::{BOUNDED_QUANTITY, CHARGE, CHARGE_PATTERN, CHARGE_SQUARE, Scope, metered};
 
 /// Maximum bytes of an expression.
 pub(crate) const EXPRESSION_BYTES: usize = 8 << 10;
@@ -91,6 +91,8 @@ impl Evaluation {
         context.add_function(CHARGE, move |value: Cel| charge(&of_charge, value, false));
         let of_square = budget.clone();
         context.add_function(CHARGE_SQUARE, move |value: Cel| charge(&of_square, value, true));
+        let of_pattern = budget.clone();
+        context.add_function(CHARGE_PATTERN, move |value: Cel, units: i64| pay(&of_pattern, value, units));
         context.add_function(BOUNDED_QUANTITY, bounded_quantity);
         Evaluation { context, budget: budget.clone() }
     }
@@ -148,7 +150,10 @@ fn charge(budget: &Budget, value: Cel, square: bool) -> Result<Cel, ExecutionErr
         return Err(ExecutionError::function_error("duration", "duration is out of range"));
     }
     let units = size(&value);
-    let units = if square { units.saturating_mul(units) } else { units };
+    pay(budget, value, if square { units.saturating_mul(units) } else { units })
+}
+
+fn pay(budget: &Budget, value: Cel, units: i64) -> Result<Cel, ExecutionError> {
     if budget.take(units) {
         return Ok(value);
     }

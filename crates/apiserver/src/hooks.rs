@@ -26,7 +26,8 @@ pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
 /// Collections of the configurations.
 pub(crate) const MUTATING: &str = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
 pub(crate) const VALIDATING: &str = "validatingwebhookconfigurations.admissionregistration.k8s.io";
-/// Maximum calls of webhooks in progress. Each has a socket of this process; further ones wait, for as long as their timeout.
+/// Maximum calls of all webhooks in progress. Each has a socket of this process; further ones wait, for as long as their
+/// request may take.
 const CALLS: usize = 128;
 
 /// Connects to hosts outside the Pods of this server.

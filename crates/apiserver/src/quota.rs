@@ -146,11 +146,30 @@ pub(crate) async fn admit(
 
 /// Checks a changed object, which may use more than before.
 pub(crate) fn check_change(core: &Core, kind: &Kind, before: &Value, object: &Value) -> Result<(), Failure> {
-    let resizable = matches!(kind.group_resource().as_str(), "services" | "persistentvolumeclaims");
-    if resizable && is_bounded(core, meta::text(object, "namespace")) {
-        return check(core, kind, Some(before), object);
+    match may_grow(core, kind, object) {
+        true => check(core, kind, Some(before), object),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// As [`check_change`], when nothing is left but the write, which must happen while the guard is held.
+pub(crate) async fn admit_change(
+    core: &Core,
+    kind: &Kind,
+    before: &Value,
+    object: &Value,
+) -> Result<Option<OwnedMutexGuard<()>>, Failure> {
+    if !may_grow(core, kind, object) {
+        return Ok(None);
+    }
+    let turn = core.creates.lock(meta::text(object, "namespace")).await;
+    check(core, kind, Some(before), object)?;
+    Ok(Some(turn))
+}
+
+fn may_grow(core: &Core, kind: &Kind, object: &Value) -> bool {
+    let resizable = matches!(kind.group_resource().as_str(), "services" | "persistentvolumeclaims");
+    resizable && is_bounded(core, meta::text(object, "namespace"))
 }
 
 fn check(core: &Core, kind: &Kind, before: Option<&Value>, object: &Value) -> Result<(), Failure> {

@@ -49,7 +49,6 @@ pub(super) async fn call(
 }
 
 async fn exchange(core: &Core, webhook: &Webhook, review: Bytes) -> Result<Value, String> {
-    let _place = core.hooks.calls.acquire().await.map_err(|error| error.to_string())?;
     let tls = webhook.tls.clone().map_err(|why| format!("tls: {why}"))?;
     let (stream, _hold) = connect(core, &webhook.target).await?;
     let name = ServerName::try_from(webhook.target.server_name()).map_err(|error| format!("tls: {error}"))?;

@@ -17,8 +17,10 @@ const VARIABLES: &str = "variables";
 pub(super) const BOUNDED_QUANTITY: &str = "%quantity";
 /// Function that makes a quantity of a text.
 const QUANTITY: &str = "quantity";
-/// Maximum bytes of a compiled pattern. Each use compiles it anew.
-const PATTERN_BYTES: usize = 64 << 10;
+/// Function that pays for the use of a pattern.
+pub(super) const CHARGE_PATTERN: &str = "%charge_pattern";
+/// Maximum bytes of a compiled pattern, and the units that a use costs, by size: each use compiles it anew.
+const PATTERNS: [(usize, i64); 4] = [(4 << 10, 50), (16 << 10, 200), (32 << 10, 400), (64 << 10, 800)];
 /// Maximum digits of a precision in a format.
 const PRECISION_DIGITS: usize = 2;
 
@@ -253,8 +255,9 @@ fn call(call: &CallExpr, scope: &mut Scope) -> Result<IdedExpr, String> {
     let full = space.map_or_else(|| name.to_owned(), |space| format!("{space}.{name}"));
     let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
     let square = SQUARE.contains(&full.as_str());
+    let mut pattern_at = None;
     if PATTERN.contains(&full.as_str()) {
-        pattern(call)?;
+        pattern_at = Some(pattern(call)?);
     } else if full == FORMAT {
         format(call)?;
     } else if !is_operator && !square && !LINEAR.contains(&full.as_str()) {
@@ -265,6 +268,9 @@ fn call(call: &CallExpr, scope: &mut Scope) -> Result<IdedExpr, String> {
     for (place, argument) in call.args.iter().enumerate() {
         let paid = if parts && place == 0 { operand(argument, scope)? } else { metered(argument, scope)? };
         args.push(match full.as_str() {
+            _ if pattern_at.is_some_and(|(own, _)| own == place) => {
+                paying(paid.expr, pattern_at.map_or(0, |(_, units)| units))
+            }
             _ if square => charged(paid.expr, CHARGE_SQUARE),
             QUANTITY => charged(paid.expr, BOUNDED_QUANTITY),
             _ => paid,
@@ -281,16 +287,32 @@ fn call(call: &CallExpr, scope: &mut Scope) -> Result<IdedExpr, String> {
     Ok(charged(Expr::Call(CallExpr { func_name: name.to_owned(), target, args }), CHARGE))
 }
 
-/// A pattern is compiled at each use: it must be known, and small.
-fn pattern(call: &CallExpr) -> Result<(), String> {
+/// A pattern is compiled at each use: it must be known, and small. Returns its place, and the units of a use.
+fn pattern(call: &CallExpr) -> Result<(usize, i64), String> {
     let name = &call.func_name;
     // `matches(text, pattern)` is the same as `text.matches(pattern)`.
     let place = usize::from(call.target.is_none());
     let Some(Expr::Literal(LiteralValue::String(pattern))) = call.args.get(place).map(|arg| &arg.expr) else {
         return Err(format!("the pattern of '{name}' must be a string literal"));
     };
-    let compiled = RegexBuilder::new(pattern.inner()).size_limit(PATTERN_BYTES).build();
-    compiled.map(drop).map_err(|error| format!("the pattern of '{name}': {error}"))
+    let mut failed = String::new();
+    for (bytes, units) in PATTERNS {
+        match RegexBuilder::new(pattern.inner()).size_limit(bytes).build() {
+            Ok(_) => return Ok((place, units)),
+            Err(error) => failed = format!("the pattern of '{name}': {error}"),
+        }
+    }
+    Err(failed)
+}
+
+/// A pattern whose use costs so many units.
+fn paying(pattern: Expr, units: i64) -> IdedExpr {
+    let units = Expr::Literal(LiteralValue::Int(units.into()));
+    let args = [pattern, units].map(|expr| IdedExpr { id: 0, expr }).to_vec();
+    IdedExpr {
+        id: 0,
+        expr: Expr::Call(CallExpr { func_name: CHARGE_PATTERN.to_owned(), target: None, args }),
+    }
 }
 
 /// A precision makes text of any length.

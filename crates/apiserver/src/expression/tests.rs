@@ -90,6 +90,17 @@ fn evaluation_ends_when_its_budget_is_used_up() {
     assert!((1..1000).contains(&runs), "the budget is that of all expressions: {runs}");
 }
 
+#[test]
+fn use_of_a_pattern_is_paid_by_its_compiled_size() {
+    for (pattern, least) in [("^[a-z]$", 50), (r"\\S+\\s[a-z]{1,63}", 200)] {
+        let budget = Budget::default();
+        let expression = compile(&format!("!'-'.matches('{pattern}')"), &[]).unwrap();
+        assert_eq!(Evaluation::new(&budget).truth(&expression), Ok(true));
+        let used = BUDGET - budget.0.load(std::sync::atomic::Ordering::Relaxed);
+        assert!((least..least + 1000).contains(&used), "{pattern}: {used}");
+    }
+}
+
 /// The program ends at a panic, so no object may lead to one. Overflows of numbers panic in this build.
 #[test]
 fn functions_survive_hostile_values() {

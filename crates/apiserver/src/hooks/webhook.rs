@@ -10,6 +10,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::rule::{Rule, selector};
 use crate::expression::{self, Expression};
@@ -21,6 +22,8 @@ pub(crate) const VARIABLES: &[&str] = &["object", "oldObject", "request"];
 const TIMEOUT: u64 = 10;
 /// Port of `https` URLs.
 const PORT: u16 = 443;
+/// Maximum calls of one webhook in progress.
+const CALLS: usize = 16;
 
 /// A webhook.
 #[derive(Debug)]
@@ -40,6 +43,8 @@ pub(crate) struct Webhook {
     pub(crate) target: Target,
     /// Configuration of TLS, or why it is missing.
     pub(crate) tls: Result<Arc<ClientConfig>, String>,
+    /// Places of its calls in progress: one that does not answer leaves places to others.
+    pub(crate) calls: Semaphore,
 }
 
 /// A condition: its text, and the compiled expression or why it is invalid.
@@ -144,6 +149,7 @@ impl Webhook {
             timeout: Duration::from_secs(webhook["timeoutSeconds"].as_u64().unwrap_or(TIMEOUT)),
             target: Target::read(config),
             tls: tls(config["caBundle"].as_str().unwrap_or_default()),
+            calls: Semaphore::new(CALLS),
         }
     }
 }

@@ -42,6 +42,23 @@ enum Policy {
 }
 
 impl Options {
+    /// The fields that policies and webhooks see.
+    fn shown(&self) -> Value {
+        let mut shown = json!({});
+        if let Some(grace) = self.grace {
+            shown["gracePeriodSeconds"] = grace.into();
+        }
+        if self.policy != Policy::Background {
+            shown["propagationPolicy"] = format!("{:?}", self.policy).into();
+        }
+        for (field, value) in [("uid", &self.uid), ("resourceVersion", &self.revision)] {
+            if let Some(value) = value {
+                shown["preconditions"][field] = value.as_str().into();
+            }
+        }
+        shown
+    }
+
     /// Reads them from the body, else from the parameters.
     pub(crate) fn of(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Options, Failure> {
         let options = if bytes.is_empty() { json!({}) } else { body::decode(bytes, media_type)?.value };
@@ -123,6 +140,7 @@ pub(crate) enum Outcome {
 /// Deletes one object.
 pub(crate) async fn remove(call: &Call, name: &str, options: &Options) -> Result<Outcome, Failure> {
     let admission = Admission::of(call, Operation::Delete, "", name, options.dry_run);
+    let admission = admission.map(|admission| admission.with_options(options.shown()));
     remove_admitted(call, name, options, admission.as_ref()).await
 }
 

@@ -134,6 +134,11 @@ pub(crate) async fn modify(
                 other => return other.map_err(|error| Failure::of_store(error, kind, &call.name)),
             }
         }
+        // Others may have grown while webhooks were called.
+        let _turn = match part.is_main() {
+            true => quota::admit_change(&call.core, kind, &stored, &next).await?,
+            false => None,
+        };
         if stored == next {
             if call.store.settled(&call.resource.collection, &entry).await {
                 return Ok(entry);

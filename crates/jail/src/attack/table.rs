@@ -341,7 +341,11 @@ fn files() -> Vec<Attack> {
         natively(
             "devices",
             "list /dev",
-            &["fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"],
+            &[
+                "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero",
+                // The file of a container's last message, as in Kubernetes.
+                "fd full null ptmx pts random shm stderr stdin stdout termination-log tty urandom zero",
+            ],
         ),
         // For an ordinary user, the owner that it shows has no id inside.
         natively("the owner of a device", "chown /dev/null", &["EPERM", "EINVAL"]),

@@ -148,3 +148,34 @@ async fn webhook_for_everything_does_not_lock_its_configuration() {
     assert_eq!(create(&app, "x").await.0, 201);
     assert_eq!(hook.received().len(), 1);
 }
+
+#[tokio::test]
+async fn webhook_that_does_not_answer_leaves_places_to_others_and_is_never_left_out() {
+    let app = app().await;
+    let hook = Hook::start(allow).await;
+    // It accepts connections, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let of = |name: &str| json!({"matchLabels": {"app": name}});
+    let mut slow = hook.webhook("slow.example.com");
+    slow["clientConfig"]["url"] = format!("https://{address}/").into();
+    (slow["objectSelector"], slow["timeoutSeconds"], slow["failurePolicy"]) =
+        (of("slow"), 30.into(), "Ignore".into());
+    let mut quick = hook.webhook("quick.example.com");
+    (quick["objectSelector"], quick["timeoutSeconds"]) = (of("quick"), 1.into());
+    configure(&app, VALIDATING, "v", json!([slow, quick])).await;
+    let waiting: Vec<_> = (0..200)
+        .map(|number| {
+            let (app, mut object) =
+                (app.clone(), serde_json::from_str::<Value>(&config_map("slow")).unwrap());
+            object["metadata"]["name"] = format!("slow-{number}").into();
+            tokio::spawn(async move { call(&app, "POST", CONFIG_MAPS, &object.to_string()).await })
+        })
+        .collect();
+    // As many as can be have connected.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let (code, made) = call(&app, "POST", CONFIG_MAPS, &config_map("quick")).await;
+    assert_eq!(code, 201, "{made}");
+    assert!(waiting.iter().all(|task| !task.is_finished()), "none passes before the webhook had its time");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}

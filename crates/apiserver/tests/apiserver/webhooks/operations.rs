@@ -202,3 +202,21 @@ async fn namespace_that_is_deleted_during_a_call_gets_no_object() {
     let (code, refused) = created.await.unwrap();
     assert!(code == 403 && refused["message"].as_str().unwrap().contains("is being terminated"), "{refused}");
 }
+
+#[tokio::test]
+async fn options_of_a_delete_are_shown() {
+    let app = app().await;
+    let hook = Hook::start(allow).await;
+    let (code, made) = call(&app, "POST", CONFIG_MAPS, &config_map("x")).await;
+    assert_eq!(code, 201, "{made}");
+    configure(&app, VALIDATING, "v", json!([hook.webhook("v.example.com")])).await;
+    let uid = &made["metadata"]["uid"];
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 5,
+        "propagationPolicy": "Orphan", "preconditions": {"uid": uid}});
+    let (code, gone) = call(&app, "DELETE", &format!("{CONFIG_MAPS}/x"), &options.to_string()).await;
+    assert_eq!(code, 200, "{gone}");
+    let shown = &hook.received()[0]["request"]["options"];
+    let expected = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", "gracePeriodSeconds": 5,
+        "propagationPolicy": "Orphan", "preconditions": {"uid": uid}});
+    assert_eq!(shown, &expected);
+}

@@ -111,6 +111,11 @@ impl<'a> Admission<'a> {
         self
     }
 
+    /// Begins anew with an object that has changed meanwhile.
+    pub(crate) fn renew(&self) {
+        self.budget.renew();
+    }
+
     /// Returns true if there are mutating webhooks.
     pub(crate) fn mutates(&self) -> bool {
         !self.hooks.mutating.is_empty()

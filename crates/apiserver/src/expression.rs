@@ -72,6 +72,11 @@ impl Budget {
         self.0.fetch_sub(units.min(BUDGET + 1), Ordering::Relaxed) >= units
     }
 
+    /// Starts again with all units.
+    pub(crate) fn renew(&self) {
+        self.0.store(BUDGET, Ordering::Relaxed);
+    }
+
     fn is_exhausted(&self) -> bool {
         self.0.load(Ordering::Relaxed) < 0
     }

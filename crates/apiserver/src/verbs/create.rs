@@ -83,11 +83,12 @@ pub(crate) async fn insert(
     admission::owner::check(call, None, &stored)?;
     admission::warn(call, &stored);
     admission::workload::warn(call);
+    // Webhooks and policies have seen this name only.
+    let names = if admission.is_some() { 1 } else { NAMES };
     if let Some(admission) = admission {
         let shown = convert::from_storage(kind, stored.clone())?;
         admission.validate(Objects { new: Some(&shown), old: None }).await?;
-        // Webhooks take their time.
-        namespace_accepts(call, &name)?;
+        namespace_accepts(call, &name)?; // Webhooks take their time.
     }
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
@@ -104,7 +105,7 @@ pub(crate) async fn insert(
                 after(call, &name).await?;
                 return Ok(entry);
             }
-            (Err(Error::Exists), Some(base)) if tries < NAMES => {
+            (Err(Error::Exists), Some(base)) if tries < names => {
                 meta::metadata(&mut stored)
                     .insert("name".into(), meta::generated_name(base, &call.core.ambient).into());
             }

@@ -106,6 +106,7 @@ pub(crate) async fn modify(
     let admission = subresource
         .and_then(|subresource| Admission::of(call, Operation::Update, subresource, &call.name, dry_run));
     for _ in 0..TRIES {
+        admission.iter().for_each(Admission::renew);
         let Some(entry) = call.store.latest(&call.resource.collection, &key) else {
             return Err(Failure::not_found(kind, &call.name));
         };

@@ -1,6 +1,7 @@
 //! Reports containers whose memory ran out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -9,6 +10,9 @@ use hutch_kubelet::Exit;
 use crate::container::{KILLED, Running, code_of};
 use crate::live::Live;
 use crate::shared::Shared;
+
+/// Time in which a container ends whose further process was lost with it.
+const END: Duration = Duration::from_secs(2);
 
 /// Reason of the event.
 pub(crate) const REASON: &str = "OOMKilling";
@@ -33,10 +37,17 @@ pub(crate) fn noted(
     running: Arc<Running>,
     before: Option<u64>,
 ) -> BoxFuture<'static, Exit> {
-    let (node, container, ended) = (node.clone(), Arc::downgrade(&running), running.ended.clone());
+    let (node, container, mut ended) = (node.clone(), Arc::downgrade(&running), running.ended.clone());
+    let lost = running.container.lost_code();
     drop(running);
     async move {
         let exit = exit.await;
+        if lost == Some(code_of(&exit)) {
+            let main = tokio::time::timeout(END, ended.wait_for(Option::is_some)).await;
+            let ran_out =
+                main.is_ok_and(|main| main.is_ok_and(|main| main.as_ref().is_some_and(|m| m.out_of_memory)));
+            return if ran_out { Exit::OutOfMemory } else { exit };
+        }
         if code_of(&exit) != KILLED {
             return exit;
         }

@@ -218,6 +218,11 @@ impl Container for GvisorContainer {
         .boxed()
     }
 
+    /// That of runsc itself.
+    fn lost_code(&self) -> Option<i32> {
+        Some(128)
+    }
+
     fn stats(&self) -> Option<Usage> {
         self.runsc.jail.usage()
     }

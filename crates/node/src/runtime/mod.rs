@@ -105,6 +105,11 @@ pub(crate) trait Container: Send + Sync {
     /// Starts a further process. Waits while the main process is being started.
     fn exec(&self, process: Process, stdio: Stdio) -> BoxFuture<'_, Result<Exec, String>>;
 
+    /// Exit code of a further process that was lost with its container; `None` where such a process reports its own.
+    fn lost_code(&self) -> Option<i32> {
+        None
+    }
+
     /// Returns what was used so far; `None` if it is not counted. Blocks for a moment.
     fn stats(&self) -> Option<Usage>;
 

@@ -101,6 +101,23 @@ fn command_that_runs_out_of_memory_says_so() {
 }
 
 #[test]
+fn command_in_gvisor_that_runs_out_of_memory_says_so() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = Up::start(&[]);
+    let limits = "resources: {limits: {memory: 256Mi}}";
+    let container = format!("image: hutch/host, command: [sleep, infinity], {limits}");
+    apply_in(&up, "hungry", &container, "runtimeClassName: gvisor");
+    ok(&up, &["exec", "hungry", "--", "true"]);
+    let own = up.kubectl_args(&["exec", "hungry", "--", "sh", "-c", "exit 128"]);
+    assert!(own.status.code() == Some(128) && !text(&own.stderr).contains("memory"), "{own:?}");
+    let eat = ["exec", "hungry", "--", "python3", "-c", "b = bytearray(600 << 20); print(len(b))"];
+    let by_kubectl = up.kubectl_args(&eat);
+    assert_eq!(by_kubectl.status.code(), Some(137), "{by_kubectl:?}");
+    let said = "its container ran out of memory; resources.limits.memory gives it more";
+    assert!(text(&by_kubectl.stderr).contains(said), "{by_kubectl:?}");
+}
+
+#[test]
 fn command_of_the_runtime_that_runs_out_of_memory_says_so() {
     hutch_testkit::require!(root, kubectl, curl);
     let up = Up::start(&[]);
@@ -144,9 +161,14 @@ fn stopped_server_is_named_with_the_remedy() {
 }
 
 fn apply(up: &Up, name: &str, container: &str) {
+    apply_in(up, name, container, "restartPolicy: Never");
+}
+
+/// As [`apply`], with this field of the Pod.
+fn apply_in(up: &Up, name: &str, container: &str, field: &str) {
     let sandbox = format!(
         "apiVersion: agents.x-k8s.io/v1beta1\nkind: Sandbox\nmetadata: {{name: {name}}}\nspec:\n  podTemplate:\n    spec:\n      \
-         terminationGracePeriodSeconds: 0\n      restartPolicy: Never\n      containers:\n      - {{name: main, {container}}}\n"
+         terminationGracePeriodSeconds: 0\n      {field}\n      containers:\n      - {{name: main, {container}}}\n"
     );
     let file = up.folder().join(format!("{name}.yaml"));
     std::fs::write(&file, sandbox).expect("written");

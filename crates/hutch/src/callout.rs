@@ -9,9 +9,8 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,17 +96,7 @@ pub(crate) struct Answer {
 /// Starts the process. Returns it and the front's end of its channel. To be called on a thread that lasts: the kernel ends the
 /// process with it.
 pub(crate) fn spawn(hosts: &[Destination], id: u32) -> io::Result<(Process, OwnedFd)> {
-    hutch_jail::close_inherited_on_exec()?;
-    let (ours, theirs) = hutch_privsep::pair()?;
-    let mut command = Command::new("/proc/self/exe");
-    command
-        .arg0(NAME)
-        .env_clear()
-        .env("LOCALDOMAIN", "")
-        .current_dir("/")
-        .stdin(theirs)
-        .stdout(Stdio::null());
-    let process = Process::of(command.spawn()?);
+    let (process, ours) = Process::start(NAME, Path::new("/"))?;
     send_now(ours.as_fd(), &Start { id, hosts: hosts.to_vec() }, &[])?;
     Ok((process, ours))
 }

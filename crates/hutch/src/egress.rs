@@ -143,6 +143,19 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Starts this program under another name, in a folder, with a channel as its input and nothing of the environment
+    /// but that there are no search domains. Returns the other end of the channel.
+    pub(crate) fn start(name: &str, folder: &Path) -> io::Result<(Process, OwnedFd)> {
+        hutch_jail::close_inherited_on_exec()?;
+        let (ours, theirs) = hutch_privsep::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(name).env_clear().env("LOCALDOMAIN", "").current_dir(folder);
+        let process = Process(command.stdin(theirs).stdout(Stdio::null()).spawn()?);
+        Ok((process, ours))
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();

@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
@@ -122,11 +121,7 @@ pub(crate) fn spawn(
     proxy: Proxy,
     id: u32,
 ) -> io::Result<(Process, OwnedFd)> {
-    hutch_jail::close_inherited_on_exec()?;
-    let (ours, theirs) = hutch_privsep::pair()?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(NAME).env_clear().env("LOCALDOMAIN", "").current_dir(folder);
-    let process = Process::of(command.stdin(theirs).stdout(Stdio::null()).spawn()?);
+    let (process, ours) = Process::start(NAME, folder)?;
     let start = Start { id, pull_from: pull_from.map(str::to_owned), proxy };
     send_now(ours.as_fd(), &start, &[memory(yaml.as_bytes())?.as_fd()])?;
     Ok((process, ours))

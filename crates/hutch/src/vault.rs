@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,17 +126,7 @@ impl std::str::FromStr for Address {
 
 /// Starts the process. To be called on a thread that lasts: the kernel ends the process with it.
 pub(crate) fn spawn(address: &Address, authorities: &[u8], id: u32) -> io::Result<(Process, OwnedFd)> {
-    hutch_jail::close_inherited_on_exec()?;
-    let (ours, theirs) = hutch_privsep::pair()?;
-    let mut command = Command::new("/proc/self/exe");
-    command
-        .arg0(NAME)
-        .env_clear()
-        .env("LOCALDOMAIN", "")
-        .current_dir("/")
-        .stdin(theirs)
-        .stdout(Stdio::null());
-    let process = Process::of(command.spawn()?);
+    let (process, ours) = Process::start(NAME, Path::new("/"))?;
     // Larger than a message.
     let mut file = tempfile::tempfile()?;
     file.write_all(authorities)?;

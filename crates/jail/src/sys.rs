@@ -358,16 +358,31 @@ pub fn forget_program() -> Result<(), Errno> {
 mod tests {
     use super::*;
 
+    /// Returns how much of this program's mappings is resident, in KiB. The kernel counts it in the page table:
+    /// `RssFile` of `/proc/PID/status` may lag.
+    fn resident() -> u64 {
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let (mut sum, mut of_program) = (0, false);
+        for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+            if line.contains('-') && !line.contains(": ") && line.split(' ').count() > 5 {
+                of_program = line.ends_with(&program);
+            } else if let Some(size) = line.strip_prefix("Rss:")
+                && of_program
+            {
+                sum += size.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+            }
+        }
+        sum
+    }
+
     #[test]
     fn dropped_program_pages_free_memory_and_are_reread() {
-        let resident = || {
-            let status = std::fs::read_to_string("/proc/self/status").unwrap();
-            let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
-            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
-        };
-        let before = resident();
-        forget_program().unwrap();
-        let after = resident();
-        assert!(after < before, "{before} KiB, then {after}");
+        // Other tests of this process use its pages meanwhile.
+        let freed = (0..100).any(|_| {
+            let before = resident();
+            forget_program().unwrap();
+            resident() < before
+        });
+        assert!(freed, "{} KiB are resident", resident());
     }
 }

@@ -95,15 +95,12 @@ impl Drop for Group {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn script(text: &str) -> (tempfile::TempDir, Helper) {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("docker-credential-test");
-        std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        hutch_testkit::write_program(&format!("#!/bin/sh\n{text}\n"), &program);
         let helper = Helper { program: program.display().to_string(), limit: Duration::from_secs(20) };
         (folder, helper)
     }

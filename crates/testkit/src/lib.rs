@@ -26,6 +26,15 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     disk::run(Command::new("cp").arg("--preserve=mode").args([from.as_ref(), to.as_ref()]));
 }
 
+/// Writes a script to be executed, with mode 0755. As with [`copy_program`], this process never has it open.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn write_program(text: &str, to: impl AsRef<Path>) {
+    let script = "printf %s \"$0\" > \"$1\" && chmod 755 \"$1\"";
+    disk::run(Command::new("sh").args(["-c", script, text]).arg(to.as_ref()));
+}
+
 /// Something of the machine that a test needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {

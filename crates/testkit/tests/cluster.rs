@@ -131,7 +131,7 @@ async fn nothing_is_left_when_the_tests_are_killed() {
     victim.wait().unwrap();
     let began = Instant::now();
     while pids.iter().any(|pid| is_process(*pid)) || Path::new(words[2]).exists() {
-        assert!(began.elapsed() < Duration::from_secs(30), "still there: {line}");
+        assert!(began.elapsed() < Duration::from_secs(120), "still there: {line}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

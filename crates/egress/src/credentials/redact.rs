@@ -344,7 +344,7 @@ mod tests {
         let begun = std::time::Instant::now();
         redactor.whole(format!("{}x", "%25".repeat(199)).as_bytes());
         redactor.whole(format!("{}x", "\\".repeat(399)).as_bytes());
-        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < std::time::Duration::from_secs(120), "{:?}", begun.elapsed());
     }
 
     proptest! {

@@ -164,8 +164,7 @@ fn missing_interpreter_of_a_script_is_not_taken_for_the_script() {
     hutch_testkit::require!(user_namespaces);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
-    std::fs::write(&path, "#!/no/such\n").unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    hutch_testkit::write_program("#!/no/such\n", &path);
     let output = run(&["--workspace", &folder.path().display().to_string()], &["./s"]);
     refused(&output, 127, &["its interpreter"]);
 }

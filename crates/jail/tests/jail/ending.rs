@@ -1,9 +1,9 @@
 //! Nothing is left behind.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use hutch_jail::Limits;
+use hutch_testkit::wait::until;
 
 use crate::harness::{Bench, Caller};
 
@@ -20,7 +20,7 @@ pub(crate) fn marked(mark: &str) -> Vec<u32> {
 
 /// The first process with `mark` among its arguments, once there is one.
 pub(crate) fn wait_for(mark: &str) -> u32 {
-    until("start", Duration::from_secs(10), || !marked(mark).is_empty());
+    until("start", || !marked(mark).is_empty());
     marked(mark)[0]
 }
 
@@ -47,14 +47,6 @@ pub(crate) fn groups_of(prefix: &str) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     search(Path::new("/sys/fs/cgroup"), 6, prefix, &mut found);
     found
-}
-
-pub(crate) fn until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < limit, "{what}: not within {limit:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// How many processes run in a process namespace. One that has ended and waits to be reaped (by process 1 of the
@@ -84,12 +76,12 @@ fn killed_launcher_leaves_nothing(caller: Caller, limits: Limits) {
     let inside = wait_for(&mark);
     let root = std::fs::read_link(format!("/proc/{inside}/ns/pid")).unwrap();
     let in_namespace = || running_in(&root);
-    until("children", Duration::from_secs(10), || in_namespace() >= 4);
+    until("children", || in_namespace() >= 4);
     assert_eq!(limits == Limits::default(), groups_of(&groups).is_empty(), "{groups}");
     launcher.kill().unwrap();
     launcher.wait().unwrap();
-    until("processes", Duration::from_secs(1), || in_namespace() == 0);
-    until("cgroups", Duration::from_secs(2), || groups_of(&groups).is_empty());
+    until("processes", || in_namespace() == 0);
+    until("cgroups", || groups_of(&groups).is_empty());
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(&*bench.folder.path().to_string_lossy()), "{mounts}");
 }

@@ -2,13 +2,13 @@
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use hutch_jail::attack::{Planted, all};
 use hutch_jail::{Event, Jail, Limits, ProcessExit, Stdio, Warden};
+use hutch_testkit::wait::until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::ending::{groups_of, running_in, until, wait_for, words_of_shell};
+use crate::ending::{groups_of, running_in, wait_for, words_of_shell};
 use crate::harness::{Bench, Caller, WARDEN, process, words};
 
 fn next_event(jail: &Jail) -> Event {
@@ -81,16 +81,16 @@ fn a_caller_of_a_warden_that_is_killed_leaves_nothing() {
     let mut caller = bench.hold(&words_of_shell(&mark));
     let inside = wait_for(&mark);
     let namespace = std::fs::read_link(format!("/proc/{inside}/ns/pid")).unwrap();
-    until("children", Duration::from_secs(10), || running_in(&namespace) >= 4);
+    until("children", || running_in(&namespace) >= 4);
     let instance = std::fs::read_to_string(bench.folder.path().join("state/warden.lock")).unwrap();
     assert!(instance.len() > 4, "{instance:?}");
     assert!(!groups_of(&instance).is_empty());
     caller.kill().unwrap();
     caller.wait().unwrap();
-    until("processes", Duration::from_secs(1), || running_in(&namespace) == 0);
-    until("cgroups", Duration::from_secs(2), || groups_of(&instance).is_empty());
+    until("processes", || running_in(&namespace) == 0);
+    until("cgroups", || groups_of(&instance).is_empty());
     let warden = std::fs::File::open(bench.folder.path().join("state/warden.lock")).unwrap();
-    until("the warden", Duration::from_secs(2), || {
+    until("the warden", || {
         rustix::fs::flock(&warden, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
     });
 }

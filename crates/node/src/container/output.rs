@@ -238,7 +238,7 @@ mod tests {
         let log = || std::fs::read_to_string(&path).unwrap();
         let began = Instant::now();
         while !log().contains(" two\n") {
-            assert!(began.elapsed() < 100 * HOLD, "lines wait: {}", log());
+            assert!(began.elapsed() < hutch_testkit::wait::WAIT_LIMIT, "lines wait: {}", log());
             tokio::time::sleep(HOLD / 10).await;
         }
         write(&format!("three {token}")).await;

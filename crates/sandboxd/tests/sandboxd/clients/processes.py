@@ -46,7 +46,7 @@ class Stub:
 
     @staticmethod
     def bound(call, request):
-        def run(*messages, timeout=60, **fields):
+        def run(*messages, timeout=120, **fields):
             given = (request(**each) for each in messages[0]) if messages else request(**fields)
             return call(given, timeout=timeout, metadata=METADATA)
         return run
@@ -104,11 +104,11 @@ def runs(word):
 
 
 def eventually(what, check):
-    for _ in range(500):
+    for _ in range(6000):
         if check():
             return
         time.sleep(0.02)
-    raise AssertionError(f"not within ten seconds: {what}")
+    raise AssertionError(f"not within two minutes: {what}")
 
 
 def gone(word):
@@ -131,7 +131,7 @@ def execute():
     # Something that is left behind and holds the output does not hold up the answer.
     begun = time.monotonic()
     assert STUB.Execute(config=sh("sleep 71.5 & echo on")).stdout == b"on\n"
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 65
     STUB.Execute(config=sh("pkill -f 'sleep 71.5' || true"))
     invalid, missing, denied = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND,
                                 grpc.StatusCode.PERMISSION_DENIED)
@@ -164,7 +164,7 @@ def start():
     assert len(events(stream)[1]) == 50000004
     begun = time.monotonic()
     assert events(STUB.Start(config=sh("sleep 73.5 & echo on")))[1] == b"on\n"
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 65
     STUB.Execute(config=sh("pkill -f 'sleep 73.5' || true"))
 
 
@@ -347,7 +347,7 @@ def endurance():
     assert int(resident.split()[1]) < 96 << 10, resident
     # Processes that nobody waits for are buried.
     STUB.Execute(config=sh("for i in 1 2 3 4 5 6 7 8; do (sleep 0.1 &) ; done"))
-    for _ in range(300):
+    for _ in range(2400):
         states = STUB.Execute(config=sh(f"cat /proc/[0-9]*/stat 2>/dev/null | grep -c '^[0-9]* (sleep) Z {os.environ['PID']} '"))
         if states.stdout == b"0\n":
             break

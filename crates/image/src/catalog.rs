@@ -84,6 +84,15 @@ pub struct Freed {
     pub failed: Vec<String>,
 }
 
+impl Freed {
+    fn add(&mut self, other: Freed) {
+        self.bytes += other.bytes;
+        self.removed.extend(other.removed);
+        self.pulling.extend(other.pulling);
+        self.failed.extend(other.failed);
+    }
+}
+
 /// Returns the folder of an image, and a name there that leads to it.
 fn stored(image: &Listed) -> Result<Option<(Shelf, Name)>, Error> {
     let Some(shelf) = Shelf::open(&image.folder)? else { return Ok(None) };
@@ -231,9 +240,18 @@ impl Catalog {
         }
         let right = self.unused(image)?;
         let gone: BTreeSet<&str> = gone.iter().map(String::as_str).collect();
-        shelf.forget(&gone, &image.digest)?;
+        let mut freed = Freed::default();
+        if let Err(error) = shelf.forget(&gone, &image.digest) {
+            if !error.is_full_disk() {
+                return Err(error);
+            }
+            // The list of names needs some space, and layers can be unpacked again.
+            freed = self.remove_layers(image);
+            shelf.forget(&gone, &image.digest)?;
+        }
         drop(right);
-        self.take(Some(&content), stopped.map(|stopped| (image.folder.as_path(), stopped)))
+        freed.add(self.take(Some(&content), stopped.map(|stopped| (image.folder.as_path(), stopped)))?);
+        Ok(freed)
     }
 
     /// Returns the right to remove an image that is not in use.

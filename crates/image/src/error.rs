@@ -100,6 +100,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns `true` if a file could not be written because the disk is full.
+    pub(crate) fn is_full_disk(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Error::File { source, .. } if full.contains(&source.kind()))
+    }
+
     /// For `map_err` on calls of the operating system.
     pub(crate) fn file<E: Into<io::Error>>(
         action: &'static str,

@@ -198,6 +198,15 @@ impl Layout {
         self.error(&format!("its {what} is not valid"))
     }
 
+    /// For `map_err` on calls of the operating system for a file of the folder.
+    pub(crate) fn file_error(
+        &self,
+        action: &'static str,
+        name: &str,
+    ) -> impl FnOnce(std::io::Error) -> Error {
+        Error::file(action, format!("{}/{name}", self.path.display()))
+    }
+
     pub(crate) fn error(&self, reason: &str) -> Error {
         Error::Layout { path: self.path.clone(), reason: reason.into() }
     }

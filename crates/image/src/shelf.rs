@@ -141,7 +141,7 @@ impl Shelf {
             });
         }
         self.replace("index.json", index.to_string().as_bytes())
-            .map_err(|error| self.layout.error(&format!("cannot write index.json: {error}")))
+            .map_err(self.layout.file_error("write", "index.json"))
     }
 
     /// Replaces a file as a whole.
@@ -149,9 +149,15 @@ impl Shelf {
         let folder = &self.layout.folder;
         let new = format!("{name}.new");
         let mut file = folder.create_file(Path::new(&new))?;
-        file.write_all(bytes)?;
-        folder.share_owner(&file)?;
-        file.sync_all()?;
+        let written = file.write_all(bytes).and_then(|()| {
+            folder.share_owner(&file)?;
+            file.sync_all()
+        });
+        if let Err(error) = written {
+            // What is written of it takes space.
+            let _ = folder.remove_file(Path::new(&new));
+            return Err(error);
+        }
         folder.rename(Path::new(&new), Path::new(name))?;
         Ok(folder.sync_names()?)
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 
-use crate::Error;
 use crate::beneath::Folder;
 use crate::removal::remove_tree;
+use crate::{Error, PathSegment};
 
 /// Name of unfinished folders.
 const UNFINISHED: &str = "unfinished-";
@@ -42,9 +42,16 @@ impl Drop for Unfinished {
 /// Removes a folder so that a process which is killed meanwhile leaves nothing under its name. `then` runs as soon as the
 /// name is free.
 pub(crate) fn remove_whole(dir: &Path, folder: &Path, then: impl FnOnce()) -> std::io::Result<()> {
-    // An empty folder, which the renaming replaces.
-    let other = tempfile::Builder::new().prefix(REMOVED).tempdir_in(dir)?.keep();
-    std::fs::rename(folder, &other)?;
+    // Nothing is created: a removal must succeed on a full disk. An empty folder of the other name is replaced.
+    let mut number = 0;
+    let other = loop {
+        let name = PathSegment::new(format!("{REMOVED}{}-{number}", std::process::id()));
+        let other = name.ok_or(std::io::ErrorKind::InvalidFilename)?.below(dir);
+        match std::fs::rename(folder, &other) {
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => number += 1,
+            renamed => break renamed.map(|()| other)?,
+        }
+    };
     std::fs::File::open(dir)?.sync_all()?;
     then();
     remove_tree(&other)

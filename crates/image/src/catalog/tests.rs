@@ -10,7 +10,10 @@ struct Data(tempfile::TempDir);
 
 impl Data {
     fn new() -> Data {
-        let dir = tempfile::tempdir().unwrap();
+        Data::at(tempfile::tempdir().unwrap())
+    }
+
+    fn at(dir: tempfile::TempDir) -> Data {
         for folder in ["blobs/sha256", "partial"] {
             std::fs::create_dir_all(dir.path().join("pulled").join(folder)).unwrap();
         }
@@ -251,4 +254,26 @@ fn digest_that_does_not_lead_to_the_manifest_is_not_listed() {
     assert_eq!(found.pulled, found.digest);
     data.write("blobs/sha256/README", "no blob");
     assert!(data.catalog().prune().unwrap().removed.is_empty());
+}
+
+/// Regression: the list of names could not be written without the image on a full disk, so nothing was freed.
+#[test]
+fn image_is_removed_from_a_full_disk() {
+    hutch_testkit::require!(root);
+    let disk = hutch_testkit::disk::Disk::new(8 << 20, &["mkfs.ext4", "-q", "-F", "-m", "0"]);
+    let data = Data::at(tempfile::tempdir_in(disk.path()).unwrap());
+    let image = data.image(&["a"]);
+    data.write("index.json", &index(&[("a:1", &image)]));
+    Store::open(&data.images()).unwrap().resolve_pulled(&data.folder(), "a:1").unwrap();
+    let listed = data.find("a:1");
+    let layer = listed.layers[0].unpacked.as_ref().unwrap();
+    let mut large = std::fs::File::create(layer.join("large")).unwrap();
+    let full =
+        std::iter::repeat_with(|| std::io::Write::write_all(&mut large, &[0; 1024])).find_map(Result::err);
+    assert_eq!(full.unwrap().kind(), std::io::ErrorKind::StorageFull);
+    drop(large);
+    assert!(std::fs::write(data.folder().join("more"), "x").is_err(), "the disk is full");
+    let freed = data.catalog().remove(&listed, &[]).unwrap();
+    assert!(freed.bytes > 1 << 20 && freed.failed.is_empty(), "{freed:?}");
+    assert_eq!((data.catalog().list().0.len(), data.blobs(), data.layers()), (0, 0, 0));
 }

@@ -42,6 +42,9 @@ pub(crate) fn all() -> anyhow::Result<()> {
     for skipped in &tally.skipped {
         println!("skipped: {skipped}");
     }
+    for failure in &tally.failures {
+        println!("failed: {failure}");
+    }
     println!("{}", tally.line());
     if tally.failed > 0 {
         bail!("{} failed", tally.failed);
@@ -99,6 +102,7 @@ fn tests(tally: &mut Tally) -> anyhow::Result<()> {
     tally.passed += counted.passed;
     tally.failed += counted.failed;
     tally.skipped.extend(counted.skipped);
+    tally.failures.extend(counted.failures);
     if !status.success() && counted.failed == 0 {
         println!("FAILED: cargo test ended with {status} before every test had run");
         tally.check(false);

@@ -29,7 +29,8 @@ fn check_size(spec: &Value) -> Option<Cause> {
     const FIELD: &str = "spec.resources[storage]";
     let Some(storage) = spec.pointer(STORAGE) else { return Some(Cause::required(FIELD, "")) };
     let positive = size(spec).is_none_or(|size| size.milli() > 0);
-    (!positive).then(|| Cause::invalid(FIELD, storage, "must be greater than zero"))
+    let shown = storage.as_str().map_or_else(|| storage.to_string(), str::to_owned);
+    (!positive).then(|| Cause::invalid(FIELD, &shown.into(), "must be greater than zero"))
 }
 
 /// Size that a claim requests; `None` if it is not a quantity, which the schema reports.

@@ -105,7 +105,10 @@ pub(crate) fn update(
             Ok(())
         }
         ("", "configmaps") => data::check(kind, Some(old), object),
-        ("", "persistentvolumeclaims") => limits::check_volume_claim(core, kind, object),
+        ("", "persistentvolumeclaims") => {
+            volume_claim::update(kind, old, object)?;
+            limits::check_volume_claim(core, kind, object)
+        }
         ("", "limitranges") => {
             limits::complete(object);
             Ok(())

@@ -139,8 +139,7 @@ fn folder(data: &DataDir, claim: &PersistentVolumeClaim) -> anyhow::Result<PathB
     if !volumes.is_dir() {
         bail!("--data-dir {}: not the data folder of a `hutch up`", data.data_dir.display());
     }
-    let (namespace, uid) = (claim.namespace().unwrap_or_default(), claim.uid().unwrap_or_default());
-    hutch_node::volume_folder(&volumes, &namespace, &uid)
+    hutch_node::volume_folder(&data.data_dir, claim)
         .ok_or_else(|| anyhow!("claim {}: it has an unusable namespace or uid", claim.name_any()))
 }
 
@@ -151,6 +150,18 @@ async fn find(arguments: &VolumeCopyArguments) -> anyhow::Result<(PersistentVolu
     let claim = api.get(&arguments.claim).await.with_context(|| format!("claim {}", arguments.claim))?;
     let folder = folder(&arguments.data, &claim)?;
     Ok((claim, folder))
+}
+
+/// Refuses a volume in memory that is not there: what would be written beneath its mount point would be on the disk.
+fn check_mounted(claim: &PersistentVolumeClaim, folder: &Path) -> anyhow::Result<()> {
+    if hutch_node::is_in_memory(claim) && !folder.is_dir() {
+        bail!(
+            "claim {}: its volume is in memory and not mounted here: the claim is not bound, or its `hutch up` does not run in \
+             this mount namespace",
+            claim.name_any()
+        );
+    }
+    Ok(())
 }
 
 fn open(folder: &Path) -> anyhow::Result<OwnedFd> {
@@ -165,7 +176,8 @@ fn open(folder: &Path) -> anyhow::Result<OwnedFd> {
 }
 
 async fn export(arguments: &VolumeCopyArguments) -> anyhow::Result<u8> {
-    let (_, path) = find(arguments).await?;
+    let (claim, path) = find(arguments).await?;
+    check_mounted(&claim, &path)?;
     let folder = open(&path)?;
     let file = arguments.file.clone();
     let to: Box<dyn Write> = match file == Path::new("-") {
@@ -202,7 +214,10 @@ async fn import(arguments: &VolumeCopyArguments) -> anyhow::Result<u8> {
     let (claim, path) = find(arguments).await?;
     let capacity = hutch_node::capacity(&claim);
     // A claim that no Pod has used yet has no folder.
-    hutch_node::make_volume(&path, capacity).context("the folder of the volume")?;
+    check_mounted(&claim, &path)?;
+    if !hutch_node::is_in_memory(&claim) {
+        hutch_node::make_volume(&path, capacity).context("the folder of the volume")?;
+    }
     let room = match capacity {
         Some(capacity) => capacity.saturating_sub(measure(&path).bytes),
         None => u64::MAX,

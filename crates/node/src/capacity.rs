@@ -1,4 +1,4 @@
-//! Resources that Pods may request from the node, and those that its Pods have.
+//! Resources that Pods may request from the node, and those that its Pods and volumes in memory have.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -92,8 +92,8 @@ impl Capacity {
         self.total
     }
 
-    /// Takes the requests of a Pod. The error is the message of a scheduler. A Pod that ran here before gets them in any
-    /// case.
+    /// Takes the requests of a Pod or a volume. The error is the message of a scheduler. One that was here before gets them in
+    /// any case.
     pub(crate) fn take(&self, uid: &str, amount: Amount, ran_before: bool) -> Result<(), String> {
         let mut taken = self.taken();
         let others = taken.iter().filter(|(other, _)| *other != uid);
@@ -111,12 +111,17 @@ impl Capacity {
         Ok(())
     }
 
-    /// Gives back the requests of a Pod.
+    /// Gives back the requests of a Pod or a volume.
     pub(crate) fn release(&self, uid: &str) {
         let released = self.taken().remove(uid);
         if released.is_some_and(|amount| amount != Amount::default()) {
             self.freed.notify_waiters();
         }
+    }
+
+    /// Gives back what was taken for an attempt that failed. Wakes no waiting task: it had no room before either.
+    pub(crate) fn take_back(&self, uid: &str) {
+        self.taken().remove(uid);
     }
 
     /// Resolves when a Pod gives back its requests after this call.

@@ -1,26 +1,41 @@
-//! Persistent volumes: a folder for each claim, made when it appears and removed when it is gone.
+//! Persistent volumes: a folder or a file system in memory for each claim, made when it appears and removed when it is gone.
 
-use std::collections::HashSet;
+mod in_memory;
+
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use hutch_api::{Read, Unreadable};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use serde_json::json;
 
 use crate::folders::remove_limited;
-use crate::persistent::{STORAGE_CLASS, folder, volume_name};
+use crate::persistent::{MEMORY_CLASS, STORAGE_CLASS, folder, is_in_memory, volume_name};
 use crate::shared::Shared;
+pub(crate) use in_memory::provide;
 
-/// Name of the provisioner, as the annotation on volumes has it.
+/// Name of the provisioner of volumes on the disk, as the annotation on volumes has it.
 const PROVISIONER: &str = "hutch.dev/local";
+/// Wait before claims that could not be bound are tried again, also without news.
+const RETRY: Duration = Duration::from_secs(15);
+/// A claim that still waits is reported again after this time: events expire.
+const REMIND: Duration = Duration::from_mins(15);
 /// How often folders without a claim are looked for: only those are left that were in use when their claim went.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// Claim that could not be bound.
+struct Waiting {
+    claim: PersistentVolumeClaim,
+    /// Time of the event that says why.
+    reported: Instant,
+}
 
 /// Binds claims as they appear, until the node stops.
 pub(crate) async fn provision(node: Arc<Shared>) {
@@ -29,18 +44,31 @@ pub(crate) async fn provision(node: Arc<Shared>) {
     let mut stream = std::pin::pin!(stream);
     let stopped = node.shutdown.wait();
     let mut stopped = std::pin::pin!(stopped);
+    // Claims that could not be bound, by uid.
+    let mut waiting: HashMap<String, Waiting> = HashMap::new();
+    // From before the attempts, so that what is given back meanwhile is not missed.
+    let mut freed = std::pin::pin!(node.capacity.freed());
     loop {
         tokio::select! {
             () = &mut stopped => return,
             event = stream.next() => match event {
                 Some(Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim))) => {
-                    take(&node, claim).await;
+                    take(&node, claim, &mut waiting).await;
                 }
-                Some(Ok(watcher::Event::Delete(_))) => node.released.notify_one(),
-                Some(Ok(_)) => {}
+                Some(Ok(watcher::Event::Delete(claim))) => {
+                    waiting.remove(claim.meta().uid.as_deref().unwrap_or_default());
+                    node.released.notify_one();
+                }
+                Some(Ok(watcher::Event::Init)) => waiting.clear(),
+                Some(Ok(watcher::Event::InitDone)) => {}
                 Some(Err(error)) => tracing::debug!(%error, "watching claims is retried"),
                 None => return,
             },
+            () = &mut freed => {
+                freed.set(node.capacity.freed());
+                retry(&node, &mut waiting).await;
+            }
+            () = tokio::time::sleep(RETRY), if !waiting.is_empty() => retry(&node, &mut waiting).await,
         }
     }
 }
@@ -60,13 +88,13 @@ pub(crate) async fn take_away(node: Arc<Shared>) {
     }
 }
 
-async fn take(node: &Shared, claim: Read<PersistentVolumeClaim>) {
+async fn take(
+    node: &Arc<Shared>,
+    claim: Read<PersistentVolumeClaim>,
+    waiting: &mut HashMap<String, Waiting>,
+) {
     match claim {
-        Read::Object(claim) => {
-            if let Err(error) = bind(node, &claim).await {
-                tracing::warn!(claim = claim.metadata.name, %error, "a claim could not be bound");
-            }
-        }
+        Read::Object(claim) => try_bind(node, claim, None, waiting).await,
         Read::Unreadable(unreadable) => {
             let Unreadable { metadata, problem } = *unreadable;
             tracing::warn!(claim = metadata.name, problem, "a claim cannot be read and is left as it is");
@@ -74,16 +102,69 @@ async fn take(node: &Shared, claim: Read<PersistentVolumeClaim>) {
     }
 }
 
+/// Tries the claims again that could not be bound, the oldest first.
+async fn retry(node: &Arc<Shared>, waiting: &mut HashMap<String, Waiting>) {
+    let mut claims: Vec<Waiting> = std::mem::take(waiting).into_values().collect();
+    claims.sort_by_key(|one| one.claim.metadata.creation_timestamp.clone());
+    for Waiting { claim, reported } in claims {
+        try_bind(node, claim, Some(reported), waiting).await;
+    }
+}
+
+/// Binds a claim, or lets it wait. That it waits was `reported` before.
+async fn try_bind(
+    node: &Arc<Shared>,
+    claim: PersistentVolumeClaim,
+    reported: Option<Instant>,
+    waiting: &mut HashMap<String, Waiting>,
+) {
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    waiting.remove(&uid);
+    let bound = match is_in_memory(&claim) {
+        _ if claim.metadata.deletion_timestamp.is_some() => return,
+        true => in_memory::bind(node, &claim).await,
+        false => bind(node, &claim).await.map(|()| None),
+    };
+    let refusal = match bound {
+        Ok(None) => return,
+        Ok(Some(refusal)) => Some(refusal),
+        // It is gone.
+        Err(kube::Error::Api(status)) if status.code == 404 => return,
+        Err(error) => {
+            tracing::warn!(claim = claim.metadata.name, %error, "a claim could not be bound");
+            None
+        }
+    };
+    let mut at = reported.unwrap_or_else(Instant::now);
+    if let Some(refusal) = refusal
+        && (reported.is_none() || at.elapsed() >= REMIND)
+    {
+        at = Instant::now();
+        node.events.of_claim(&claim, refusal.reason, refusal.message);
+    }
+    waiting.insert(uid, Waiting { claim, reported: at });
+}
+
 async fn bind(node: &Shared, claim: &PersistentVolumeClaim) -> Result<(), kube::Error> {
     let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-    if phase == Some("Bound") || claim.metadata.deletion_timestamp.is_some() {
+    if phase == Some("Bound") {
         return Ok(());
     }
     let Ok(path) = folder(&node.places.volumes, claim) else {
         // The Pod that uses it says why in its own events.
         return Ok(());
     };
-    let volume = volume(claim, &path);
+    bind_to(node, claim, &path, PROVISIONER).await
+}
+
+/// Makes the volume of a claim, and writes that the claim is bound to it.
+async fn bind_to(
+    node: &Shared,
+    claim: &PersistentVolumeClaim,
+    path: &Path,
+    provisioner: &str,
+) -> Result<(), kube::Error> {
+    let volume = volume(claim, path, provisioner);
     let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
     match volumes.create(&PostParams::default(), &volume).await {
         Ok(_) => {}
@@ -98,7 +179,7 @@ async fn bind(node: &Shared, claim: &PersistentVolumeClaim) -> Result<(), kube::
         Api::namespaced(node.client.clone(), namespace.unwrap_or("default"));
     let bound = json!({"spec": {"volumeName": name}, "metadata": {"annotations": {
         "pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes",
-        "volume.kubernetes.io/storage-provisioner": PROVISIONER}}});
+        "volume.kubernetes.io/storage-provisioner": provisioner}}});
     let claim_name = claim_name.unwrap_or("");
     api.patch(claim_name, &PatchParams::default(), &Patch::Merge(bound)).await?;
     api.patch_status(claim_name, &PatchParams::default(), &Patch::Merge(status)).await?;
@@ -107,12 +188,12 @@ async fn bind(node: &Shared, claim: &PersistentVolumeClaim) -> Result<(), kube::
     Ok(())
 }
 
-fn volume(claim: &PersistentVolumeClaim, path: &Path) -> PersistentVolume {
+fn volume(claim: &PersistentVolumeClaim, path: &Path, provisioner: &str) -> PersistentVolume {
     let spec = claim.spec.clone().unwrap_or_default();
     let metadata = &claim.metadata;
     let value = json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
-        "metadata": {"name": volume_name(claim), "annotations": {"pv.kubernetes.io/provisioned-by": PROVISIONER}},
+        "metadata": {"name": volume_name(claim), "annotations": {"pv.kubernetes.io/provisioned-by": provisioner}},
         "spec": {
             "accessModes": spec.access_modes, "volumeMode": "Filesystem",
             "capacity": spec.resources.and_then(|r| r.requests),
@@ -128,11 +209,12 @@ fn volume(claim: &PersistentVolumeClaim, path: &Path) -> PersistentVolume {
 }
 
 /// Removes volumes and folders whose claims are gone and that no Pod uses.
-async fn reclaim(node: &Shared) {
+async fn reclaim(node: &Arc<Shared>) {
     // Folders and volumes are read before the claims are: they are made after their claim, so one that is seen here
     // and has no claim afterwards lost it.
     let root = node.places.volumes.clone();
     let Ok(folders) = tokio::task::spawn_blocking(move || folders(&root)).await else { return };
+    let in_memory = node.memory_volumes.uids();
     let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
     let existing = volumes.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
     let claims: Api<PersistentVolumeClaim> = Api::all(node.client.clone());
@@ -146,7 +228,8 @@ async fn reclaim(node: &Shared) {
         let name = volume.metadata.name.as_deref().unwrap_or("");
         let annotations = volume.metadata.annotations.as_ref();
         let ours = annotations
-            .is_some_and(|a| a.get("pv.kubernetes.io/provisioned-by").is_some_and(|by| by == PROVISIONER));
+            .and_then(|all| all.get("pv.kubernetes.io/provisioned-by"))
+            .is_some_and(|by| by == PROVISIONER || by == in_memory::PROVISIONER);
         let uid = name.strip_prefix("pvc-").unwrap_or("");
         if ours && !live.contains(uid) {
             // One that is gone already is what was wanted; another failure is tried again by the next sweep.
@@ -154,7 +237,14 @@ async fn reclaim(node: &Shared) {
         }
     }
     // Fails only when the runtime is shutting down; the next life sweeps.
-    let _ = tokio::task::spawn_blocking(move || sweep(&folders, &live)).await;
+    let node = node.clone();
+    let _ = tokio::task::spawn_blocking(move || {
+        sweep(&folders, &live);
+        for uid in in_memory.iter().filter(|uid| !live.contains(*uid)) {
+            node.memory_volumes.remove(&node.capacity, uid, || node.volumes_in_use().contains(uid));
+        }
+    })
+    .await;
 }
 
 /// The folders of all claims.
@@ -180,18 +270,23 @@ fn sweep(folders: &[PathBuf], live: &HashSet<String>) {
     }
 }
 
-/// The storage class object, so that clients see where their claims go. Best effort: nothing depends on it.
+/// The storage class objects, so that clients see where their claims go. Best effort: nothing depends on them.
 pub(crate) async fn announce(client: &Client) {
-    use k8s_openapi::api::storage::v1::StorageClass;
-    let mut class = StorageClass { provisioner: PROVISIONER.into(), ..StorageClass::default() };
-    class.metadata.name = Some(STORAGE_CLASS.into());
-    let default = "storageclass.kubernetes.io/is-default-class".to_owned();
-    class.metadata.annotations = Some([(default, "true".to_owned())].into());
-    class.reclaim_policy = Some("Delete".into());
-    class.volume_binding_mode = Some("Immediate".into());
-    let api: Api<StorageClass> = Api::all(client.clone());
-    if let Err(error) = api.create(&PostParams::default(), &class).await {
-        tracing::debug!(%error, "the storage class was not announced");
+    let is_default = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+    let description = json!({"kubernetes.io/description": "A file system in memory that Pods of one namespace share. \
+        Its content ends with the claim and with `hutch up`."});
+    for (name, provisioner, annotations) in
+        [(STORAGE_CLASS, PROVISIONER, is_default), (MEMORY_CLASS, in_memory::PROVISIONER, description)]
+    {
+        let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": name, "annotations": annotations}, "provisioner": provisioner,
+            "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", "allowVolumeExpansion": true});
+        // Every field above is one of the type's.
+        let class: StorageClass = serde_json::from_value(class).unwrap_or_default();
+        let api: Api<StorageClass> = Api::all(client.clone());
+        if let Err(error) = api.create(&PostParams::default(), &class).await {
+            tracing::debug!(%error, name, "the storage class was not announced");
+        }
     }
 }
 

@@ -151,7 +151,7 @@ async fn relieve(node: &Arc<Shared>, shortage: Shortage) {
     }
 }
 
-/// Folders of the claims that a Pod may still write to.
+/// Folders on the disk of the claims that a Pod may still write to.
 fn volumes(node: &Shared, live: &Live) -> Vec<std::path::PathBuf> {
     if live.has_ended() {
         return Vec::new();

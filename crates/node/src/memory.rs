@@ -4,13 +4,16 @@
 //! mounts: nothing of them shows elsewhere, and one lazy unmount takes all away, also what a killed process left. Each has
 //! a size: what a container writes stays in memory when the container ends, and is charged to none that follows.
 
+use std::ffi::CString;
 use std::io;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use hutch_image::remove_tree;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, mount_remount, unmount,
+};
 
 use crate::places::make_private;
 
@@ -23,9 +26,12 @@ const TOP_INODES: u64 = 200_000;
 /// Maximum files of one file system.
 const VOLUME_INODES: u64 = 65_536;
 /// Memory of the kernel for a file, in bytes. The size of a file system does not count it.
-const INODE_BYTES: u64 = 1024;
+pub(crate) const INODE_BYTES: u64 = 1024;
 /// Maximum leftovers at one mount point: one for each process that was killed.
 const MAX_LEFTOVERS: usize = 64;
+
+/// Flags of every file system.
+const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 /// Held while the top is mounted, so that two Pods do not mount it twice.
 static MOUNTING: Mutex<()> = Mutex::new(());
@@ -45,6 +51,11 @@ pub(crate) fn end(top: &Path) -> io::Result<()> {
 /// Mounts a file system of this size at `folder`, which is made; one that is there already stays. The top is mounted
 /// with the first.
 pub(crate) fn volume(top: &Path, folder: &Path, bytes: u64) -> io::Result<()> {
+    volume_of(top, folder, bytes, VOLUME_INODES)
+}
+
+/// As [`volume`], with at most so many files.
+pub(crate) fn volume_of(top: &Path, folder: &Path, bytes: u64, inodes: u64) -> io::Result<()> {
     let _one_at_a_time = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     if !is_mounted(top)? {
         mount_at(top, TOP_BYTES, TOP_INODES)?;
@@ -53,7 +64,21 @@ pub(crate) fn volume(top: &Path, folder: &Path, bytes: u64) -> io::Result<()> {
     make_private(folder)?;
     match is_mounted(folder)? {
         true => Ok(()),
-        false => mount_at(folder, bytes, VOLUME_INODES),
+        false => mount_at(folder, bytes, inodes),
+    }
+}
+
+/// Changes the size of a file system that is mounted, for all that have mounted it.
+pub(crate) fn resize(folder: &Path, bytes: u64, inodes: u64) -> io::Result<()> {
+    Ok(mount_remount(folder, FLAGS, &*options(bytes, inodes)?)?)
+}
+
+/// Unmounts one file system and removes its folder. What is in use goes with its last user.
+pub(crate) fn unmount_volume(folder: &Path) -> io::Result<()> {
+    unmount_lazily(folder)?;
+    match std::fs::remove_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -86,9 +111,11 @@ pub(crate) fn used(written: &Path) -> u64 {
 }
 
 fn mount_at(folder: &Path, bytes: u64, inodes: u64) -> io::Result<()> {
-    let options = std::ffi::CString::new(format!("size={bytes},nr_inodes={inodes},mode=0700"))?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    Ok(mount("hutch", folder, "tmpfs", flags, &*options)?)
+    Ok(mount("hutch", folder, "tmpfs", FLAGS, &*options(bytes, inodes)?)?)
+}
+
+fn options(bytes: u64, inodes: u64) -> io::Result<CString> {
+    Ok(CString::new(format!("size={bytes},nr_inodes={inodes},mode=0700"))?)
 }
 
 /// False when nothing is mounted there.

@@ -19,6 +19,7 @@ use crate::capacity::{Amount, Capacity};
 use crate::config::{Config, Egress};
 use crate::events::Events;
 use crate::host_paths::HostPaths;
+use crate::memory_volumes::MemoryVolumes;
 use crate::oci::Runsc;
 use crate::places::{Places, older_memory};
 use crate::policies::NoProxy;
@@ -71,6 +72,7 @@ impl Node {
             images,
             events,
             shutdown,
+            memory_volumes: MemoryVolumes::new(places.memory_volumes.clone()),
             places,
             host_paths: Arc::new(host_paths),
             config,
@@ -120,8 +122,9 @@ impl Node {
             live.clear();
         }
         // Nothing uses it any more, and it may hold secrets. The next life writes what its Pods need.
-        let memory = self.shared.places.memory.clone();
-        let ended = tokio::task::spawn_blocking(move || memory::end(&memory)).await;
+        let node = self.shared.clone();
+        let end = move || memory::end(&node.places.memory).and(node.memory_volumes.end());
+        let ended = tokio::task::spawn_blocking(end).await;
         if let Ok(Err(error)) = ended {
             tracing::warn!(%error, "failed to unmount the volumes in memory");
         }
@@ -132,7 +135,9 @@ impl Node {
 fn open(config: &Config) -> Result<(Places, HostPaths, Store), Error> {
     let data: &Path = &config.data_dir;
     let places = Places::make(data)?;
-    memory::end(&places.memory).map_err(Error::folder("unmount", &*places.memory))?;
+    for folder in [&places.memory, &places.memory_volumes] {
+        memory::end(folder).map_err(Error::folder("unmount", &**folder))?;
+    }
     if let Some(older) = older_memory(data)
         && let Err(error) = remove_tree(&older)
     {

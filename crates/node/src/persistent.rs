@@ -4,14 +4,19 @@ use std::path::{Path, PathBuf};
 
 use hutch_api::quantity;
 use hutch_image::PathSegment;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 
+use crate::places;
 use crate::usage::measure;
 
-/// Storage class of what is provisioned here.
+/// Storage class of volumes that are folders on the disk.
 pub(crate) const STORAGE_CLASS: &str = "hutch-local";
+/// Storage class of volumes in memory.
+pub(crate) const MEMORY_CLASS: &str = "hutch-memory";
 /// Other names that manifests commonly use for local storage.
 const SYNONYMS: [&str; 3] = ["", "standard", "local-path"];
+/// Access modes that exist.
+const ACCESS_MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
 /// Condition of a claim whose volume holds more than its capacity.
 pub(crate) const OVER_CAPACITY: &str = "VolumeOverCapacity";
 
@@ -25,6 +30,8 @@ pub(crate) struct ClaimInUse {
     pub(crate) writes: bool,
     /// `true` if no other Pod may use it.
     pub(crate) exclusive: bool,
+    /// `true` if its volume is in memory.
+    pub(crate) in_memory: bool,
 }
 
 impl ClaimInUse {
@@ -32,17 +39,19 @@ impl ClaimInUse {
     pub(crate) fn of(claim: &PersistentVolumeClaim, writes: bool) -> Option<ClaimInUse> {
         let metadata = claim.metadata.clone();
         let (namespace, name, uid) = (metadata.namespace?, metadata.name?, metadata.uid?);
-        Some(ClaimInUse { namespace, name, uid, writes, exclusive: is_exclusive(claim) })
+        let (exclusive, in_memory) = (is_exclusive(claim), is_in_memory(claim));
+        Some(ClaimInUse { namespace, name, uid, writes, exclusive, in_memory })
     }
 
-    /// Returns its folder below that of all persistent volumes.
+    /// Returns its folder below that of all persistent volumes on the disk; `None` for a volume in memory.
     pub(crate) fn folder(&self, volumes: &Path) -> Option<PathBuf> {
-        volume_folder(volumes, &self.namespace, &self.uid)
+        let (namespace, uid) = segments(&self.namespace, &self.uid).filter(|_| !self.in_memory)?;
+        Some(uid.below(&namespace.below(volumes)))
     }
 }
 
-/// The folder of a claim. The error says why it is not ours.
-pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<PathBuf, String> {
+/// Returns the names of the folder of a claim, its namespace and its uid. The error says why it is not ours.
+pub(crate) fn names(claim: &PersistentVolumeClaim) -> Result<(PathSegment, PathSegment), String> {
     let metadata = &claim.metadata;
     let name = metadata.name.as_deref().unwrap_or("");
     let (Some(namespace), Some(uid)) = (&metadata.namespace, &metadata.uid) else {
@@ -52,15 +61,35 @@ pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<Pa
         return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
     }
     check(claim)?;
-    let folder = volume_folder(volumes, namespace, uid);
-    folder.ok_or_else(|| format!("persistentvolumeclaim {name:?} has an unusable namespace or uid"))
+    segments(namespace, uid)
+        .ok_or_else(|| format!("persistentvolumeclaim {name:?} has an unusable namespace or uid"))
 }
 
-/// Returns the folder of a claim below that of all persistent volumes; `None` if a name would lead elsewhere.
-pub fn volume_folder(volumes: &Path, namespace: &str, uid: &str) -> Option<PathBuf> {
+/// Returns the folder of a claim on the disk. The error says why it is not ours.
+pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<PathBuf, String> {
+    let (namespace, uid) = names(claim)?;
+    Ok(uid.below(&namespace.below(volumes)))
+}
+
+fn segments(namespace: &str, uid: &str) -> Option<(PathSegment, PathSegment)> {
     let plain = uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    let (namespace, uid) = (PathSegment::label(namespace)?, PathSegment::new(uid).filter(|_| plain)?);
-    Some(uid.below(&namespace.below(volumes)))
+    Some((PathSegment::label(namespace)?, PathSegment::new(uid).filter(|_| plain)?))
+}
+
+/// Returns the folder of the volume of a claim below a data folder; `None` if a name would lead elsewhere. That of a volume in
+/// memory is there only while its file system is mounted.
+pub fn volume_folder(data: &Path, claim: &PersistentVolumeClaim) -> Option<PathBuf> {
+    let metadata = &claim.metadata;
+    let (namespace, uid) = segments(metadata.namespace.as_deref()?, metadata.uid.as_deref()?)?;
+    Some(match is_in_memory(claim) {
+        true => places::memory_folder(&places::memory_volumes(data), &namespace, &uid),
+        false => uid.below(&namespace.below(&places::volumes(data))),
+    })
+}
+
+/// Returns true if a claim is for a volume in memory.
+pub fn is_in_memory(claim: &PersistentVolumeClaim) -> bool {
+    claim.spec.as_ref().is_some_and(|spec| spec.storage_class_name.as_deref() == Some(MEMORY_CLASS))
 }
 
 /// Checks that a claim is for a volume of this node.
@@ -68,9 +97,11 @@ fn check(claim: &PersistentVolumeClaim) -> Result<(), String> {
     let name = claim.metadata.name.as_deref().unwrap_or("");
     let Some(spec) = &claim.spec else { return Err(format!("persistentvolumeclaim {name:?} has no spec")) };
     let class = spec.storage_class_name.as_deref().unwrap_or(STORAGE_CLASS);
-    if class != STORAGE_CLASS && !SYNONYMS.contains(&class) {
+    if class == MEMORY_CLASS {
+        check_in_memory(spec).map_err(|problem| format!("persistentvolumeclaim {name:?}: {problem}"))?;
+    } else if class != STORAGE_CLASS && !SYNONYMS.contains(&class) {
         return Err(format!(
-            "persistentvolumeclaim {name:?}: storage class {class:?} is not provided here; leave it out or use {STORAGE_CLASS}"
+            "persistentvolumeclaim {name:?}: storage class {class:?} is not provided here; leave it out or use {STORAGE_CLASS} or {MEMORY_CLASS}"
         ));
     }
     if spec.volume_mode.as_deref() == Some("Block") {
@@ -82,6 +113,24 @@ fn check(claim: &PersistentVolumeClaim) -> Result<(), String> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Refuses fields of a claim that a volume in memory would not follow.
+fn check_in_memory(spec: &PersistentVolumeClaimSpec) -> Result<(), String> {
+    let fields = [
+        (spec.selector.is_some(), "selector"),
+        (spec.data_source.is_some(), "dataSource"),
+        (spec.data_source_ref.is_some(), "dataSourceRef"),
+        (spec.volume_attributes_class_name.is_some(), "volumeAttributesClassName"),
+    ];
+    if let Some((_, field)) = fields.into_iter().find(|(set, _)| *set) {
+        return Err(format!("spec.{field} is not supported by the storage class {MEMORY_CLASS}"));
+    }
+    let modes = spec.access_modes.iter().flatten();
+    if let Some(mode) = modes.into_iter().find(|mode| !ACCESS_MODES.contains(&mode.as_str())) {
+        return Err(format!("spec.accessModes: {mode:?} is not one of {}", ACCESS_MODES.join(", ")));
+    }
+    Ok(())
 }
 
 /// Returns true if the volume of a claim is mounted read-only: as the Pod has it, or because no mode of the claim allows to
@@ -107,6 +156,12 @@ pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> String {
 pub fn capacity(claim: &PersistentVolumeClaim) -> Option<u64> {
     let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
     requests.get("storage").and_then(quantity::units).filter(|bytes| *bytes > 0)
+}
+
+/// Returns the capacity in bytes that a bound claim was given.
+pub(crate) fn granted(claim: &PersistentVolumeClaim) -> Option<u64> {
+    let status = claim.status.as_ref().filter(|status| status.phase.as_deref() == Some("Bound"))?;
+    status.capacity.as_ref()?.get("storage").and_then(quantity::units).filter(|bytes| *bytes > 0)
 }
 
 /// Returns true if the volume of a claim held more than its capacity when it was measured.
@@ -168,6 +223,9 @@ mod tests {
             (json!({"storageClassName": "ebs"}), "ebs"),
             (json!({"volumeMode": "Block"}), "Block"),
             (json!({"volumeName": "pv-of-others"}), "pv-of-others"),
+            (json!({"storageClassName": "hutch-memory", "volumeName": "pv-of-others"}), "pv-of-others"),
+            (json!({"storageClassName": "hutch-memory", "selector": {}}), "spec.selector"),
+            (json!({"storageClassName": "hutch-memory", "accessModes": ["Any"]}), "spec.accessModes"),
         ] {
             let error = folder(root, &claim(change)).unwrap_err();
             assert!(error.contains(word), "{error}");
@@ -175,6 +233,11 @@ mod tests {
         let mut hostile = claim(json!({}));
         hostile.metadata.uid = Some("../..".into());
         assert!(folder(root, &hostile).is_err());
+        assert_eq!(volume_folder(root, &hostile), None);
+        let in_memory = claim(json!({"storageClassName": "hutch-memory"}));
+        let found = volume_folder(root, &in_memory).unwrap();
+        assert_eq!(found, Path::new("/v/memory-volumes/default/1-2/data"));
+        assert_eq!(ClaimInUse::of(&in_memory, true).unwrap().folder(root), None, "it is not on the disk");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::Error;
 const PODS: PathSegment = PathSegment::fixed("pods");
 const VOLUMES: PathSegment = PathSegment::fixed("volumes");
 const MEMORY: PathSegment = PathSegment::fixed("memory");
+const MEMORY_VOLUMES: PathSegment = PathSegment::fixed("memory-volumes");
+const DATA: PathSegment = PathSegment::fixed("data");
 const IMAGES: PathSegment = PathSegment::fixed("images");
 const RUN: PathSegment = PathSegment::fixed("run");
 const JAILS: PathSegment = PathSegment::fixed("jails");
@@ -41,6 +43,8 @@ pub(crate) struct Places {
     pub(crate) volumes: PathBuf,
     /// Folder of what Pods keep in memory: a file system of its own from the first volume there on.
     pub(crate) memory: PathBuf,
+    /// Folder of all persistent volumes in memory: a file system of its own from the first one on.
+    pub(crate) memory_volumes: PathBuf,
     /// Folder of images.
     pub(crate) images: PathBuf,
     /// Folder of the warden.
@@ -53,13 +57,15 @@ impl Places {
         let run = RUN.below(data);
         let places = Places {
             pods: PODS.below(data),
-            volumes: VOLUMES.below(data),
+            volumes: volumes(data),
             memory: MEMORY.below(data),
+            memory_volumes: memory_volumes(data),
             images: IMAGES.below(data),
             jails: JAILS.below(&run),
         };
         make_closed(data, PASSABLE).map_err(Error::folder("make", data))?;
-        for folder in [&places.pods, &places.volumes, &places.memory, &places.images, &run, &places.jails] {
+        let volumes = [&places.volumes, &places.memory, &places.memory_volumes];
+        for folder in volumes.into_iter().chain([&places.pods, &places.images, &run, &places.jails]) {
             make_private(folder).map_err(Error::folder("make", folder))?;
         }
         Ok(places)
@@ -70,6 +76,26 @@ impl Places {
         let all_memory = self.memory.clone();
         PodPlaces { disk: uid.below(&self.pods), memory: uid.below(&self.memory), all_memory }
     }
+}
+
+/// Returns the folder of all persistent volumes on the disk.
+pub(crate) fn volumes(data: &Path) -> PathBuf {
+    VOLUMES.below(data)
+}
+
+/// Returns the folder of all persistent volumes in memory.
+pub(crate) fn memory_volumes(data: &Path) -> PathBuf {
+    MEMORY_VOLUMES.below(data)
+}
+
+/// Returns where the file system of a persistent volume in memory is mounted.
+pub(crate) fn memory_mount(volumes: &Path, namespace: &PathSegment, uid: &PathSegment) -> PathBuf {
+    uid.below(&namespace.below(volumes))
+}
+
+/// Returns the folder in that file system which Pods see.
+pub(crate) fn memory_folder(volumes: &Path, namespace: &PathSegment, uid: &PathSegment) -> PathBuf {
+    DATA.below(&memory_mount(volumes, namespace, uid))
 }
 
 /// Returns the folder for the writes of a container; `None` if a name would lead elsewhere.

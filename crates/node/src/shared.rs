@@ -19,6 +19,7 @@ use crate::folders::lift_limits;
 use crate::host_paths::HostPaths;
 use crate::live::Live;
 use crate::memory;
+use crate::memory_volumes::MemoryVolumes;
 use crate::persistent::ClaimInUse;
 use crate::places::Places;
 use crate::runtime::Launcher;
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) shutdown: Shutdown,
     /// Folders on this machine.
     pub(crate) places: Places,
+    /// Persistent volumes in memory.
+    pub(crate) memory_volumes: MemoryVolumes,
     /// Folders of this machine that Pods may mount.
     pub(crate) host_paths: Arc<HostPaths>,
     /// Woken when a Pod with claims is gone, whose folders may be free now.

@@ -13,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use hutch_api::quantity;
 use hutch_image::PathSegment;
 use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, PersistentVolumeClaim, PodSpec, Volume};
@@ -68,6 +69,9 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) owner: Option<Owner>,
     /// Notes that the Pod uses a claim, before its volume is touched. The error is why the Pod may not.
     pub(crate) reserve: &'a (dyn Fn(ClaimInUse) -> Result<(), String> + Sync),
+    /// Mounts the volume in memory of a claim that was reserved, and returns its folder.
+    pub(crate) in_memory:
+        &'a (dyn Fn(PersistentVolumeClaim) -> BoxFuture<'a, Result<PathBuf, String>> + Sync),
     /// Tokens of the Pod.
     pub(crate) tokens: &'a Tokens,
     /// Folders of this machine that the Pod may mount.
@@ -116,9 +120,16 @@ pub(crate) async fn prepare(
         let read_only = persistent::is_read_only(&claim, source.read_only == Some(true));
         let ran_before = facts.pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
         ClaimInUse::of(&claim, !read_only).map(surroundings.reserve).transpose()?;
+        let in_memory = match persistent::is_in_memory(&claim) {
+            true => Some((surroundings.in_memory)(claim.clone()).await?),
+            false => None,
+        };
         let owner =
             if read_only { None } else { surroundings.owner(namespace, || false).await.map_err(failed)? };
         Box::new(move || {
+            if let Some(path) = in_memory {
+                return owned(path, read_only, owner);
+            }
             if !read_only {
                 persistent::refuse_writer(&claim, &path, ran_before).map_err(io::Error::other)?;
             }
@@ -208,6 +219,11 @@ fn writable(
     owner: Option<(Owner, Walk)>,
 ) -> io::Result<Prepared> {
     make_folder(&path, 0o777, bytes)?;
+    owned(path, read_only, owner)
+}
+
+/// A folder that is there, given to the group of the Pod.
+fn owned(path: PathBuf, read_only: bool, owner: Option<(Owner, Walk)>) -> io::Result<Prepared> {
     if let Some((owner, walk)) = owner {
         walk.once(&path, || group::give(&path, owner, &walk))?;
     }

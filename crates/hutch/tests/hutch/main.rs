@@ -50,6 +50,7 @@ mod run;
 mod sandbox_config;
 mod scanned_output;
 mod settings;
+mod shared_memory;
 mod sleep;
 mod stock;
 mod toolchains;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{HUTCH, Up, refused, succeeded};
 
-fn apply(up: &Up, object: &Value) {
+pub(crate) fn apply(up: &Up, object: &Value) {
     let mut kubectl = up.kubectl_command(&["apply", "-f", "-"]);
     let mut child = kubectl.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("kubectl");
     child.stdin.take().expect("stdin").write_all(object.to_string().as_bytes()).expect("written");

@@ -86,7 +86,9 @@ impl Measuring {
         }
         let mut pods: Vec<Arc<Live>> = node.all();
         let mut present = HashSet::new();
-        for claim in pods.iter().flat_map(|live| live.claims()).filter(|claim| claim.writes) {
+        // The size of a volume in memory is hard.
+        let measured = |claim: &ClaimInUse| claim.writes && !claim.in_memory;
+        for claim in pods.iter().flat_map(|live| live.claims()).filter(measured) {
             present.insert(claim.uid.clone());
             self.written.insert(claim.uid.clone(), claim);
         }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::TryFutureExt;
+use futures::{FutureExt, TryFutureExt};
 use hutch_jail::{IdRange, NetworkPlan};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
@@ -18,6 +18,7 @@ use super::state::{Life, Role, State};
 use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
 use crate::admission::{self, Choice, Refusal};
 use crate::capacity;
+use crate::claims;
 use crate::config::Bundle;
 use crate::disk;
 use crate::environment;
@@ -243,7 +244,7 @@ pub(super) fn states(spec: &PodSpec) -> (Vec<Container>, Vec<State>) {
 }
 
 async fn prepare_volumes(
-    node: &Shared,
+    node: &Arc<Shared>,
     live: &Live,
     pod: &Pod,
     spec: &PodSpec,
@@ -251,13 +252,15 @@ async fn prepare_volumes(
 ) -> Result<BTreeMap<String, Prepared>, Refusal> {
     let failed = |message: String| Refusal { reason: "FailedMount", message };
     let owner = security::volume_owner(spec).map_err(failed)?;
-    let claims = Mutex::new(Vec::new());
+    let used = Mutex::new(Vec::new());
     // From then on the folder of the claim stays.
     let reserve = |claim| {
-        let mut claims = claims.lock().unwrap_or_else(PoisonError::into_inner);
-        claims.push(claim);
-        node.use_claims(live, claims.clone())
+        let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.push(claim);
+        node.use_claims(live, used.clone())
     };
+    let in_memory =
+        |claim| async move { claims::provide(node, &claim).await.map(|provided| provided.folder) }.boxed();
     let allocatable = node.capacity.total().memory_bytes;
     let memory_bytes = volumes::memory_bytes(spec, &node.config.defaults, allocatable).map_err(failed)?;
     let surroundings = Surroundings {
@@ -266,6 +269,7 @@ async fn prepare_volumes(
         memory_bytes,
         owner,
         reserve: &reserve,
+        in_memory: &in_memory,
         tokens: &live.tokens,
         host_paths: &node.host_paths,
         walks: (&live.walks, &node.walks),
@@ -278,7 +282,7 @@ async fn prepare_volumes(
         given.extend(made.digest.map(|digest| (volume.name.clone(), digest)));
         prepared.insert(volume.name.clone(), made.prepared);
     }
-    live.set_volumes(claims.into_inner().unwrap_or_else(PoisonError::into_inner), given);
+    live.set_volumes(used.into_inner().unwrap_or_else(PoisonError::into_inner), given);
     Ok(prepared)
 }
 

@@ -13,7 +13,7 @@ const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 const SETS: &str = "/apis/apps/v1/namespaces/default/replicasets";
 
 pub(crate) fn cases() -> Vec<Case> {
-    [controllers(), templates(), revisions(), ingresses(), classes(), budgets(), strict()].concat()
+    [controllers(), templates(), revisions(), ingresses(), classes(), budgets(), claims(), strict()].concat()
 }
 
 fn template(fields: &Value) -> Value {
@@ -166,6 +166,17 @@ fn budgets() -> Vec<Case> {
         Case::new(name, "POST", BUDGETS, object).showing("/status/disruptionsAllowed")
     };
     specs.into_iter().map(of).collect()
+}
+
+/// Sizes of volume claims.
+fn claims() -> Vec<Case> {
+    let of = |size: Value| {
+        let name = format!("PersistentVolumeClaim of {size}");
+        let spec = json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}});
+        let object = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x"}, "spec": spec});
+        Case::new(name, "POST", "/api/v1/namespaces/default/persistentvolumeclaims", object)
+    };
+    [json!("1"), json!("0"), json!(0), json!("-1Gi"), json!("0.5m")].into_iter().map(of).collect()
 }
 
 /// Unknown and duplicate fields, which strict requests are refused for.

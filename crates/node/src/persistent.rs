@@ -97,12 +97,14 @@ fn check(claim: &PersistentVolumeClaim) -> Result<(), String> {
     let name = claim.metadata.name.as_deref().unwrap_or("");
     let Some(spec) = &claim.spec else { return Err(format!("persistentvolumeclaim {name:?} has no spec")) };
     let class = spec.storage_class_name.as_deref().unwrap_or(STORAGE_CLASS);
-    if class == MEMORY_CLASS {
-        check_in_memory(spec).map_err(|problem| format!("persistentvolumeclaim {name:?}: {problem}"))?;
-    } else if class != STORAGE_CLASS && !SYNONYMS.contains(&class) {
+    if ![STORAGE_CLASS, MEMORY_CLASS].contains(&class) && !SYNONYMS.contains(&class) {
         return Err(format!(
             "persistentvolumeclaim {name:?}: storage class {class:?} is not provided here; leave it out or use {STORAGE_CLASS} or {MEMORY_CLASS}"
         ));
+    }
+    // A claim that an earlier version has bound keeps its volume.
+    if spec.volume_name.is_none() || class == MEMORY_CLASS {
+        check_fields(spec).map_err(|problem| format!("persistentvolumeclaim {name:?}: {problem}"))?;
     }
     if spec.volume_mode.as_deref() == Some("Block") {
         return Err(format!("persistentvolumeclaim {name:?}: volumeMode Block is not supported"));
@@ -115,8 +117,8 @@ fn check(claim: &PersistentVolumeClaim) -> Result<(), String> {
     }
 }
 
-/// Refuses fields of a claim that a volume in memory would not follow.
-fn check_in_memory(spec: &PersistentVolumeClaimSpec) -> Result<(), String> {
+/// Refuses fields of a claim that its volume would not follow.
+fn check_fields(spec: &PersistentVolumeClaimSpec) -> Result<(), String> {
     let fields = [
         (spec.selector.is_some(), "selector"),
         (spec.data_source.is_some(), "dataSource"),
@@ -124,7 +126,7 @@ fn check_in_memory(spec: &PersistentVolumeClaimSpec) -> Result<(), String> {
         (spec.volume_attributes_class_name.is_some(), "volumeAttributesClassName"),
     ];
     if let Some((_, field)) = fields.into_iter().find(|(set, _)| *set) {
-        return Err(format!("spec.{field} is not supported by the storage class {MEMORY_CLASS}"));
+        return Err(format!("spec.{field} is not supported"));
     }
     let modes = spec.access_modes.iter().flatten();
     if let Some(mode) = modes.into_iter().find(|mode| !ACCESS_MODES.contains(&mode.as_str())) {
@@ -225,6 +227,7 @@ mod tests {
             (json!({"volumeName": "pv-of-others"}), "pv-of-others"),
             (json!({"storageClassName": "hutch-memory", "volumeName": "pv-of-others"}), "pv-of-others"),
             (json!({"storageClassName": "hutch-memory", "selector": {}}), "spec.selector"),
+            (json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "x"}}), "spec.dataSource"),
             (json!({"storageClassName": "hutch-memory", "accessModes": ["Any"]}), "spec.accessModes"),
         ] {
             let error = folder(root, &claim(change)).unwrap_err();

@@ -26,6 +26,7 @@ use crate::expression::Budget;
 use crate::failure::Failure;
 use crate::hooks::answer::{self, Answer};
 use crate::hooks::review::{Request, review};
+use crate::hooks::room::{Kept, memory};
 use crate::hooks::rule::Operation;
 use crate::hooks::webhook::Webhook;
 use crate::hooks::{self, Compiled};
@@ -59,6 +60,8 @@ pub(crate) struct Admission<'a> {
 pub(crate) struct Objects<'a> {
     pub(crate) new: Option<&'a Value>,
     pub(crate) old: Option<&'a Value>,
+    /// Another object that the request holds, and webhooks do not see.
+    pub(crate) held: Option<&'a Value>,
 }
 
 impl<'a> Admission<'a> {
@@ -124,14 +127,18 @@ impl<'a> Admission<'a> {
     /// Calls the mutating webhooks. Returns the object that they make of the new one, if it is another.
     pub(crate) async fn mutate(&self, object: &Value, old: Option<&Value>) -> Result<Option<Value>, Failure> {
         let mut current = object.clone();
+        let mut kept = None;
         let (mut called, mut again) = (BTreeSet::new(), BTreeSet::new());
         for round in 0..ROUNDS {
             for (index, webhook) in self.hooks.mutating.iter().enumerate() {
                 if round > 0 && !again.contains(&index) {
                     continue;
                 }
-                let objects = Objects { new: Some(&current), old };
+                let objects = Objects { new: Some(&current), old, held: None };
                 let Some(kind) = self.selected(webhook, objects)? else { continue };
+                if kept.is_none() {
+                    kept = Some(self.keep(objects)?);
+                }
                 let next = match self.answer(webhook, kind, objects, true).await? {
                     Some(Answer { patch: Some(patch), .. }) => {
                         self.patched(webhook, kind, &current, &patch)?
@@ -141,6 +148,8 @@ impl<'a> Admission<'a> {
                 if let Some(next) = next {
                     again.extend(called.iter().copied());
                     current = next;
+                    // It may have grown.
+                    kept = None;
                 }
                 if webhook.reinvoked {
                     called.insert(index);
@@ -162,6 +171,7 @@ impl<'a> Admission<'a> {
                 calls.push(self.answer(webhook, kind, objects, false));
             }
         }
+        let _kept = if calls.is_empty() { None } else { Some(self.keep(objects)?) };
         // All are awaited, so that the warnings of all reach the client; the first refusal counts.
         let answers: Vec<_> = stream::iter(calls).buffered(PARALLEL).collect().await;
         answers.into_iter().find_map(Result::err).map_or(Ok(()), Err)
@@ -169,8 +179,12 @@ impl<'a> Admission<'a> {
 
     /// Calls all webhooks about an object that is not stored as it is, or is not there any more: none may change it.
     pub(crate) async fn pass(&self, objects: Objects<'_>) -> Result<(), Failure> {
+        let mut kept = None;
         for webhook in &self.hooks.mutating {
             let Some(kind) = self.selected(webhook, objects)? else { continue };
+            if kept.is_none() {
+                kept = Some(self.keep(objects)?);
+            }
             let answer = self.answer(webhook, kind, objects, true).await?;
             let patch = answer.and_then(|answer| answer.patch);
             if patch.is_some_and(|patch| patch.as_array().is_none_or(|operations| !operations.is_empty())) {
@@ -180,7 +194,14 @@ impl<'a> Admission<'a> {
                 )));
             }
         }
+        drop(kept);
         self.validate(objects).await
+    }
+
+    /// Takes the room of these objects while webhooks are called.
+    fn keep(&self, Objects { new, old, held }: Objects<'_>) -> Result<Kept, Failure> {
+        let bytes = [new, old, held].into_iter().flatten().map(memory).sum();
+        self.call.core.hooks.room.take(&self.call.identity.name, bytes)
     }
 
     /// Calls one webhook and reads its answer; `None` when that failed and failures are ignored.

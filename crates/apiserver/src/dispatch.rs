@@ -107,7 +107,7 @@ async fn about_objects(call: &Call, target: &Target, request: Request) -> Result
         let bytes = body::read(incoming).await?;
         if let Some(admission) = Admission::of(call, Operation::Create, "", "", false) {
             let body = body::decode(&bytes, &media_type)?.value;
-            admission.pass(Objects { new: Some(&body), old: None }).await?;
+            admission.pass(Objects { new: Some(&body), ..Objects::default() }).await?;
         }
         return review::review(call, &bytes, &media_type);
     }

@@ -87,7 +87,7 @@ pub(crate) async fn insert(
     let names = if admission.is_some() { 1 } else { NAMES };
     if let Some(admission) = admission {
         let shown = convert::from_storage(kind, stored.clone())?;
-        admission.validate(Objects { new: Some(&shown), old: None }).await?;
+        admission.validate(Objects { new: Some(&shown), ..Objects::default() }).await?;
         namespace_accepts(call, &name)?; // Webhooks take their time.
     }
     let _turn = quota::admit(&call.core, kind, &stored).await?;

@@ -162,7 +162,7 @@ pub(crate) async fn remove_admitted(
         preconditions(call, name, &current, options)?;
         if let Some(admission) = admission {
             let shown = convert::from_storage(kind, current.clone())?;
-            admission.pass(Objects { new: None, old: Some(&shown) }).await?;
+            admission.pass(Objects { old: Some(&shown), ..Objects::default() }).await?;
         }
         let (next, over) = mark(call, &current, options);
         if dry_run {

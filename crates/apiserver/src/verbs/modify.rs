@@ -229,9 +229,9 @@ async fn validate(
     match &call.kind().scale {
         Some(paths) if part == Part::Scale => {
             let [new, old] = [&next, current].map(|object| scale::of(paths, object));
-            admission.pass(Objects { new: Some(&new), old: Some(&old) }).await
+            admission.pass(Objects { new: Some(&new), old: Some(&old), held: Some(&next) }).await
         }
-        _ => admission.validate(Objects { new: Some(&next), old: Some(current) }).await,
+        _ => admission.validate(Objects { new: Some(&next), old: Some(current), held: None }).await,
     }
 }
 

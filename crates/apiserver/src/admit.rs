@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::{AcquireError, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
+use self::select::Views;
 use crate::call::Call;
 use crate::expression::Budget;
 use crate::failure::Failure;
@@ -34,7 +35,7 @@ use crate::kinds::Kind;
 use crate::registry::Resource;
 use crate::{convert, fields, meta, patch};
 
-/// Time for all webhooks of one request.
+/// Time for all policies and webhooks of one request, also for those of all objects that it deletes.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Maximum webhooks that are called at the same time for one request. Each call holds the text of the objects.
 const PARALLEL: usize = 8;
@@ -102,7 +103,7 @@ impl<'a> Admission<'a> {
             hooks,
             kinds,
             budget: Budget::default(),
-            until: Instant::now() + LIMIT,
+            until: *call.admitted_until.get_or_init(|| Instant::now() + LIMIT),
         })
     }
 
@@ -127,7 +128,7 @@ impl<'a> Admission<'a> {
     /// Calls the mutating webhooks. Returns the object that they make of the new one, if it is another.
     pub(crate) async fn mutate(&self, object: &Value, old: Option<&Value>) -> Result<Option<Value>, Failure> {
         let mut current = object.clone();
-        let mut kept = None;
+        let (mut kept, mut views) = (None, Views::default());
         let (mut called, mut again) = (BTreeSet::new(), BTreeSet::new());
         for round in 0..ROUNDS {
             for (index, webhook) in self.hooks.mutating.iter().enumerate() {
@@ -135,7 +136,7 @@ impl<'a> Admission<'a> {
                     continue;
                 }
                 let objects = Objects { new: Some(&current), old, held: None };
-                let Some(kind) = self.selected(webhook, objects)? else { continue };
+                let Some(kind) = self.selected(webhook, objects, &mut views)? else { continue };
                 if kept.is_none() {
                     kept = Some(self.keep(objects)?);
                 }
@@ -149,7 +150,7 @@ impl<'a> Admission<'a> {
                     again.extend(called.iter().copied());
                     current = next;
                     // It may have grown.
-                    kept = None;
+                    (kept, views) = (None, Views::default());
                 }
                 if webhook.reinvoked {
                     called.insert(index);
@@ -164,13 +165,15 @@ impl<'a> Admission<'a> {
 
     /// Checks the policies, then calls the validating webhooks.
     pub(crate) async fn validate(&self, objects: Objects<'_>) -> Result<(), Failure> {
-        self.check_policies(objects)?;
+        let mut views = Views::default();
+        self.check_policies(objects, &mut views)?;
         let mut calls = Vec::new();
         for webhook in &self.hooks.validating {
-            if let Some(kind) = self.selected(webhook, objects)? {
+            if let Some(kind) = self.selected(webhook, objects, &mut views)? {
                 calls.push(self.answer(webhook, kind, objects, false));
             }
         }
+        drop(views);
         let _kept = if calls.is_empty() { None } else { Some(self.keep(objects)?) };
         // All are awaited, so that the warnings of all reach the client; the first refusal counts.
         let answers: Vec<_> = stream::iter(calls).buffered(PARALLEL).collect().await;
@@ -179,9 +182,9 @@ impl<'a> Admission<'a> {
 
     /// Calls all webhooks about an object that is not stored as it is, or is not there any more: none may change it.
     pub(crate) async fn pass(&self, objects: Objects<'_>) -> Result<(), Failure> {
-        let mut kept = None;
+        let (mut kept, mut views) = (None, Views::default());
         for webhook in &self.hooks.mutating {
-            let Some(kind) = self.selected(webhook, objects)? else { continue };
+            let Some(kind) = self.selected(webhook, objects, &mut views)? else { continue };
             if kept.is_none() {
                 kept = Some(self.keep(objects)?);
             }
@@ -194,8 +197,14 @@ impl<'a> Admission<'a> {
                 )));
             }
         }
-        drop(kept);
+        drop((kept, views));
         self.validate(objects).await
+    }
+
+    /// Time that is left, or the refusal without any.
+    fn left(&self) -> Result<Duration, Failure> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(Failure::timeout()) } else { Ok(left) }
     }
 
     /// Takes the room of these objects while webhooks are called.
@@ -212,13 +221,9 @@ impl<'a> Admission<'a> {
         objects: Objects<'_>,
         mutating: bool,
     ) -> Result<Option<Answer>, Failure> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Failure::timeout());
-        }
         let core = &self.call.core;
-        let _places = self.places(webhook, left).await?;
-        let left = self.until.saturating_duration_since(Instant::now());
+        let _places = self.places(webhook, self.left()?).await?;
+        let left = self.left()?;
         let uid = core.ambient.uuid().to_string();
         let [new, old] = [objects.new, objects.old].map(|object| self.converted(kind, object));
         // Only the text is kept while the webhook is called: a decoded object costs several times as much.

@@ -1,8 +1,9 @@
 //! One request about objects: its caller, its target and its parameters.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use hutch_store::Store;
+use tokio::time::Instant;
 
 use crate::accept::Form;
 use crate::access::Action;
@@ -34,6 +35,8 @@ pub(crate) struct Call {
     pub(crate) query: Query,
     pub(crate) form: Form,
     pub(crate) user_agent: String,
+    /// End of the time for policies and webhooks, once they are considered.
+    pub(crate) admitted_until: OnceLock<Instant>,
     warnings: Mutex<Vec<String>>,
 }
 
@@ -124,6 +127,7 @@ impl Call {
             query,
             form,
             user_agent: caller.user_agent,
+            admitted_until: OnceLock::new(),
             warnings: Mutex::default(),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use kube_cel::cel::Value as Cel;
 use serde_json::Value;
 
-use super::select::{has_labels, holds};
+use super::select::{Views, has_labels, holds};
 use super::{Admission, Objects};
 use crate::expression::Evaluation;
 use crate::failure::Failure;
@@ -34,9 +34,7 @@ impl Refusal {
 
 impl Admission<'_> {
     /// Refuses a request that a policy does not accept.
-    pub(super) fn check_policies(&self, objects: Objects<'_>) -> Result<(), Failure> {
-        // The objects are converted once for all policies that read the same version.
-        let mut evaluations: HashMap<(String, String), Evaluation> = HashMap::new();
+    pub(super) fn check_policies(&self, objects: Objects<'_>, views: &mut Views) -> Result<(), Failure> {
         let mut denial = None;
         for policy in &self.hooks.policies {
             let Some(kind) = self.constrained(&policy.constraints, objects)? else { continue };
@@ -45,14 +43,10 @@ impl Admission<'_> {
                 if also == Some(false) {
                     continue;
                 }
-                let key = (kind.group.clone(), kind.version.clone());
-                let evaluation = match evaluations.entry(key) {
-                    std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                    std::collections::hash_map::Entry::Vacant(entry) => {
-                        entry.insert(self.policy_evaluation(kind, objects)?)
-                    }
-                };
-                let refusals = self.bound(policy, binding, evaluation);
+                self.left()?;
+                self.budget.begin();
+                let refusals = self.bound(policy, binding, self.evaluation(kind, objects, views)?);
+                self.affords()?;
                 for refusal in refusals {
                     self.act(policy, binding, refusal, &mut denial);
                 }
@@ -103,19 +97,6 @@ impl Admission<'_> {
                 && has_labels(&constraints.objects, objects));
         }
         Ok(self.constrained(constraints, objects)?.is_some())
-    }
-
-    fn policy_evaluation(&self, kind: &Kind, objects: Objects<'_>) -> Result<Evaluation, Failure> {
-        let mut evaluation = self.evaluation(kind, objects)?;
-        evaluation.set("request", &Value::Object(self.request.describe(kind)));
-        let namespace =
-            self.call.namespace.as_deref().and_then(|name| self.call.core.read("namespaces", name));
-        let namespace = namespace.map_or(Value::Null, |mut namespace| {
-            crate::meta::metadata(&mut namespace).remove("managedFields");
-            namespace
-        });
-        evaluation.set("namespaceObject", &namespace);
-        Ok(evaluation)
     }
 
     /// The refusals of a policy with the parameters of one binding.

@@ -136,6 +136,15 @@ impl Call {
         &self.resource.kind
     }
 
+    /// Refuses the request if its kind is no longer served: its definition may be deleted meanwhile.
+    pub(crate) fn check_served(&self) -> Result<(), Failure> {
+        let (served, kind) = (self.core.registry.served(), self.kind());
+        match served.find(&kind.group, &kind.version, &kind.plural) {
+            Some(found) if found.collection == self.resource.collection => Ok(()),
+            _ => Err(Failure::no_such_path()),
+        }
+    }
+
     /// The key of an object in the store.
     pub(crate) fn key(&self, name: &str) -> String {
         object::key(self.namespace.as_deref(), name)

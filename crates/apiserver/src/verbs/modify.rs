@@ -128,6 +128,7 @@ pub(crate) async fn modify(
         let next = versions.next(call, wanted)?;
         if let Some(admission) = &admission {
             validate(call, part, admission, &current, &next).await?;
+            call.check_served()?; // Webhooks take their time.
         }
         if is_over(&next) {
             match remove(call, &key, &entry, next, dry_run).await {

@@ -39,9 +39,6 @@ use crate::{convert, fields, meta, patch};
 const LIMIT: Duration = Duration::from_secs(60);
 /// Maximum webhooks that are called at the same time for one request. Each call holds the text of the objects.
 const PARALLEL: usize = 8;
-/// Maximum audit annotations of one answer that are logged, and characters of each.
-const ANNOTATIONS: usize = 32;
-const ANNOTATION: usize = 1024;
 /// Rounds of mutating webhooks: those that ask for it are called once more.
 const ROUNDS: usize = 2;
 
@@ -247,9 +244,8 @@ impl<'a> Admission<'a> {
         for warning in &answer.warnings {
             self.call.warn(warning);
         }
-        for (key, value) in answer.audit.iter().take(ANNOTATIONS) {
-            let [key, value] = [key, value].map(|text| text.chars().take(ANNOTATION).collect::<String>());
-            tracing::info!(webhook = webhook.name, uid, key, value, "audit annotation of a webhook");
+        for (key, value) in &answer.audit {
+            self.call.annotations.add(&webhook.name, key, value);
         }
         if answer.allowed { Ok(Some(answer)) } else { Err(answer::denial(&webhook.name, &answer.status)) }
     }

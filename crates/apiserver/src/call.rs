@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::accept::Form;
 use crate::access::Action;
+use crate::annotations::Annotations;
 use crate::core::Core;
 use crate::failure::{Cause, Failure};
 use crate::identity::Identity;
@@ -37,6 +38,8 @@ pub(crate) struct Call {
     pub(crate) user_agent: String,
     /// End of the time for policies and webhooks, once they are considered.
     pub(crate) admitted_until: OnceLock<Instant>,
+    /// Annotations of policies and webhooks for the record of the request.
+    pub(crate) annotations: Annotations,
     warnings: Mutex<Vec<String>>,
 }
 
@@ -128,6 +131,7 @@ impl Call {
             form,
             user_agent: caller.user_agent,
             admitted_until: OnceLock::new(),
+            annotations: Annotations::default(),
             warnings: Mutex::default(),
         }
     }

@@ -72,7 +72,7 @@ pub(super) fn commit(arguments: &ImageCommitArguments) -> anyhow::Result<()> {
     let fetched = hutch_registry::import(&folders.pulled(), Path::new(&path), Some(&name))?;
     drop(archive);
     let (image, _) = keep(&store, &folders, fetched)?;
-    print_imported(arguments.json, &name, &image);
+    print_imported(arguments.json, &[name], &image);
     Ok(())
 }
 

@@ -21,11 +21,13 @@ use serde_json::{Value, json};
 use tokio::sync::{AcquireError, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
+use self::select::Views;
 use crate::call::Call;
 use crate::expression::Budget;
 use crate::failure::Failure;
 use crate::hooks::answer::{self, Answer};
 use crate::hooks::review::{Request, review};
+use crate::hooks::room::{Kept, memory};
 use crate::hooks::rule::Operation;
 use crate::hooks::webhook::Webhook;
 use crate::hooks::{self, Compiled};
@@ -33,13 +35,10 @@ use crate::kinds::Kind;
 use crate::registry::Resource;
 use crate::{convert, fields, meta, patch};
 
-/// Time for all webhooks of one request.
+/// Time for all policies and webhooks of one request, also for those of all objects that it deletes.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Maximum webhooks that are called at the same time for one request. Each call holds the text of the objects.
 const PARALLEL: usize = 8;
-/// Maximum audit annotations of one answer that are logged, and characters of each.
-const ANNOTATIONS: usize = 32;
-const ANNOTATION: usize = 1024;
 /// Rounds of mutating webhooks: those that ask for it are called once more.
 const ROUNDS: usize = 2;
 
@@ -59,6 +58,8 @@ pub(crate) struct Admission<'a> {
 pub(crate) struct Objects<'a> {
     pub(crate) new: Option<&'a Value>,
     pub(crate) old: Option<&'a Value>,
+    /// Another object that the request holds, and webhooks do not see.
+    pub(crate) held: Option<&'a Value>,
 }
 
 impl<'a> Admission<'a> {
@@ -99,7 +100,7 @@ impl<'a> Admission<'a> {
             hooks,
             kinds,
             budget: Budget::default(),
-            until: Instant::now() + LIMIT,
+            until: *call.admitted_until.get_or_init(|| Instant::now() + LIMIT),
         })
     }
 
@@ -124,14 +125,18 @@ impl<'a> Admission<'a> {
     /// Calls the mutating webhooks. Returns the object that they make of the new one, if it is another.
     pub(crate) async fn mutate(&self, object: &Value, old: Option<&Value>) -> Result<Option<Value>, Failure> {
         let mut current = object.clone();
+        let (mut kept, mut views) = (None, Views::default());
         let (mut called, mut again) = (BTreeSet::new(), BTreeSet::new());
         for round in 0..ROUNDS {
             for (index, webhook) in self.hooks.mutating.iter().enumerate() {
                 if round > 0 && !again.contains(&index) {
                     continue;
                 }
-                let objects = Objects { new: Some(&current), old };
-                let Some(kind) = self.selected(webhook, objects)? else { continue };
+                let objects = Objects { new: Some(&current), old, held: None };
+                let Some(kind) = self.selected(webhook, objects, &mut views)? else { continue };
+                if kept.is_none() {
+                    kept = Some(self.keep(objects)?);
+                }
                 let next = match self.answer(webhook, kind, objects, true).await? {
                     Some(Answer { patch: Some(patch), .. }) => {
                         self.patched(webhook, kind, &current, &patch)?
@@ -141,6 +146,8 @@ impl<'a> Admission<'a> {
                 if let Some(next) = next {
                     again.extend(called.iter().copied());
                     current = next;
+                    // It may have grown.
+                    (kept, views) = (None, Views::default());
                 }
                 if webhook.reinvoked {
                     called.insert(index);
@@ -155,13 +162,16 @@ impl<'a> Admission<'a> {
 
     /// Checks the policies, then calls the validating webhooks.
     pub(crate) async fn validate(&self, objects: Objects<'_>) -> Result<(), Failure> {
-        self.check_policies(objects)?;
+        let mut views = Views::default();
+        self.check_policies(objects, &mut views)?;
         let mut calls = Vec::new();
         for webhook in &self.hooks.validating {
-            if let Some(kind) = self.selected(webhook, objects)? {
+            if let Some(kind) = self.selected(webhook, objects, &mut views)? {
                 calls.push(self.answer(webhook, kind, objects, false));
             }
         }
+        drop(views);
+        let _kept = if calls.is_empty() { None } else { Some(self.keep(objects)?) };
         // All are awaited, so that the warnings of all reach the client; the first refusal counts.
         let answers: Vec<_> = stream::iter(calls).buffered(PARALLEL).collect().await;
         answers.into_iter().find_map(Result::err).map_or(Ok(()), Err)
@@ -169,8 +179,12 @@ impl<'a> Admission<'a> {
 
     /// Calls all webhooks about an object that is not stored as it is, or is not there any more: none may change it.
     pub(crate) async fn pass(&self, objects: Objects<'_>) -> Result<(), Failure> {
+        let (mut kept, mut views) = (None, Views::default());
         for webhook in &self.hooks.mutating {
-            let Some(kind) = self.selected(webhook, objects)? else { continue };
+            let Some(kind) = self.selected(webhook, objects, &mut views)? else { continue };
+            if kept.is_none() {
+                kept = Some(self.keep(objects)?);
+            }
             let answer = self.answer(webhook, kind, objects, true).await?;
             let patch = answer.and_then(|answer| answer.patch);
             if patch.is_some_and(|patch| patch.as_array().is_none_or(|operations| !operations.is_empty())) {
@@ -180,7 +194,20 @@ impl<'a> Admission<'a> {
                 )));
             }
         }
+        drop((kept, views));
         self.validate(objects).await
+    }
+
+    /// Time that is left, or the refusal without any.
+    fn left(&self) -> Result<Duration, Failure> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(Failure::timeout()) } else { Ok(left) }
+    }
+
+    /// Takes the room of these objects while webhooks are called.
+    fn keep(&self, Objects { new, old, held }: Objects<'_>) -> Result<Kept, Failure> {
+        let bytes = [new, old, held].into_iter().flatten().map(memory).sum();
+        self.call.core.hooks.room.take(&self.call.identity.name, bytes)
     }
 
     /// Calls one webhook and reads its answer; `None` when that failed and failures are ignored.
@@ -191,13 +218,9 @@ impl<'a> Admission<'a> {
         objects: Objects<'_>,
         mutating: bool,
     ) -> Result<Option<Answer>, Failure> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Failure::timeout());
-        }
         let core = &self.call.core;
-        let _places = self.places(webhook, left).await?;
-        let left = self.until.saturating_duration_since(Instant::now());
+        let _places = self.places(webhook, self.left()?).await?;
+        let left = self.left()?;
         let uid = core.ambient.uuid().to_string();
         let [new, old] = [objects.new, objects.old].map(|object| self.converted(kind, object));
         // Only the text is kept while the webhook is called: a decoded object costs several times as much.
@@ -221,9 +244,8 @@ impl<'a> Admission<'a> {
         for warning in &answer.warnings {
             self.call.warn(warning);
         }
-        for (key, value) in answer.audit.iter().take(ANNOTATIONS) {
-            let [key, value] = [key, value].map(|text| text.chars().take(ANNOTATION).collect::<String>());
-            tracing::info!(webhook = webhook.name, uid, key, value, "audit annotation of a webhook");
+        for (key, value) in &answer.audit {
+            self.call.annotations.add(&webhook.name, key, value);
         }
         if answer.allowed { Ok(Some(answer)) } else { Err(answer::denial(&webhook.name, &answer.status)) }
     }

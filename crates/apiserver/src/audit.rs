@@ -29,7 +29,7 @@ use crate::access::{Action, RequestAction};
 use crate::admission::owner;
 use crate::core::Core;
 use crate::failure::{Failure, Refused};
-use crate::journal::{Audit, Created, External, Impersonator};
+use crate::journal::{Annotations, Audit, Created, External, Impersonator};
 use crate::meta;
 use crate::query::Query;
 
@@ -59,6 +59,7 @@ struct Outcome<'a> {
     reason: Option<&'a str>,
     status: Option<StatusCode>,
     name: Option<&'a str>,
+    annotations: &'a [(String, String)],
     /// Number of requests that the record stands for.
     count: Option<u32>,
     time: SystemTime,
@@ -67,7 +68,8 @@ struct Outcome<'a> {
 impl Outcome<'_> {
     fn denied(reason: &str, status: StatusCode) -> Outcome<'_> {
         let (decision, time) = (Decision::Denied, SystemTime::now());
-        Outcome { decision, reason: Some(reason), status: Some(status), name: None, count: None, time }
+        let (status, annotations) = (Some(status), &[]);
+        Outcome { decision, reason: Some(reason), status, name: None, annotations, count: None, time }
     }
 }
 
@@ -156,7 +158,8 @@ impl Attempt {
                 return self.answered(core, denied.into_response()).await;
             }
             let (decision, time) = (Decision::Allowed, SystemTime::now());
-            let before = Outcome { decision, reason: None, status: None, name: None, count: None, time };
+            let (reason, status, name, annotations, count) = (None, None, None, &[][..], None);
+            let before = Outcome { decision, reason, status, name, annotations, count, time };
             if let Err(error) = self.log.record(self.event(&core, &before)).await {
                 return Failure::unavailable(error).into_response();
             }
@@ -170,6 +173,8 @@ impl Attempt {
         let status = response.status();
         let refused = response.extensions().get::<Refused>().map(|refused| refused.0.clone());
         let created = response.extensions().get::<Created>().map(|created| created.0.clone());
+        let annotations = response.extensions().get::<Annotations>();
+        let annotations = annotations.map(|all| all.0.clone()).unwrap_or_default();
         let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         let decision = if is_denied { Decision::Denied } else { Decision::Allowed };
         let (log, source, is_strict) = (self.log.clone(), self.source, self.log.is_strict());
@@ -177,7 +182,8 @@ impl Attempt {
         let (time, of) = (SystemTime::now(), core.clone());
         let make = move |count| {
             let (reason, name) = (refused.as_deref(), created.as_deref());
-            self.event(&of, &Outcome { decision, reason, status: Some(status), name, count, time })
+            let (status, annotations) = (Some(status), &*annotations);
+            self.event(&of, &Outcome { decision, reason, status, name, annotations, count, time })
         };
         if is_denied && is_anonymous {
             core.refusals.add(&log, source, make);
@@ -232,6 +238,7 @@ impl Attempt {
             count: outcome.count,
             sandbox,
             claim,
+            annotations: outcome.annotations,
             verdict,
         };
         Event::api(outcome.time, &call).record()

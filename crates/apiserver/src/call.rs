@@ -1,11 +1,13 @@
 //! One request about objects: its caller, its target and its parameters.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use hutch_store::Store;
+use tokio::time::Instant;
 
 use crate::accept::Form;
 use crate::access::Action;
+use crate::annotations::Annotations;
 use crate::core::Core;
 use crate::failure::{Cause, Failure};
 use crate::identity::Identity;
@@ -34,6 +36,10 @@ pub(crate) struct Call {
     pub(crate) query: Query,
     pub(crate) form: Form,
     pub(crate) user_agent: String,
+    /// End of the time for policies and webhooks, once they are considered.
+    pub(crate) admitted_until: OnceLock<Instant>,
+    /// Annotations of policies and webhooks for the record of the request.
+    pub(crate) annotations: Annotations,
     warnings: Mutex<Vec<String>>,
 }
 
@@ -124,12 +130,23 @@ impl Call {
             query,
             form,
             user_agent: caller.user_agent,
+            admitted_until: OnceLock::new(),
+            annotations: Annotations::default(),
             warnings: Mutex::default(),
         }
     }
 
     pub(crate) fn kind(&self) -> &Kind {
         &self.resource.kind
+    }
+
+    /// Refuses the request if its kind is no longer served: its definition may be deleted meanwhile.
+    pub(crate) fn check_served(&self) -> Result<(), Failure> {
+        let (served, kind) = (self.core.registry.served(), self.kind());
+        match served.find(&kind.group, &kind.version, &kind.plural) {
+            Some(found) if found.collection == self.resource.collection => Ok(()),
+            _ => Err(Failure::no_such_path()),
+        }
     }
 
     /// The key of an object in the store.

@@ -16,7 +16,7 @@ use crate::call::{Call, Caller, Target};
 use crate::core::Core;
 use crate::failure::Failure;
 use crate::hooks::rule::Operation;
-use crate::journal::External;
+use crate::journal::{Annotations, External};
 use crate::query::{Query, percent_decode};
 use crate::verbs::modify::Part;
 use crate::verbs::{create, delete, delete_collection, get, list, patch, update, watch};
@@ -83,7 +83,11 @@ async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
     // A request whose body does not come is in progress too.
     let _place = call.external.then(|| call.core.requests.take(&call.identity)).transpose()?;
     let answer = about_objects(&call, &target, request).await;
-    let response = answer.unwrap_or_else(IntoResponse::into_response);
+    let mut response = answer.unwrap_or_else(IntoResponse::into_response);
+    let annotations = call.annotations.take();
+    if !annotations.is_empty() {
+        response.extensions_mut().insert(Annotations(annotations));
+    }
     Ok(respond::with_warnings(response, call.take_warnings()))
 }
 
@@ -107,7 +111,7 @@ async fn about_objects(call: &Call, target: &Target, request: Request) -> Result
         let bytes = body::read(incoming).await?;
         if let Some(admission) = Admission::of(call, Operation::Create, "", "", false) {
             let body = body::decode(&bytes, &media_type)?.value;
-            admission.pass(Objects { new: Some(&body), old: None }).await?;
+            admission.pass(Objects { new: Some(&body), ..Objects::default() }).await?;
         }
         return review::review(call, &bytes, &media_type);
     }

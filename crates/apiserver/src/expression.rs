@@ -22,9 +22,14 @@ use self::metering::{BOUNDED_QUANTITY, CHARGE, CHARGE_PATTERN, CHARGE_SQUARE, Sc
 
 /// Maximum bytes of an expression.
 pub(crate) const EXPRESSION_BYTES: usize = 8 << 10;
-/// Units that the evaluation of all expressions of one request may cost: a value costs one for each of its parts and one for
-/// each [`TEXT_UNIT`] bytes of text. It is a fraction of a second.
-pub(crate) const BUDGET: i64 = 1_000_000;
+/// Units that one evaluation of an expression may cost: a value costs one for each of its parts and one for each
+/// [`TEXT_UNIT`] bytes of text. It is a fraction of a second.
+const OF_EXPRESSION: i64 = 1_000_000;
+/// Units of all expressions of one policy with one binding, or of one webhook, for one request.
+const OF_OWNER: i64 = 2_000_000;
+/// Units of all expressions of one request, of all policies and webhooks: they are evaluated one after the other, and nothing
+/// else happens on their thread.
+const OF_REQUEST: i64 = 8_000_000;
 /// Bytes of text for which one unit is charged.
 const TEXT_UNIT: usize = 16;
 /// Maximum thousandths of a quantity. Sums of as many as the budget allows fit in 128 bits.
@@ -54,31 +59,53 @@ pub(crate) fn compile(text: &str, variables: &[&str]) -> Result<Expression, Stri
     expression.map(Expression).map_err(|why| format!("compilation failed: {why}"))
 }
 
-/// Units that are left of a budget. Clones share it.
+/// Units that are left for one request. Clones share them. Expressions are evaluated one after the other.
 #[derive(Debug, Clone)]
-pub(crate) struct Budget(Arc<AtomicI64>);
+pub(crate) struct Budget(Arc<Units>);
+
+#[derive(Debug)]
+struct Units {
+    expression: AtomicI64,
+    owner: AtomicI64,
+    request: AtomicI64,
+}
 
 impl Default for Budget {
     fn default() -> Budget {
-        Budget(Arc::new(AtomicI64::new(BUDGET)))
+        let [expression, owner, request] = [OF_EXPRESSION, OF_OWNER, OF_REQUEST].map(AtomicI64::new);
+        Budget(Arc::new(Units { expression, owner, request }))
     }
 }
 
 impl Budget {
     /// Subtracts units; false when that many are not left.
     fn take(&self, units: i64) -> bool {
-        let units = units.max(0);
-        // Once it is negative it stays so: what follows an exhausted budget is refused too.
-        self.0.fetch_sub(units.min(BUDGET + 1), Ordering::Relaxed) >= units
+        let units = units.clamp(0, OF_REQUEST + 1);
+        let Units { expression, owner, request } = &*self.0;
+        // Once one is negative it stays so: what follows in the same expression, policy or request fails too.
+        let left = [expression, owner, request].map(|left| left.fetch_sub(units, Ordering::Relaxed) - units);
+        left.iter().all(|left| *left >= 0)
     }
 
-    /// Starts again with all units.
+    /// Starts again with all units of a request.
     pub(crate) fn renew(&self) {
-        self.0.store(BUDGET, Ordering::Relaxed);
+        self.0.request.store(OF_REQUEST, Ordering::Relaxed);
+        self.begin();
+    }
+
+    /// Begins the expressions of another policy or webhook.
+    pub(crate) fn begin(&self) {
+        self.0.owner.store(OF_OWNER, Ordering::Relaxed);
+    }
+
+    /// Returns true if the whole request has used up its units, whatever failures mean for the policy.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.0.request.load(Ordering::Relaxed) < 0
     }
 
     fn is_exhausted(&self) -> bool {
-        self.0.load(Ordering::Relaxed) < 0
+        let Units { expression, owner, request } = &*self.0;
+        [expression, owner, request].iter().any(|left| left.load(Ordering::Relaxed) < 0)
     }
 }
 
@@ -118,6 +145,7 @@ impl Evaluation {
 
     /// Evaluates an expression. The error is a message.
     pub(crate) fn value(&self, expression: &Expression) -> Result<Cel, String> {
+        self.budget.0.expression.store(OF_EXPRESSION, Ordering::Relaxed);
         let value = Cel::resolve(&expression.0, &self.context);
         if self.budget.is_exhausted() {
             return Err("operation cancelled: actual cost limit exceeded".into());

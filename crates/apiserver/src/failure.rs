@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::kinds::Kind;
 
+/// Maximum bytes of a value in a message: an object may have many that are invalid.
+const SHOWN: usize = 1 << 10;
+
 /// One reason of several, usually about one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cause {
@@ -391,13 +394,29 @@ impl Cause {
         Self::shown(field, &shown, detail)
     }
 
-    /// `Invalid value: V: why` of a value in the words of the caller.
+    /// `Invalid value: V: why` of a value in the words of the caller. A long value is cut.
     pub(crate) fn shown(field: impl Into<String>, value: &str, detail: &str) -> Self {
-        Self::new("FieldValueInvalid", field, format!("Invalid value: {value}: {detail}"))
+        let end = value.floor_char_boundary(SHOWN);
+        let cut = if end < value.len() { "…" } else { "" };
+        let value = &value[..end];
+        Self::new("FieldValueInvalid", field, format!("Invalid value: {value}{cut}: {detail}"))
     }
 
     /// `Forbidden: why`.
     pub(crate) fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self::new("FieldValueForbidden", field, format!("Forbidden: {detail}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_values_are_cut_in_messages() {
+        let cause = Cause::invalid("a", &"ä".repeat(SHOWN).into(), "too long");
+        assert!(cause.message.ends_with("ä…: too long"), "{}", cause.message);
+        assert!(cause.message.len() < SHOWN + 40);
+        assert_eq!(Cause::invalid("a", &"x".into(), "no").message, "Invalid value: \"x\": no");
     }
 }

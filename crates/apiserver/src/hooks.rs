@@ -5,6 +5,7 @@
 pub(crate) mod answer;
 pub(crate) mod policy;
 pub(crate) mod review;
+pub(crate) mod room;
 pub(crate) mod rule;
 pub(crate) mod webhook;
 
@@ -18,6 +19,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use self::policy::Policy;
+use self::room::Room;
 use self::webhook::Webhook;
 use crate::object::Object;
 
@@ -46,6 +48,8 @@ pub(crate) struct Hooks {
     compiling: Mutex<()>,
     /// Places of calls in progress.
     pub(crate) calls: Arc<Semaphore>,
+    /// Room for the objects of requests that wait for calls.
+    pub(crate) room: Arc<Room>,
 }
 
 /// The webhooks of one revision, in the order in which they are called: by the names of their configurations.
@@ -65,6 +69,7 @@ impl Hooks {
             current: RwLock::default(),
             compiling: Mutex::default(),
             calls: Arc::new(Semaphore::new(CALLS)),
+            room: Arc::default(),
         }
     }
 

@@ -34,6 +34,10 @@ pub(crate) struct Impersonator(pub(crate) String);
 #[derive(Debug, Clone)]
 pub(crate) struct External;
 
+/// Response extension: names and values for the record of the request.
+#[derive(Debug, Clone)]
+pub(crate) struct Annotations(pub(crate) Vec<(String, String)>);
+
 /// Response extension: name of a created object.
 #[derive(Debug, Clone)]
 pub(crate) struct Created(pub(crate) String);

@@ -16,6 +16,7 @@ mod accept;
 mod access;
 mod admission;
 mod admit;
+mod annotations;
 mod audit;
 mod authentication;
 mod body;

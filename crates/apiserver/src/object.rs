@@ -1,7 +1,9 @@
 //! An object as it is stored: encoded JSON, and the labels for selectors.
 
+use std::fmt;
+
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 
 /// An object in its storage version.
@@ -35,8 +37,62 @@ impl Object {
 
     /// Decodes it.
     pub(crate) fn value(&self) -> Value {
-        // It was encoded by `seal` or checked by `open`.
-        serde_json::from_slice(&self.json).unwrap_or(Value::Null)
+        // `seal` encodes what was decoded, within the depth of a body, and `open` refuses what cannot be decoded.
+        serde_json::from_slice(&self.json).unwrap_or_else(|error| {
+            tracing::error!(%error, "an object in memory cannot be decoded");
+            Value::Null
+        })
+    }
+}
+
+/// A value that can be decoded, with its numbers and its depth. Nothing of it is kept.
+struct Decodable;
+
+impl<'de> Deserialize<'de> for Decodable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Decodable)
+    }
+}
+
+impl<'de> Visitor<'de> for Decodable {
+    type Value = Decodable;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Decodable>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+        while fields.next_entry::<Decodable, Decodable>()?.is_some() {}
+        Ok(self)
     }
 }
 
@@ -121,7 +177,7 @@ impl hutch_store::Value for Object {
     }
 
     fn open(bytes: &[u8]) -> Result<Self, String> {
-        #[derive(Deserialize)]
+        #[derive(serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Head<'a> {
             #[serde(borrow)]
@@ -131,11 +187,12 @@ impl hutch_store::Value for Object {
             #[serde(default)]
             metadata: Metadata,
         }
-        #[derive(Deserialize, Default)]
+        #[derive(serde::Deserialize, Default)]
         struct Metadata {
             #[serde(default)]
             labels: Option<Value>,
         }
+        let Decodable = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let head: Head<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let start = encode(&json!({ "kind": head.kind, "apiVersion": head.api_version, "metadata": 0 }));
         let after_type = start.1;
@@ -175,5 +232,12 @@ mod tests {
     fn damage_is_seen() {
         assert!(Object::open(b"{\"kind\":\"Pod\"").is_err());
         assert!(Object::open(br#"{"apiVersion":"v1","kind":"Pod"}"#).is_err());
+        let with = |a: &str| format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{}},"a":{a}}}"#);
+        Object::open(with("[1, -1, 1.5, null, true, {\"b\": \"\\n\"}]").as_bytes()).unwrap();
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        for undecodable in ["1e999", "\"\\ud800\"", &deep] {
+            assert!(serde_json::from_str::<Value>(&with(undecodable)).is_err(), "{undecodable}");
+            assert!(Object::open(with(undecodable).as_bytes()).is_err(), "{undecodable}");
+        }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) async fn handle(call: &Call, target: &Target, request: Request) -> Re
         && let Some(admission) = Admission::of(call, Operation::Create, name, &call.name, call.dry_run()?)
     {
         let body = if bytes.is_empty() { json!({}) } else { body::decode(&bytes, &media_type)?.value };
-        admission.pass(Objects { new: Some(&body), old: None }).await?;
+        admission.pass(Objects { new: Some(&body), ..Objects::default() }).await?;
     }
     match (name, parts.method) {
         ("status" | "approval", Method::GET) => get::get(call),

@@ -70,6 +70,11 @@ impl Text {
         Text::name(&mask::program(start(argument)))
     }
 
+    /// Returns a longer text of any form. What is likely a secret is masked.
+    pub fn masked(text: &str) -> Text {
+        Text::long(&mask::Masker::default().argument(start(text)))
+    }
+
     /// Returns the arguments of a command in one line. What is likely a secret is masked.
     pub fn command(arguments: &[impl AsRef<str>]) -> Text {
         let mut line = String::new();
@@ -127,6 +132,13 @@ mod tests {
     fn control_and_invisible_characters_are_escaped() {
         assert_eq!(Text::long("a\u{1b}[2J\n\u{202e}b").as_str(), "a\\u{1b}[2J\\u{a}\\u{202e}b");
         assert_eq!(Text::new("äääää", 5).as_str(), "ää…");
+    }
+
+    #[test]
+    fn secrets_of_any_text_are_masked() {
+        let masked = Text::masked("image from ghp_0123456789abcdef0123456789abcdef with password=hunter2 ok");
+        assert_eq!(masked.as_str(), "image from *** with password=*** ok");
+        assert_eq!(Text::masked("no tag: nginx").as_str(), "no tag: nginx");
     }
 
     #[test]

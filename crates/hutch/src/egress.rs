@@ -22,6 +22,8 @@ use hutch_privsep::{Channel, receive_now, send_now};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use crate::credentials::{self, Wanted};
@@ -164,6 +166,17 @@ impl Drop for Process {
 }
 
 impl Process {
+    /// Waits until it has ended.
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe for types that may close their descriptor early; OwnedFd does not"
+    )]
+    pub(crate) async fn ended(&self) -> io::Result<()> {
+        // With this flag it can be read without waiting.
+        let ended = pidfd_open(Pid::from_child(&self.0), PidfdFlags::NONBLOCK)?;
+        AsyncFd::with_interest(ended, Interest::READABLE)?.readable().await.map(drop)
+    }
+
     /// Waits until it has ended, not longer than this.
     fn wait(&self, most: Duration) {
         let Ok(ended) = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()) else { return };

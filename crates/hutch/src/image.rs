@@ -170,18 +170,23 @@ fn import(arguments: &ImageImportArguments) -> anyhow::Result<()> {
     ensure!(from != Path::new("-"), "standard input cannot be read out of order: name a FILE or a FOLDER");
     let fetched = hutch_registry::import(&folders.pulled(), from, name.as_ref());
     let fetched = fetched.with_context(|| from.display().to_string())?;
-    let name = fetched.name().clone();
+    let names: Vec<_> = std::iter::once(fetched.name()).chain(fetched.other_names()).cloned().collect();
     let (image, _) = keep(&store, &folders, fetched).with_context(|| from.display().to_string())?;
-    print_imported(arguments.json, &name, &image);
+    print_imported(arguments.json, &names, &image);
     Ok(())
 }
 
-fn print_imported(as_json: bool, name: &ImageName, image: &Pulled) {
+/// Prints the names of an image and its digest. `name` of JSON is the first of them.
+fn print_imported(as_json: bool, names: &[ImageName], image: &Pulled) {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     if as_json {
-        let (name, digest) = (name.to_string(), image.digest.to_string());
-        println!("{}", json!({"name": name, "digest": digest, "manifest": image.manifest.to_string()}));
+        let (digest, manifest) = (image.digest.to_string(), image.manifest.to_string());
+        println!(
+            "{}",
+            json!({"name": names.first(), "names": names, "digest": digest, "manifest": manifest})
+        );
     } else {
-        println!("{name}\n{}", image.digest);
+        println!("{}\n{}", names.join("\n"), image.digest);
     }
 }
 

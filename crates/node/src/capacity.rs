@@ -1,6 +1,7 @@
 //! Resources that Pods may request from the node, and those that its Pods and volumes in memory have.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hutch_api::quantity;
@@ -75,12 +76,14 @@ pub(crate) fn requests(spec: &PodSpec) -> Amount {
 pub(crate) struct Capacity {
     total: Amount,
     taken: Mutex<HashMap<String, Amount>>,
+    /// True while no new Pods may start.
+    cordoned: AtomicBool,
     freed: Notify,
 }
 
 impl Capacity {
     pub(crate) fn new(total: Amount) -> Capacity {
-        Capacity { total, taken: Mutex::default(), freed: Notify::new() }
+        Capacity { total, taken: Mutex::default(), cordoned: AtomicBool::new(false), freed: Notify::new() }
     }
 
     /// A panic while the lock was held leaves whole values, so the lock stays usable.
@@ -124,7 +127,19 @@ impl Capacity {
         self.taken().remove(uid);
     }
 
-    /// Resolves when a Pod gives back its requests after this call.
+    /// Returns true while no new Pods may start.
+    pub(crate) fn is_cordoned(&self) -> bool {
+        self.cordoned.load(Ordering::Relaxed)
+    }
+
+    /// Keeps new Pods away, or lets those start that wait.
+    pub(crate) fn set_cordoned(&self, cordoned: bool) {
+        if self.cordoned.swap(cordoned, Ordering::Relaxed) && !cordoned {
+            self.freed.notify_waiters();
+        }
+    }
+
+    /// Resolves when a Pod gives back its requests, or new ones may start again, after this call.
     pub(crate) fn freed(&self) -> Notified<'_> {
         self.freed.notified()
     }

@@ -12,6 +12,7 @@ mod capacity;
 mod claims;
 mod config;
 mod container;
+mod cordon;
 mod dial;
 mod disk;
 mod embedded;

@@ -26,7 +26,7 @@ use crate::policies::NoProxy;
 use crate::runtime::Launcher;
 use crate::shared::Shared;
 use crate::stdio::register as watch_descriptor;
-use crate::{Error, claims, disk, inventory, memory, policies, register, volumes};
+use crate::{Error, claims, cordon, disk, inventory, memory, policies, register, volumes};
 
 /// How long a node that stops waits for its Pods' tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -102,6 +102,7 @@ impl Node {
         let (registered, ()) = tokio::join!(register::node(&shared), register::runtime_classes(&shared));
         registered?;
         tokio::spawn(register::keep(shared.clone()));
+        tokio::spawn(cordon::follow(shared.clone()));
         tokio::spawn(claims::provision(shared.clone()));
         tokio::spawn(claims::take_away(shared.clone()));
         tokio::spawn(disk::watch(shared.clone()));

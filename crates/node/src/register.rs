@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::capacity::{Amount, memory_field};
 use crate::shared::{HOST_IP, Shared};
-use crate::{Error, claims};
+use crate::{Error, claims, cordon};
 
 /// How often the lease is renewed, as a kubelet does.
 const RENEW_EVERY: Duration = Duration::from_secs(10);
@@ -62,7 +62,9 @@ pub(crate) async fn report_conditions(node: &Shared) {
 
 async fn report(node: &Shared, api: &Api<Node>) -> Result<(), kube::Error> {
     let name = &node.config.node_name;
-    let before = api.get(name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
+    let own = api.get(name).await?;
+    node.capacity.set_cordoned(cordon::is_marked(&own));
+    let before = own.status.and_then(|status| status.conditions).unwrap_or_default();
     let conditions = conditions(Pressure::of(node), &before, Timestamp::now());
     let status = json!({ "status": status(name, node.capacity.total(), &conditions) });
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.map(drop)

@@ -36,6 +36,8 @@ const LIMITS: hutch_archive::Limits = hutch_archive::Limits {
 };
 /// Maximum images of an archive of `docker save`.
 const MAX_IMAGES: usize = 1024;
+/// Maximum names that an image keeps.
+const MAX_NAMES: usize = 64;
 /// First bytes of compressed content.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -46,7 +48,7 @@ const ENDING: &str = ".import";
 /// Annotations with the name of an image, the more exact one first.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
-/// Imports an image into the store. It will have the name, or the one that the source has for it.
+/// Imports an image into the store. It will have the name, or those that the source has for it.
 ///
 /// # Errors
 /// When the source is not valid, has several images or none for this machine, or the store cannot be written.
@@ -58,7 +60,7 @@ pub fn import(store: &Path, from: &Path, name: Option<&ImageName>) -> Result<Fet
         true => Source::open_folder(&layout, from)?,
         false => Source::read_archive(&layout, from)?,
     };
-    let (stored, own_name) = match source.document("index.json")? {
+    let (stored, own_names) = match source.document("index.json")? {
         Some(index) if source.find("oci-layout")?.is_some() => source.oci(&index)?,
         _ => match source.document("manifest.json")? {
             Some(list) => source.docker(&list)?,
@@ -69,12 +71,31 @@ pub fn import(store: &Path, from: &Path, name: Option<&ImageName>) -> Result<Fet
             }
         },
     };
-    let name = match (name, own_name) {
-        (Some(name), _) => name.clone(),
-        (None, Some(own)) => imported_name(&own)?,
-        (None, None) => return Err(unsupported("it has no name: hutch image import FILE NAME gives it one")),
+    let mut names = match name {
+        Some(name) => vec![name.clone()],
+        None => imported_names(&own_names)?,
     };
-    Ok(Fetched { layout, name, stored, evidence: None, by_digest: false, _pulling: pulling })
+    if names.is_empty() {
+        return Err(unsupported("it has no name: hutch image import FILE NAME gives it one"));
+    }
+    let name = names.remove(0);
+    Ok(Fetched { layout, name, others: names, stored, evidence: None, by_digest: false, _pulling: pulling })
+}
+
+/// Returns the names below `hutch.local` for those of registries, each once.
+fn imported_names(own: &[String]) -> Result<Vec<ImageName>, Error> {
+    if own.len() > MAX_NAMES {
+        let limit = format!("{MAX_NAMES} names; hutch image import FILE NAME gives it one");
+        return Err(Error::TooLarge { what: "the list of its names".into(), limit });
+    }
+    let mut names = Vec::with_capacity(own.len());
+    for own in own {
+        let name = imported_name(own)?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// Returns the name below `hutch.local` for one of a registry.
@@ -196,7 +217,7 @@ impl<'a> Source<'a> {
     }
 
     /// Finds the image of an OCI layout.
-    fn oci(&mut self, index: &[u8]) -> Result<(Stored, Option<String>), Error> {
+    fn oci(&mut self, index: &[u8]) -> Result<(Stored, Vec<String>), Error> {
         let (mut document, mut pulled) = (index.to_vec(), None);
         let mut kind = Some("application/vnd.oci.image.index.v1+json");
         let mut blob = None;
@@ -209,10 +230,13 @@ impl<'a> Source<'a> {
                     image.layers.iter().try_for_each(|layer| self.blob(layer))?;
                     let media_type = image.media_type.into();
                     let pulled = pulled.unwrap_or_else(|| Digest::of(&document));
-                    let own_name = own_name(index, &pulled)?;
-                    return Ok((Stored { pulled, manifest, media_type }, own_name));
+                    let own_names = own_names(index, &pulled)?;
+                    return Ok((Stored { pulled, manifest, media_type }, own_names));
                 }
-                Manifest::Index(entries) => {
+                Manifest::Index(mut entries) => {
+                    // An image of several names has an entry for each.
+                    let mut seen = BTreeSet::new();
+                    entries.retain(|entry| seen.insert(entry.blob.digest.to_string()));
                     let next = choose(&entries, &Platform::of_this_machine())?.blob.clone();
                     self.blob(&next)?;
                     document = self.read(&next)?;
@@ -226,7 +250,7 @@ impl<'a> Source<'a> {
     }
 
     /// Makes the manifest for the image of an archive of `docker save`.
-    fn docker(&mut self, list: &[u8]) -> Result<(Stored, Option<String>), Error> {
+    fn docker(&mut self, list: &[u8]) -> Result<(Stored, Vec<String>), Error> {
         let list: Vec<Saved> =
             serde_json::from_slice(list).map_err(|_| unsupported("its manifest.json is not valid"))?;
         if list.len() > MAX_IMAGES {
@@ -271,8 +295,8 @@ impl<'a> Source<'a> {
         let Manifest::Image(image) = Manifest::parse(&text, None)? else { return Err(several(0)) };
         let manifest = self.layout.put(&text)?;
         let (pulled, media_type) = (manifest.digest.clone(), image.media_type.into());
-        let own_name = saved.repo_tags.iter().flatten().next().cloned();
-        Ok((Stored { pulled, manifest, media_type }, own_name))
+        let own_names = saved.repo_tags.clone().unwrap_or_default();
+        Ok((Stored { pulled, manifest, media_type }, own_names))
     }
 
     fn needed(&mut self, path: &str) -> Result<Blob, Error> {
@@ -290,8 +314,8 @@ fn media_type_of(document: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Returns the name that an index has for an image; a tag alone is no name. Several tagged images are refused.
-fn own_name(index: &[u8], image: &Digest) -> Result<Option<String>, Error> {
+/// Returns the names that an index has for an image; a tag alone is no name. Several tagged images are refused.
+fn own_names(index: &[u8], image: &Digest) -> Result<Vec<String>, Error> {
     let index: Value =
         serde_json::from_slice(index).map_err(|_| unsupported("its index.json is not valid"))?;
     let entries = index["manifests"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -306,8 +330,9 @@ fn own_name(index: &[u8], image: &Digest) -> Result<Option<String>, Error> {
     }
     let image = image.to_string();
     let of_image = || entries.iter().filter(|entry| entry["digest"].as_str() == Some(&*image));
-    let mut names = NAMES.iter().flat_map(|key| of_image().filter_map(|entry| name(key, entry)));
-    Ok(names.find(|name| name.contains([':', '/'])))
+    let exact =
+        |entry| NAMES.iter().filter_map(|key| name(key, entry)).find(|name| name.contains([':', '/']));
+    Ok(of_image().filter_map(exact).collect())
 }
 
 /// Stores a regular file of an archive under its digest. Links, folders and devices are left out.

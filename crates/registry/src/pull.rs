@@ -56,6 +56,7 @@ impl Pulled {
 pub struct Fetched {
     pub(crate) layout: Layout,
     pub(crate) name: ImageName,
+    pub(crate) others: Vec<ImageName>,
     pub(crate) stored: Stored,
     pub(crate) evidence: Option<Evidence>,
     pub(crate) by_digest: bool,
@@ -68,17 +69,24 @@ impl Fetched {
         &self.name
     }
 
+    /// Further names that it will have.
+    pub fn other_names(&self) -> &[ImageName] {
+        &self.others
+    }
+
     /// Digest, size in bytes and media type of its manifest.
     pub fn manifest(&self) -> (&Digest, u64, &str) {
         (&self.stored.manifest.digest, self.stored.manifest.size, &self.stored.media_type)
     }
 
-    /// Gives it its name, which an earlier image loses.
+    /// Gives it its names, which earlier images lose.
     ///
     /// # Errors
     /// When the store cannot be written.
     pub fn keep(self) -> Result<Pulled, Error> {
-        self.layout.name(&self.name, &self.stored, self.by_digest)?;
+        for name in std::iter::once(&self.name).chain(&self.others) {
+            self.layout.name(name, &self.stored, self.by_digest)?;
+        }
         Ok(Pulled { evidence: self.evidence, ..Pulled::of(&self.stored) })
     }
 }
@@ -228,7 +236,8 @@ impl Puller {
         blocking(move || {
             resolved.store(&layout)?;
             let stored = resolved.stored.clone();
-            Ok(Fetched { layout, name, stored, evidence, by_digest, _pulling: pulling })
+            let others = Vec::new();
+            Ok(Fetched { layout, name, others, stored, evidence, by_digest, _pulling: pulling })
         })
         .await
     }

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod effect;
 pub(crate) mod ephemeral;
+mod host;
 
 use serde_json::{Value, json};
 
@@ -21,6 +22,9 @@ pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(),
     template_defaults(&mut object["spec"]);
     let mut causes = check::spec(&object["spec"], "spec", Place::Pod);
     causes.extend(ephemeral::refused_at_creation(&object["spec"]));
+    if core.default_node.is_some() {
+        causes.extend(host::of_pod(&object["spec"]));
+    }
     if !causes.is_empty() {
         return Err(Failure::invalid(kind, meta::text(object, "name"), causes));
     }

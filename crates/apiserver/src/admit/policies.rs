@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use kube_cel::cel::Value as Cel;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::select::{has_labels, holds};
+use super::select::{Views, has_labels, holds};
 use super::{Admission, Objects};
 use crate::expression::Evaluation;
 use crate::failure::Failure;
@@ -15,28 +15,28 @@ use crate::object;
 
 /// Maximum bytes of a message that an expression makes, as in Kubernetes.
 const MESSAGE_BYTES: usize = 5 << 10;
-/// Maximum characters of an audit annotation, as in Kubernetes.
-const ANNOTATION: usize = 10 << 10;
+/// Annotation of a request that a binding only audits, as in Kubernetes.
+const FAILURE: (&str, &str) = ("validation.policy.admission.k8s.io", "validation_failure");
 
 /// A reason why a policy does not accept a request.
 struct Refusal {
     message: String,
     reason: String,
+    /// Place of the validation; `None` for another expression.
+    index: Option<usize>,
     /// True if the actions of the binding decide what it means; false for a policy that cannot be applied.
     follows_actions: bool,
 }
 
 impl Refusal {
     fn invalid(message: String) -> Refusal {
-        Refusal { message, reason: "Invalid".into(), follows_actions: true }
+        Refusal { message, reason: "Invalid".into(), index: None, follows_actions: true }
     }
 }
 
 impl Admission<'_> {
     /// Refuses a request that a policy does not accept.
-    pub(super) fn check_policies(&self, objects: Objects<'_>) -> Result<(), Failure> {
-        // The objects are converted once for all policies that read the same version.
-        let mut evaluations: HashMap<(String, String), Evaluation> = HashMap::new();
+    pub(super) fn check_policies(&self, objects: Objects<'_>, views: &mut Views) -> Result<(), Failure> {
         let mut denial = None;
         for policy in &self.hooks.policies {
             let Some(kind) = self.constrained(&policy.constraints, objects)? else { continue };
@@ -45,14 +45,10 @@ impl Admission<'_> {
                 if also == Some(false) {
                     continue;
                 }
-                let key = (kind.group.clone(), kind.version.clone());
-                let evaluation = match evaluations.entry(key) {
-                    std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                    std::collections::hash_map::Entry::Vacant(entry) => {
-                        entry.insert(self.policy_evaluation(kind, objects)?)
-                    }
-                };
-                let refusals = self.bound(policy, binding, evaluation);
+                self.left()?;
+                self.budget.begin();
+                let refusals = self.bound(policy, binding, self.evaluation(kind, objects, views)?);
+                self.affords()?;
                 for refusal in refusals {
                     self.act(policy, binding, refusal, &mut denial);
                 }
@@ -63,17 +59,14 @@ impl Admission<'_> {
 
     /// Does with a refusal what the binding says.
     fn act(&self, policy: &Policy, binding: &Binding, refusal: Refusal, denial: &mut Option<Failure>) {
-        let Refusal { message, reason, follows_actions } = refusal;
+        let Refusal { message, reason, index, follows_actions } = refusal;
         let has = |action: &str| binding.actions.iter().any(|own| own == action);
         let (name, bound) = (&policy.name, &binding.name);
         let about = format!("ValidatingAdmissionPolicy '{name}' with binding '{bound}'");
         if has("Audit") && follows_actions {
-            tracing::info!(
-                policy = name,
-                binding = bound,
-                message,
-                "a validation of an admission policy failed"
-            );
+            let failure = json!([{"message": message, "policy": name, "binding": bound,
+                "expressionIndex": index.unwrap_or_default(), "validationActions": binding.actions}]);
+            self.call.annotations.add(FAILURE.0, FAILURE.1, &failure.to_string());
         }
         if has("Warn") && follows_actions {
             self.call.warn(format!("Validation failed for {about}: {message}"));
@@ -103,19 +96,6 @@ impl Admission<'_> {
                 && has_labels(&constraints.objects, objects));
         }
         Ok(self.constrained(constraints, objects)?.is_some())
-    }
-
-    fn policy_evaluation(&self, kind: &Kind, objects: Objects<'_>) -> Result<Evaluation, Failure> {
-        let mut evaluation = self.evaluation(kind, objects)?;
-        evaluation.set("request", &Value::Object(self.request.describe(kind)));
-        let namespace =
-            self.call.namespace.as_deref().and_then(|name| self.call.core.read("namespaces", name));
-        let namespace = namespace.map_or(Value::Null, |mut namespace| {
-            crate::meta::metadata(&mut namespace).remove("managedFields");
-            namespace
-        });
-        evaluation.set("namespaceObject", &namespace);
-        Ok(evaluation)
     }
 
     /// The refusals of a policy with the parameters of one binding.
@@ -149,8 +129,8 @@ impl Admission<'_> {
         }
         let errors = set_variables(policy, evaluation);
         let mut refusals = Vec::new();
-        for validation in &policy.validations {
-            let text = &validation.text;
+        for (index, validation) in policy.validations.iter().enumerate() {
+            let (text, before) = (&validation.text, refusals.len());
             match evaluated(evaluation, &validation.compiled, &errors) {
                 Ok(Cel::Bool(true)) => {}
                 Ok(Cel::Bool(false)) => refusals.push(refusal(validation, evaluation, &errors)),
@@ -160,11 +140,33 @@ impl Admission<'_> {
                 }
                 Err(why) => refusals.extend(failed(format!("expression '{text}' resulted in error: {why}"))),
             }
+            refusals[before..].iter_mut().for_each(|refusal| refusal.index = Some(index));
         }
-        for why in annotate(policy, evaluation, &errors) {
+        for why in self.annotate(policy, evaluation, &errors) {
             refusals.extend(failed(why).into_iter().map(|one| Refusal { follows_actions: false, ..one }));
         }
         refusals
+    }
+
+    /// Adds the audit annotations of a policy to the record of the request. Returns why some cannot be evaluated.
+    fn annotate(&self, policy: &Policy, evaluation: &Evaluation, errors: &[(String, String)]) -> Vec<String> {
+        let mut failed = Vec::new();
+        for (key, compiled) in &policy.annotations {
+            match evaluated(evaluation, compiled, errors) {
+                Ok(Cel::String(value)) if !value.trim().is_empty() => {
+                    self.call.annotations.add(&policy.name, key, &value);
+                }
+                Ok(Cel::String(_) | Cel::Null) => {}
+                Ok(other) => {
+                    failed.push(format!(
+                        "valueExpression of {key:?} must evaluate to string, got {}",
+                        other.type_of()
+                    ));
+                }
+                Err(why) => failed.push(why),
+            }
+        }
+        failed
     }
 
     /// The object with the parameters: null for a binding without a reference, `None` if requests are then accepted.
@@ -214,28 +216,6 @@ fn set_variables(policy: &Policy, evaluation: &mut Evaluation) -> Vec<(String, S
     }
     evaluation.set_map("variables", &values);
     errors
-}
-
-/// Writes the audit annotations of a policy to the log. Returns why some cannot be evaluated.
-fn annotate(policy: &Policy, evaluation: &Evaluation, errors: &[(String, String)]) -> Vec<String> {
-    let mut failed = Vec::new();
-    for (key, compiled) in &policy.annotations {
-        match evaluated(evaluation, compiled, errors) {
-            Ok(Cel::String(value)) if !value.trim().is_empty() => {
-                let value: String = value.trim().chars().take(ANNOTATION).collect();
-                tracing::info!(policy = policy.name, key, value, "audit annotation of an admission policy");
-            }
-            Ok(Cel::String(_) | Cel::Null) => {}
-            Ok(other) => {
-                failed.push(format!(
-                    "valueExpression of {key:?} must evaluate to string, got {}",
-                    other.type_of()
-                ));
-            }
-            Err(why) => failed.push(why),
-        }
-    }
-    failed
 }
 
 /// Evaluates an expression. A variable that could not be evaluated makes those fail that use it.

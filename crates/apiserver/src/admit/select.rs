@@ -1,5 +1,8 @@
 //! The decision whether a webhook concerns a request.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use serde_json::{Value, json};
 
 use super::{Admission, Objects};
@@ -10,9 +13,18 @@ use crate::hooks::webhook::{Condition, Webhook};
 use crate::kinds::Kind;
 use crate::selector::LabelSelector;
 
+/// The objects as variables, by group and version: each is converted once for all policies and webhooks that read it.
+#[derive(Default)]
+pub(super) struct Views(HashMap<(String, String), Evaluation>);
+
 impl Admission<'_> {
     /// The version that a webhook reads; `None` if the webhook does not concern the request.
-    pub(super) fn selected(&self, webhook: &Webhook, objects: Objects<'_>) -> Result<Option<&Kind>, Failure> {
+    pub(super) fn selected(
+        &self,
+        webhook: &Webhook,
+        objects: Objects<'_>,
+        views: &mut Views,
+    ) -> Result<Option<&Kind>, Failure> {
         let Some(kind) = self.matching(&webhook.rules, webhook.exact) else { return Ok(None) };
         if !self.in_namespace(&webhook.namespaces, objects)? || !has_labels(&webhook.objects, objects) {
             return Ok(None);
@@ -20,9 +32,11 @@ impl Admission<'_> {
         if webhook.conditions.is_empty() {
             return Ok(Some(kind));
         }
-        let mut evaluation = self.evaluation(kind, objects)?;
-        evaluation.set("request", &Value::Object(self.request.describe(kind)));
-        match holds(&webhook.conditions, &evaluation) {
+        let evaluation = self.evaluation(kind, objects, views)?;
+        self.budget.begin();
+        let held = holds(&webhook.conditions, evaluation);
+        self.affords()?;
+        match held {
             Ok(true) => Ok(Some(kind)),
             Ok(false) => Ok(None),
             Err(why) if webhook.ignores_failures => {
@@ -37,12 +51,39 @@ impl Admission<'_> {
         }
     }
 
-    /// The objects of a request as variables.
-    pub(super) fn evaluation(&self, kind: &Kind, objects: Objects<'_>) -> Result<Evaluation, Failure> {
+    /// The request with its objects and its namespace as variables.
+    pub(super) fn evaluation<'v>(
+        &self,
+        kind: &Kind,
+        objects: Objects<'_>,
+        views: &'v mut Views,
+    ) -> Result<&'v mut Evaluation, Failure> {
+        let vacant = match views.0.entry((kind.group.clone(), kind.version.clone())) {
+            Entry::Occupied(entry) => return Ok(entry.into_mut()),
+            Entry::Vacant(vacant) => vacant,
+        };
         let mut evaluation = Evaluation::new(&self.budget);
         evaluation.set("object", &self.converted(kind, objects.new)?);
         evaluation.set("oldObject", &self.converted(kind, objects.old)?);
-        Ok(evaluation)
+        evaluation.set("request", &Value::Object(self.request.describe(kind)));
+        let namespace =
+            self.call.namespace.as_deref().and_then(|name| self.call.core.read("namespaces", name));
+        let namespace = namespace.map_or(Value::Null, |mut namespace| {
+            crate::meta::metadata(&mut namespace).remove("managedFields");
+            namespace
+        });
+        evaluation.set("namespaceObject", &namespace);
+        Ok(vacant.insert(evaluation))
+    }
+
+    /// Refuses a request whose expressions have cost too much together. Failure policies do not decide about that: a policy must
+    /// not be able to have others left out.
+    pub(super) fn affords(&self) -> Result<(), Failure> {
+        if !self.budget.is_used_up() {
+            return Ok(());
+        }
+        let why = "the expressions of all admission policies and webhooks exceed the cost limit of a request";
+        Err(Failure::forbidden(self.request.kind, self.request.name, why, Vec::new()))
     }
 
     /// The first kind that one of the rules matches, the request's own before others that show the same objects.

@@ -68,6 +68,7 @@ impl About {
             count: None,
             sandbox: Some(self.sandbox()),
             claim: None,
+            annotations: &[],
             verdict: Verdict::of(Decision::Allowed),
         };
         self.record(Event::api(SystemTime::now(), &call).record()).await

@@ -4,6 +4,7 @@ use axum::body::Body;
 use tower::ServiceExt;
 
 use super::*;
+use crate::hooks::policy::{BINDINGS, POLICIES};
 use crate::journal::memory::Records;
 use crate::{ApiServer, Config};
 
@@ -73,4 +74,34 @@ async fn request_about_the_sandbox_of_a_claim_names_the_claim() {
     assert_eq!(answer.status(), StatusCode::CREATED);
     let tags = &log.events()[0]["metadata"]["tags"];
     assert_eq!((&tags[0]["value"], &tags[1]["value"]), (&"default/box".into(), &"default/job".into()));
+}
+
+#[tokio::test]
+async fn annotations_of_policies_are_recorded_without_secrets() {
+    let log = Records::new(1000);
+    let server = server(&log).await;
+    let rule = serde_json::json!({"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"],
+        "resources": ["configmaps"]});
+    let policy = serde_json::json!({"matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "true"}, {"expression": "!has(object.data)", "message": "no data"}],
+        "auditAnnotations": [{"key": "token", "valueExpression": "'password=' + object.data.a"}]});
+    let bound = serde_json::json!({"policyName": "p", "validationActions": ["Audit"]});
+    for (collection, spec) in [(POLICIES, policy), (BINDINGS, bound)] {
+        let object =
+            serde_json::json!({"kind": "x", "apiVersion": "v1", "metadata": {"name": "p"}, "spec": spec});
+        server.core().store.create(collection, "p", object).await.unwrap();
+    }
+    let body = r#"{"metadata":{"name":"a"},"data":{"a":"hunter2"}}"#;
+    let create = request("POST", "/api/v1/namespaces/default/configmaps", "t", body);
+    assert_eq!(server.authenticated().oneshot(create).await.unwrap().status(), StatusCode::CREATED);
+    let events = log.events();
+    let annotations = &events.last().unwrap()["unmapped"]["annotations"];
+    assert_eq!(annotations["p/token"], "password=***", "{events:?}");
+    let failure = annotations["validation.policy.admission.k8s.io/validation_failure"].as_str().unwrap();
+    let failure: Value = serde_json::from_str(failure).unwrap();
+    assert_eq!(
+        failure,
+        serde_json::json!([{"message": "no data", "policy": "p", "binding": "p", "expressionIndex": 1,
+            "validationActions": ["Audit"]}])
+    );
 }

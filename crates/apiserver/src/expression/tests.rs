@@ -91,12 +91,43 @@ fn evaluation_ends_when_its_budget_is_used_up() {
 }
 
 #[test]
+fn each_policy_has_its_budget_and_the_request_a_larger_one() {
+    let object = json!((0..30_000).collect::<Vec<_>>());
+    let budget = Budget::default();
+    let mut evaluation = Evaluation::new(&budget);
+    evaluation.set("object", &object);
+    let costly = compile("object.all(a, object.size() > 0)", &["object"]).unwrap();
+    let cheap = compile("object[0] == 0", &["object"]).unwrap();
+    let ended = "operation cancelled: actual cost limit exceeded";
+    assert_eq!(evaluation.truth(&costly).unwrap_err(), ended);
+    assert_eq!(
+        evaluation.truth(&cheap),
+        Ok(true),
+        "a costly expression leaves units to the others of its policy"
+    );
+    assert_eq!(evaluation.truth(&costly).unwrap_err(), ended);
+    assert_eq!(evaluation.truth(&cheap).unwrap_err(), ended);
+    budget.begin();
+    assert_eq!(evaluation.truth(&cheap), Ok(true), "another policy has its own units");
+    let policies = (0..1000).take_while(|_| {
+        budget.begin();
+        evaluation.truth(&costly).unwrap_err();
+        !budget.is_used_up()
+    });
+    assert!((1..10).contains(&policies.count()));
+    budget.begin();
+    assert_eq!(evaluation.truth(&cheap).unwrap_err(), ended);
+    budget.renew();
+    assert_eq!(evaluation.truth(&cheap), Ok(true));
+}
+
+#[test]
 fn use_of_a_pattern_is_paid_by_its_compiled_size() {
     for (pattern, least) in [("^[a-z]$", 50), (r"\\S+\\s[a-z]{1,63}", 200)] {
         let budget = Budget::default();
         let expression = compile(&format!("!'-'.matches('{pattern}')"), &[]).unwrap();
         assert_eq!(Evaluation::new(&budget).truth(&expression), Ok(true));
-        let used = BUDGET - budget.0.load(std::sync::atomic::Ordering::Relaxed);
+        let used = OF_REQUEST - budget.0.request.load(Ordering::Relaxed);
         assert!((least..least + 1000).contains(&used), "{pattern}: {used}");
     }
 }

@@ -72,7 +72,7 @@ async fn connect(call: &Call, name: &str) -> Result<(), Failure> {
         return Ok(());
     };
     let options = stream_options(&subresource.body.2, &call.query);
-    admission.pass(Objects { new: Some(&options), old: None }).await
+    admission.pass(Objects { new: Some(&options), ..Objects::default() }).await
 }
 
 /// The node, with a place for this stream among those of a caller from outside.

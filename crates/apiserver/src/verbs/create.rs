@@ -87,8 +87,8 @@ pub(crate) async fn insert(
     let names = if admission.is_some() { 1 } else { NAMES };
     if let Some(admission) = admission {
         let shown = convert::from_storage(kind, stored.clone())?;
-        admission.validate(Objects { new: Some(&shown), old: None }).await?;
-        namespace_accepts(call, &name)?; // Webhooks take their time.
+        admission.validate(Objects { new: Some(&shown), ..Objects::default() }).await?;
+        still_accepted(call, &name)?;
     }
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
@@ -102,7 +102,7 @@ pub(crate) async fn insert(
         tries += 1;
         match (written, &generated) {
             (Ok(entry), _) => {
-                after(call, &name).await?;
+                after(call, &name, &entry).await?;
                 return Ok(entry);
             }
             (Err(Error::Exists), Some(base)) if tries < names => {
@@ -111,6 +111,24 @@ pub(crate) async fn insert(
             }
             (Err(error), _) => return Err(Failure::of_store(error, kind, &name)),
         }
+    }
+}
+
+/// Checks again what may have changed while webhooks were called.
+fn still_accepted(call: &Call, name: &str) -> Result<(), Failure> {
+    namespace_accepts(call, name)?;
+    call.check_served()
+}
+
+/// Removes an object whose definition was deleted while it was stored: the objects of a definition go with it.
+async fn still_served(call: &Call, entry: &Entry<Object>) -> Result<(), Failure> {
+    let Err(failure) = call.check_served() else { return Ok(()) };
+    let removed =
+        call.store.delete(&call.resource.collection, &entry.name, entry.revision, entry.value.value()).await;
+    match removed {
+        // It may have gone with the others.
+        Ok(_) | Err(Error::NotFound | Error::Conflict { .. }) => Err(failure),
+        Err(error) => Err(Failure::of_store(error, call.kind(), &entry.name)),
     }
 }
 
@@ -171,7 +189,8 @@ pub(crate) fn preview(key: &str, object: Value, revision: u64) -> Arc<Entry<Obje
 }
 
 /// Actions after a create, by kind.
-async fn after(call: &Call, name: &str) -> Result<(), Failure> {
+async fn after(call: &Call, name: &str, entry: &Entry<Object>) -> Result<(), Failure> {
+    still_served(call, entry).await?;
     if call.resource.is("", "namespaces") {
         admission::namespace::furnish(&call.core, name).await?;
     }

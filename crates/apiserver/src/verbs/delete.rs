@@ -162,7 +162,7 @@ pub(crate) async fn remove_admitted(
         preconditions(call, name, &current, options)?;
         if let Some(admission) = admission {
             let shown = convert::from_storage(kind, current.clone())?;
-            admission.pass(Objects { new: None, old: Some(&shown) }).await?;
+            admission.pass(Objects { old: Some(&shown), ..Objects::default() }).await?;
         }
         let (next, over) = mark(call, &current, options);
         if dry_run {
@@ -311,11 +311,22 @@ async fn after(call: &Call, gone: &Value) {
         return;
     }
     let collection = meta::text(gone, "name");
-    let list = call.store.list(collection, hutch_store::Page::default());
-    for entry in list.entries {
-        let last = entry.value.value();
-        if let Err(error) = call.store.delete(collection, &entry.name, entry.revision, last).await {
-            tracing::warn!(%error, collection, name = %entry.name, "an object outlives its definition");
+    for _ in 0..TRIES {
+        let list = call.store.list(collection, hutch_store::Page::default());
+        let mut changed = false;
+        for entry in list.entries {
+            let last = entry.value.value();
+            match call.store.delete(collection, &entry.name, entry.revision, last).await {
+                // A change that began before the definition was deleted.
+                Err(Error::Conflict { .. }) => changed = true,
+                Ok(_) | Err(Error::NotFound) => {}
+                Err(error) => {
+                    tracing::warn!(%error, collection, name = %entry.name, "an object outlives its definition");
+                }
+            }
+        }
+        if !changed {
+            return;
         }
     }
 }

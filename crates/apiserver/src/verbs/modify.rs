@@ -128,6 +128,7 @@ pub(crate) async fn modify(
         let next = versions.next(call, wanted)?;
         if let Some(admission) = &admission {
             validate(call, part, admission, &current, &next).await?;
+            call.check_served()?; // Webhooks take their time.
         }
         if is_over(&next) {
             match remove(call, &key, &entry, next, dry_run).await {
@@ -229,9 +230,9 @@ async fn validate(
     match &call.kind().scale {
         Some(paths) if part == Part::Scale => {
             let [new, old] = [&next, current].map(|object| scale::of(paths, object));
-            admission.pass(Objects { new: Some(&new), old: Some(&old) }).await
+            admission.pass(Objects { new: Some(&new), old: Some(&old), held: Some(&next) }).await
         }
-        _ => admission.validate(Objects { new: Some(&next), old: Some(current) }).await,
+        _ => admission.validate(Objects { new: Some(&next), old: Some(current), held: None }).await,
     }
 }
 

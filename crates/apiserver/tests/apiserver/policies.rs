@@ -172,6 +172,34 @@ async fn failure_policy_decides_about_errors_and_hostile_objects() {
 }
 
 #[tokio::test]
+async fn costly_policies_leave_no_other_policy_out() {
+    let app = app().await;
+    let data: Value =
+        (0..400).map(|number| (format!("k{number}"), json!("v"))).collect::<serde_json::Map<_, _>>().into();
+    let costly = json!({"failurePolicy": "Ignore", "validations": [
+        {"expression": "object.data.all(a, object.data.all(b, object.data.all(c, a + b + c != '')))"}]});
+    let make = async |name: &str| {
+        let bound = binding(name, &json!({"policyName": name}));
+        for (path, object) in [(POLICIES, policy(name, &costly)), (BINDINGS, bound)] {
+            assert_eq!(call(&app, "POST", path, &object).await.0, 201);
+        }
+    };
+    make("a0").await;
+    let denies =
+        json!({"failurePolicy": "Ignore", "validations": [{"expression": "false", "message": "no"}]});
+    bind(&app, denies, json!({})).await;
+    let (code, answer, _) = attempt(&app, "x", data.clone()).await;
+    assert_eq!(code, 422, "{answer}");
+    assert!(answer["message"].as_str().unwrap().ends_with("denied request: no"), "{answer}");
+    for number in 1..10 {
+        make(&format!("a{number}")).await;
+    }
+    let (code, answer, _) = attempt(&app, "x", data).await;
+    let why = "the expressions of all admission policies and webhooks exceed the cost limit of a request";
+    assert_eq!((code, &answer["message"]), (403, &json!(format!("configmaps \"x\" is forbidden: {why}"))));
+}
+
+#[tokio::test]
 async fn parameters_come_from_config_maps_and_custom_resources_by_name() {
     let app = app().await;
     let spec = json!({

@@ -3,9 +3,14 @@
 use std::net::IpAddr;
 use std::time::SystemTime;
 
+use serde_json::Value;
+
 use super::{Claim, Event, Kind, Principal, Sandbox, Verdict, endpoint, full_name, named, user};
 use crate::ocsf::{Actor, Api, ApiRequest, Endpoint, FindingInfo, HttpRequest, HttpResponse, Resource, Url};
 use crate::text::Text;
+
+/// Maximum annotations of an event.
+const ANNOTATIONS_MAX: usize = 32;
 
 /// Request to the API server.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +47,8 @@ pub struct ApiCall<'a> {
     pub sandbox: Option<Sandbox<'a>>,
     /// Claim that the sandbox belongs to, or that the request is about.
     pub claim: Option<Claim<'a>>,
+    /// Names and values that policies and webhooks give the request.
+    pub annotations: &'a [(String, String)],
     /// Decision.
     pub verdict: Verdict<'a>,
 }
@@ -118,6 +125,13 @@ impl Event {
         event.actor = Some(user(&call.principal));
         if let Some(impersonator) = call.impersonator {
             event.unmapped.insert("impersonator".to_owned(), Text::name(impersonator).as_str().into());
+        }
+        if !call.annotations.is_empty() {
+            let all = call.annotations.iter().take(ANNOTATIONS_MAX);
+            let all = all.map(|(name, value)| {
+                (Text::name(name).as_str().to_owned(), Text::masked(value).as_str().into())
+            });
+            event.unmapped.insert("annotations".to_owned(), Value::Object(all.collect()));
         }
         event.src_endpoint = Some(match call.source {
             Some(ip) => Endpoint { ip: Some(ip), ..Endpoint::default() },

@@ -141,6 +141,7 @@ fn events(text: &str) -> Vec<Event> {
             count: None,
             sandbox: Some(BOX),
             claim: Some(Claim { namespace: text, name: text }),
+            annotations: &[],
             verdict,
         };
         events.push(Event::api(now(), &call));

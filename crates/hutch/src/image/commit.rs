@@ -72,7 +72,7 @@ pub(super) fn commit(arguments: &ImageCommitArguments) -> anyhow::Result<()> {
     let fetched = hutch_registry::import(&folders.pulled(), Path::new(&path), Some(&name))?;
     drop(archive);
     let (image, _) = keep(&store, &folders, fetched)?;
-    print_imported(arguments.json, &name, &image);
+    print_imported(arguments.json, &[name], &image);
     Ok(())
 }
 
@@ -84,12 +84,24 @@ async fn find(arguments: &ImageCommitArguments) -> anyhow::Result<Changed> {
     let target =
         sandboxes.container(&sandbox, arguments.container.name.as_deref()).await.map_err(with_hint)?;
     let pod = sandboxes.pod(&target).await?;
-    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    let status = statuses.into_iter().flatten().find(|status| status.name == target.container);
+    let statuses = pod.status.iter().flat_map(|status| {
+        let all = [
+            &status.container_statuses,
+            &status.init_container_statuses,
+            &status.ephemeral_container_statuses,
+        ];
+        all.into_iter().flatten().flatten()
+    });
+    let status = statuses.into_iter().find(|status| status.name == target.container);
     let image = status.map(|status| status.image_id.clone()).filter(|id| !id.is_empty());
     let running = status.filter(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()));
     let container = running.and_then(|status| status.container_id.clone()).unwrap_or_default();
     let image = image.with_context(|| format!("container {} has not started", target.container))?;
+    ensure!(
+        !container.is_empty() && pod.metadata.deletion_timestamp.is_none(),
+        "container {} does not run",
+        target.container
+    );
     let folder = hutch_node::changes_folder(
         &arguments.data.data_dir,
         &pod.uid().unwrap_or_default(),
@@ -102,11 +114,6 @@ async fn find(arguments: &ImageCommitArguments) -> anyhow::Result<Changed> {
             target.pod
         )
     })?;
-    ensure!(
-        !container.is_empty() && pod.metadata.deletion_timestamp.is_none(),
-        "container {} does not run",
-        target.container
-    );
     Ok(Changed { container, image, folder })
 }
 

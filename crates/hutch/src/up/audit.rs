@@ -374,6 +374,7 @@ mod tests {
             count: None,
             sandbox: None,
             claim: None,
+            annotations: &[],
             verdict: Verdict::of(Decision::Allowed),
         };
         Event::api(SystemTime::now(), &call).record()

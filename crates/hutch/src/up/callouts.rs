@@ -1,29 +1,88 @@
-//! Connections of the front to the hosts of webhooks, by the process that may connect
-//! ([`callout`](crate::callout)).
+//! The process that connects to the hosts of webhooks ([`callout`](crate::callout)): the root process starts it, and starts it
+//! again when it ends; the front sends it requests.
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use anyhow::{Context, ensure};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_apiserver::Connector;
+use hutch_jail::{IdRange, IdRanges};
 use hutch_kubelet::Duplex;
 use hutch_privsep::Channel;
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::lock;
-use crate::callout::{Answer, Destination, Request};
+use crate::callout::{Answer, Destination, HOSTS, Request, spawn};
+use crate::egress::Spawned;
+
+/// Pause before the process is started again.
+const RESTART: Duration = Duration::from_millis(100);
+/// Maximum tries of a request whose process ends.
+const TRIES: usize = 3;
+
+/// Starts the process, if there are hosts, and again whenever it ends. Returns the socket over which the front receives the
+/// channel to each process. To be called on a thread that lasts: the kernel ends the process with it.
+pub(super) fn start(hosts: &[Destination]) -> anyhow::Result<Option<OwnedFd>> {
+    if hosts.is_empty() {
+        return Ok(None);
+    }
+    ensure!(hosts.len() <= HOSTS, "--webhook-host: {} hosts; at most {HOSTS}", hosts.len());
+    let ids = IdRanges::open(rand::random())?.take()?;
+    let started = spawn(hosts, ids.base()).context("--webhook-host")?;
+    let (ours, front) = hutch_privsep::pair()?;
+    tokio::spawn(supervise(hosts.to_vec(), ids, Channel::new(ours)?, started));
+    Ok(Some(front))
+}
+
+/// Passes the channel of each process to the front, until the front has ended.
+async fn supervise(hosts: Vec<Destination>, ids: IdRange, front: Channel, mut started: Spawned) {
+    loop {
+        let (process, channel) = started;
+        if front.send(&(), &[channel.as_fd()]).await.is_err() {
+            return;
+        }
+        // Its end must be seen by the front.
+        drop(channel);
+        tokio::select! {
+            biased;
+            // The front sends nothing.
+            _ = front.receive_bare() => return,
+            ended = process.ended() => {
+                tracing::error!(error = ?ended.err(), "the process that connects to webhooks has ended and is started again");
+            }
+        }
+        drop(process);
+        started = loop {
+            tokio::time::sleep(RESTART).await;
+            match spawn(&hosts, ids.base()) {
+                Ok(started) => break started,
+                Err(error) => {
+                    tracing::error!(%error, "the process that connects to webhooks cannot be started")
+                }
+            }
+        };
+    }
+}
 
 /// The process, as the front sees it.
 pub(super) struct Callouts {
     hosts: Vec<Destination>,
-    channel: Arc<Channel>,
-    pending: Arc<Mutex<Pending>>,
+    /// `None` while it is being started.
+    current: watch::Receiver<Option<Arc<Running>>>,
     last: AtomicU64,
+}
+
+/// One process.
+struct Running {
+    channel: Channel,
+    pending: Mutex<Pending>,
 }
 
 /// Requests that are not answered yet.
@@ -48,38 +107,75 @@ fn ended() -> io::Error {
 }
 
 impl Callouts {
-    /// Sends requests over this socket. Needs a tokio runtime.
+    /// Sends requests to the processes whose channels come over this socket. Needs a tokio runtime.
     pub(super) fn new(socket: OwnedFd, hosts: Vec<Destination>) -> io::Result<Callouts> {
-        let channel = Arc::new(Channel::new(socket)?);
-        let pending = Arc::<Mutex<Pending>>::default();
-        tokio::spawn(receive(channel.clone(), pending.clone()));
-        Ok(Callouts { hosts, channel, pending, last: AtomicU64::new(0) })
+        let (sender, current) = watch::channel(None);
+        tokio::spawn(follow(Channel::new(socket)?, sender));
+        Ok(Callouts { hosts, current, last: AtomicU64::new(0) })
     }
 
     fn place(&self, host: &str, port: u16) -> Option<usize> {
         self.hosts.iter().position(|own| own.port == port && own.host.eq_ignore_ascii_case(host))
     }
+
+    /// Returns the process, once there is one.
+    async fn running(&self) -> io::Result<Arc<Running>> {
+        let mut current = self.current.clone();
+        let running = current.wait_for(Option::is_some).await.map_err(|_| ended())?;
+        running.clone().ok_or_else(ended)
+    }
 }
 
-/// Delivers answers until the process ends.
-async fn receive(channel: Arc<Channel>, pending: Arc<Mutex<Pending>>) {
-    while let Ok(Some(message)) = channel.receive().await {
-        let Ok(Answer { number, result }) = message.decode() else { break };
-        let socket = match result {
-            Ok(()) => {
-                message.descriptors.into_iter().next().ok_or_else(|| io::Error::other("no socket came"))
-            }
-            Err(why) => Err(io::Error::other(why)),
+/// Uses one process after the other, until the root process has ended.
+async fn follow(root: Channel, sender: watch::Sender<Option<Arc<Running>>>) {
+    while let Ok(Some(message)) = root.receive().await {
+        let channel = message.descriptors.into_iter().next().map(Channel::new);
+        let Some(Ok(channel)) = channel else {
+            tracing::error!("no channel to the process that connects to webhooks came");
+            continue;
         };
-        // The webhook may have timed out meanwhile; dropping the socket closes it.
-        if let Some(receiver) = lock(&pending).answers.remove(&number) {
-            let _ = receiver.send(socket);
-        }
+        let running = Arc::new(Running { channel, pending: Mutex::default() });
+        sender.send_replace(Some(running.clone()));
+        running.receive().await;
+        sender.send_replace(None);
     }
-    tracing::error!("the process that connects to webhooks has ended; webhooks with a url cannot be called");
-    let mut pending = lock(&pending);
-    pending.over = true;
-    pending.answers.clear();
+}
+
+impl Running {
+    /// Delivers answers until the process ends.
+    async fn receive(&self) {
+        while let Ok(Some(message)) = self.channel.receive().await {
+            let Ok(Answer { number, result }) = message.decode() else { break };
+            let socket = match result {
+                Ok(()) => {
+                    message.descriptors.into_iter().next().ok_or_else(|| io::Error::other("no socket came"))
+                }
+                Err(why) => Err(io::Error::other(why)),
+            };
+            // The webhook may have timed out meanwhile; dropping the socket closes it.
+            if let Some(receiver) = lock(&self.pending).answers.remove(&number) {
+                let _ = receiver.send(socket);
+            }
+        }
+        let mut pending = lock(&self.pending);
+        pending.over = true;
+        pending.answers.clear();
+    }
+
+    /// Returns a connected socket; `None` if the process ends before it answers.
+    async fn open(&self, request: &Request) -> Option<io::Result<OwnedFd>> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut pending = lock(&self.pending);
+            if pending.over {
+                return None;
+            }
+            pending.answers.insert(request.number, sender);
+        }
+        let _entry = Entry(&self.pending, request.number);
+        self.channel.send(request, &[]).await.ok()?;
+        receiver.await.ok()
+    }
 }
 
 impl Connector for Callouts {
@@ -90,21 +186,17 @@ impl Connector for Callouts {
     fn connect<'a>(&'a self, host: &'a str, port: u16) -> BoxFuture<'a, io::Result<Box<dyn Duplex>>> {
         async move {
             let host = self.place(host, port).ok_or_else(|| io::Error::other("not one of --webhook-host"))?;
-            let number = self.last.fetch_add(1, Ordering::Relaxed);
-            let (sender, receiver) = oneshot::channel();
-            {
-                let mut pending = lock(&self.pending);
-                if pending.over {
-                    return Err(ended());
-                }
-                pending.answers.insert(number, sender);
+            for _ in 0..TRIES {
+                let request = Request { number: self.last.fetch_add(1, Ordering::Relaxed), host };
+                let Some(socket) = self.running().await?.open(&request).await else {
+                    tokio::time::sleep(RESTART).await;
+                    continue;
+                };
+                let socket = std::net::TcpStream::from(socket?);
+                socket.set_nonblocking(true)?;
+                return Ok(Box::new(TcpStream::from_std(socket)?) as Box<dyn Duplex>);
             }
-            let _entry = Entry(&self.pending, number);
-            self.channel.send(&Request { number, host }, &[]).await?;
-            let socket = receiver.await.map_err(|_| ended())??;
-            let socket = std::net::TcpStream::from(socket);
-            socket.set_nonblocking(true)?;
-            Ok(Box::new(TcpStream::from_std(socket)?) as Box<dyn Duplex>)
+            Err(ended())
         }
         .boxed()
     }

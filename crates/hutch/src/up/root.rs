@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_jail::{IdRange, IdRanges};
@@ -29,8 +29,7 @@ use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, se
 use super::pulls::Pulls;
 use super::sources::{Allowed, Sources};
 use super::vault::Vault;
-use super::{NODE, STOP_LIMIT, addresses, front};
-use crate::callout::{self, Destination};
+use super::{NODE, STOP_LIMIT, addresses, callouts, front};
 use crate::cli::{AuditMode, UpArguments};
 use crate::folder::DataFolder;
 use crate::programs::Programs;
@@ -82,8 +81,6 @@ struct Front {
     streams: JoinHandle<std::io::Result<()>>,
     /// Task that receives its records for the audit log.
     records: Option<JoinHandle<std::io::Result<()>>>,
-    /// The process that connects to webhooks for it, with its ids.
-    _callouts: Option<(crate::egress::Process, IdRange)>,
 }
 
 /// A service of the front, for the Pods that represent it.
@@ -211,8 +208,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     sockets.extend(router);
     let (records, front_records) = audit.as_ref().map(|_| UnixStream::pair()).transpose()?.unzip();
     sockets.extend(front_records.map(OwnedFd::from));
-    let (callouts, front_callouts) = callouts(&arguments.webhook_host)?.unzip();
-    sockets.extend(front_callouts);
+    sockets.extend(callouts::start(&arguments.webhook_host)?);
     // Last: when the front is killed, the kernel closes it after the listeners, so the next start finds their ports free.
     sockets.push(folder.lock()?);
     let (process, channel) = spawn(&start, &sockets, &arguments.credential_env)?;
@@ -246,7 +242,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
     kubeconfig::write(&file, address, &credentials.authority, &credentials.token)?;
     let lines = lines(&folder, (address, router_address, metrics_address), unauthenticated, &file);
-    let front = Front { process, channel, messages, streams, records, _callouts: callouts };
+    let front = Front { process, channel, messages, streams, records };
     Ok(Server { audit, node, shutdown, front, kubeconfig: file, lines, _ids: ids, _folder: folder })
 }
 
@@ -291,23 +287,6 @@ fn first_message(
         audit: arguments.audit,
         webhook_hosts: arguments.webhook_host.clone(),
     }
-}
-
-/// Starts the process that connects to these hosts, if there are any. Returns it with its ids, and the front's end of its
-/// channel.
-fn callouts(hosts: &[Destination]) -> anyhow::Result<Option<((crate::egress::Process, IdRange), OwnedFd)>> {
-    if hosts.is_empty() {
-        return Ok(None);
-    }
-    ensure!(
-        hosts.len() <= callout::HOSTS,
-        "--webhook-host: {} hosts; at most {}",
-        hosts.len(),
-        callout::HOSTS
-    );
-    let ids = IdRanges::open(rand::random())?.take()?;
-    let (process, channel) = callout::spawn(hosts, ids.base()).context("--webhook-host")?;
-    Ok(Some(((process, ids), channel)))
 }
 
 /// Opens the audit log, if there is to be one.

@@ -175,13 +175,21 @@ fn ephemeral_containers_are_added_and_never_changed() {
 fn debug_container_with_rights_of_the_machine_is_refused_by_name() {
     hutch_testkit::require!(root, kubectl);
     let up = started("hutch");
-    up.ok("debug web --image=hutch/host --container=strong --profile=sysadmin -- sleep 1000");
-    let message = status(&up, "strong", "state.waiting.message", |message| !message.is_empty());
-    assert!(message.contains("privileged is not supported"), "{message}");
+    let refusal = |words: &str| {
+        let output = up.kubectl(words);
+        assert!(!output.status.success(), "{output:?}");
+        text(&output.stderr)
+    };
+    let strong = refusal("debug web --image=hutch/host --container=strong --profile=sysadmin -- sleep 1000");
+    let why = "spec.ephemeralContainers[0].securityContext.privileged: Forbidden: is not supported";
+    assert!(strong.contains(why), "{strong}");
     up.ok("wait --for=condition=Ready pod/web --timeout=60s");
     let node = up.ok("get nodes -o jsonpath={.items[0].metadata.name}");
-    up.ok(&format!("debug node/{node} --image=hutch/host -- sleep 1000"));
-    up.eventually("get events", |events| events.contains("hostNetwork is not supported"));
+    let on_node = refusal(&format!("debug node/{node} --image=hutch/host -- sleep 1000"));
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert!(on_node.contains(&format!("spec.{field}: Forbidden: is not supported")), "{on_node}");
+    }
+    assert_eq!(up.ok("get pods -o name"), "pod/web\n");
 }
 
 #[test]

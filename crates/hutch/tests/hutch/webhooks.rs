@@ -123,6 +123,8 @@ fn webhooks_on_an_allowed_host_and_in_a_pod_decide_requests_of_kubectl() {
 
     let url = |host: &str| json!({"url": format!("https://{host}"), "caBundle": pair.authority});
     decides(&up, &url(&address.to_string()));
+    crate::processes::kill(crate::processes::child_of(&up, "hutch-callout"));
+    decides(&up, &url(&address.to_string()));
     let other = configuration("ValidatingWebhookConfiguration", &url("other.example"));
     let file = up.folder().join("other.json");
     std::fs::write(&file, other.to_string()).unwrap();

@@ -42,6 +42,47 @@ fn kubectl_undoes_a_rollout_and_drain_heeds_a_disruption_budget() {
 }
 
 #[test]
+fn cordon_keeps_new_pods_away_until_uncordon() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&[]);
+    up.ok("run before --image=hutch/pause");
+    up.ok("wait --for=condition=Ready pod/before --timeout=60s");
+    let node = up.ok("get nodes -o jsonpath={.items[0].metadata.name}");
+    let waits = |up: &Up, name: &str| {
+        up.eventually(
+            &format!("get pod {name} -o jsonpath={{.status.phase}}:{{.status.conditions[?(@.type==\"PodScheduled\")].message}}"),
+            |shown| shown == "Pending:0/1 nodes are available: 1 node(s) were unschedulable.",
+        );
+    };
+    up.ok_args(&["cordon", &node]);
+    assert!(up.ok("get nodes").contains("Ready,SchedulingDisabled"));
+    // The mark reaches the node a moment later.
+    up.ok("run tried --image=hutch/pause --overrides={\"spec\":{\"terminationGracePeriodSeconds\":0}}");
+    up.eventually("get pods -o name", |_| {
+        up.ok("delete pod tried --ignore-not-found");
+        up.ok("run tried --image=hutch/pause --overrides={\"spec\":{\"terminationGracePeriodSeconds\":0}}");
+        let shown = "get pod tried -o jsonpath={.status.conditions[?(@.type==\"PodScheduled\")].reason}{.status.podIP}";
+        up.eventually(shown, |shown| !shown.is_empty());
+        up.ok(shown) == "Unschedulable"
+    });
+    waits(&up, "tried");
+    up.ok_args(&[
+        "run",
+        "tolerates",
+        "--image=hutch/pause",
+        r#"--overrides={"spec":{"tolerations":[{"key":"node.kubernetes.io/unschedulable","operator":"Exists"}]}}"#,
+    ]);
+    up.ok("wait --for=condition=Ready pod/tolerates --timeout=60s");
+    // It outlasts a restart, which the Pod that ran before does too.
+    up.stop();
+    up.restart();
+    up.ok("wait --for=condition=Ready pod/before --timeout=60s");
+    waits(&up, "tried");
+    up.ok_args(&["uncordon", &node]);
+    up.ok("wait --for=condition=Ready pod/tried --timeout=60s");
+}
+
+#[test]
 fn kubectl_shows_warnings_about_fields_without_effect() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);

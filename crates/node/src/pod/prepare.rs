@@ -17,7 +17,6 @@ use super::plan::RestartPolicy;
 use super::state::{Life, Role, State};
 use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
 use crate::admission::{self, Choice, Refusal};
-use crate::capacity;
 use crate::claims;
 use crate::config::Bundle;
 use crate::disk;
@@ -30,6 +29,7 @@ use crate::security;
 use crate::shared::{HOST_IP, PolicyNews, Shared};
 use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
+use crate::{capacity, cordon};
 
 /// First wait before what hindered a Pod is tried again.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -91,6 +91,20 @@ fn no_sandbox(message: impl ToString) -> Refusal {
     }
 }
 
+/// Takes the room of a Pod on the node, as a scheduler would.
+fn schedule(node: &Shared, live: &Live, pod: &Pod, spec: &PodSpec) -> Result<(), Refusal> {
+    let refuse = |message: String| Err(Refusal { reason: FAILED_SCHEDULING, message });
+    if node.disk_pressure() && !disk::is_known(&node.places.pod(&live.uid)) {
+        let taint = "{node.kubernetes.io/disk-pressure: }";
+        return refuse(format!("0/1 nodes are available: 1 node(s) had untolerated taint {taint}."));
+    }
+    let ran_before = pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
+    if node.capacity.is_cordoned() && !ran_before && !cordon::is_tolerated(spec) {
+        return refuse(cordon::MESSAGE.into());
+    }
+    node.capacity.take(&live.id.uid, capacity::requests(spec), ran_before).or_else(refuse)
+}
+
 async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result<Worker, Refusal> {
     let spec = pod.spec.clone().unwrap_or_default();
     let choice = choose(node, &spec).await?;
@@ -99,13 +113,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         let _ = live.service.set(kind);
     } else {
         admission::check(&spec)?;
-        if node.disk_pressure() && !disk::is_known(&node.places.pod(&live.uid)) {
-            let message = "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }.";
-            return Err(Refusal { reason: FAILED_SCHEDULING, message: message.into() });
-        }
-        let ran_before = pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
-        let room = node.capacity.take(&live.id.uid, capacity::requests(&spec), ran_before);
-        room.map_err(|message| Refusal { reason: FAILED_SCHEDULING, message })?;
+        schedule(node, live, pod, &spec)?;
     }
     if matches!(choice, Choice::Jail(_)) {
         node.tell_policies(PolicyNews::Starts(live.clone()));

@@ -241,3 +241,35 @@ fn files_of_an_import_are_not_swept_before_they_are_locked() {
         assert!(kept.iter().all(|kept| kept.as_ref().is_ok_and(|kept| *kept)));
     });
 }
+
+#[test]
+fn image_keeps_all_names_of_its_archive() {
+    let with = |tags: &[String]| {
+        let list = json!([{"Config": "c.json", "RepoTags": tags, "Layers": ["l"]}]).to_string().into_bytes();
+        archive(&[("c.json", &*config()), ("l", b"layer"), ("manifest.json", &list)]).into_inner().unwrap()
+    };
+    let tags = ["ghcr.io/org/app:v1", "ghcr.io/org/app:latest", "docker.io/org/app:v1"].map(str::to_owned);
+    let (result, dir) = imported(&with(&tags), None);
+    let (name, image) = result.unwrap();
+    assert_eq!(name, "hutch.local/org/app:v1");
+    let layout = Layout::open(&dir.path().join("store")).unwrap();
+    for name in ["org/app:v1", "org/app:latest"] {
+        let found = layout.find(&ImageName::parse_imported(name).unwrap()).unwrap().unwrap();
+        assert_eq!(found.pulled, image.digest, "{name}");
+    }
+    let many: Vec<String> = (0..=MAX_NAMES).map(|number| format!("app:v{number}")).collect();
+    assert!(imported(&with(&many), None).0.unwrap_err().contains("the list of its names"));
+    assert_eq!(imported(&with(&many), Some("one:v1")).0.unwrap().0, "hutch.local/one:v1");
+
+    let mut files = layout_files(Some("ghcr.io/org/app:v1"));
+    let index = &mut files.last_mut().unwrap().1;
+    let mut document: Value = serde_json::from_slice(index).unwrap();
+    let mut second = document["manifests"][0].clone();
+    second["annotations"]["org.opencontainers.image.ref.name"] = "ghcr.io/org/app:v2".into();
+    document["manifests"].as_array_mut().unwrap().push(second);
+    *index = document.to_string().into_bytes();
+    let (result, dir) = imported(&tar_of(&files), None);
+    assert_eq!(result.unwrap().0, "hutch.local/org/app:v1");
+    let layout = Layout::open(&dir.path().join("store")).unwrap();
+    assert!(layout.find(&ImageName::parse_imported("org/app:v2").unwrap()).unwrap().is_some());
+}

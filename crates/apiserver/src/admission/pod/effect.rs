@@ -7,15 +7,16 @@ use crate::call::Call;
 use crate::json::is_set;
 
 /// Fields that choose a node or an order of Pods: there is one node.
-const PLACEMENT: [&str; 7] = [
+const PLACEMENT: [&str; 6] = [
     "affinity",
     "nodeSelector",
     "overhead",
     "priorityClassName",
     "schedulingGates",
-    "tolerations",
     "topologySpreadConstraints",
 ];
+/// The taint of a node that is unschedulable, the only one that keeps Pods away.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// Warns about fields of a Pod, or of the template of Pods, that have no effect.
 pub(crate) fn warn(call: &Call, object: &Value) {
@@ -43,6 +44,10 @@ fn without_effect(spec: &Value, at: &str) -> Vec<String> {
     let mut found = Vec::new();
     for field in PLACEMENT.into_iter().filter(|field| is_set(&spec[*field])) {
         found.push(has_no(field, "there is one node, and Pods start in the order of their creation"));
+    }
+    let tolerations = spec["tolerations"].as_array().into_iter().flatten();
+    if tolerations.into_iter().any(|one| one["key"] != UNSCHEDULABLE && is_set(&one["key"])) {
+        found.push(has_no("tolerations", "only node.kubernetes.io/unschedulable can be tolerated"));
     }
     if is_set(&spec["activeDeadlineSeconds"]) {
         found.push(has_no("activeDeadlineSeconds", "use shutdownTime of a Sandbox"));

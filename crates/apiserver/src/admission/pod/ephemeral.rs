@@ -4,7 +4,7 @@ use hutch_api::EPHEMERAL_CONTAINERS_MAX;
 use serde_json::Value;
 
 use super::check::{self, Place};
-use super::{effect, template_defaults};
+use super::{effect, host, template_defaults};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
@@ -35,6 +35,11 @@ pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(),
         };
         let why = format!("existing ephemeral containers {name:?} may not be {what}\n");
         causes.push(Cause::forbidden(FIELD, &why));
+    }
+    for (index, container) in list(object).iter().enumerate() {
+        if !list(old).iter().any(|known| known["name"] == container["name"]) {
+            causes.extend(host::of_container(container, &format!("{FIELD}[{index}]")));
+        }
     }
     let count = list(object).len();
     if count > EPHEMERAL_CONTAINERS_MAX {
@@ -103,6 +108,16 @@ mod tests {
         };
         assert_eq!(refused(one("a"), one("b")), [why("changed")]);
         assert_eq!(refused(one("a"), json!([])), [why("removed")]);
+    }
+
+    #[test]
+    fn new_containers_get_no_rights_of_the_machine() {
+        let container =
+            |image: &str| json!([{"name": "e", "image": image, "securityContext": {"privileged": true}}]);
+        let why = "spec.ephemeralContainers[0].securityContext.privileged: Forbidden: is not supported: a sandbox has no rights \
+                   of the machine";
+        assert_eq!(refused(json!([]), container("a")), [why]);
+        assert_eq!(refused(container("a"), container("a")), [""; 0], "stored by an earlier version");
     }
 
     #[test]

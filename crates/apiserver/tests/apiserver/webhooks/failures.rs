@@ -179,3 +179,45 @@ async fn webhook_that_does_not_answer_leaves_places_to_others_and_is_never_left_
     assert!(waiting.iter().all(|task| !task.is_finished()), "none passes before the webhook had its time");
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn object_whose_definition_is_deleted_meanwhile_is_not_stored() {
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    const KINDS: &str = "/apis/example.com/v1/namespaces/default/kinds";
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "kinds.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "kinds", "kind": "Kind"}, "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]}});
+    let definition = definition.to_string();
+    let app = app().await;
+    let deleting = app.clone();
+    let hook = Hook::start(move |review| {
+        if review["operation"] != "CREATE" || review["name"] == "b" {
+            let path = format!("{DEFINITIONS}/kinds.example.com");
+            let deleted = call(&deleting, "DELETE", &path, "");
+            let deleted = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(deleted));
+            assert_eq!(deleted.0, 200);
+        }
+        allow(review)
+    })
+    .await;
+    let mut webhook = hook.webhook("v.example.com");
+    webhook["rules"][0]["apiGroups"] = json!(["example.com"]);
+    webhook["rules"][0]["resources"] = json!(["kinds"]);
+    configure(&app, VALIDATING, "v", json!([webhook])).await;
+    let object = |name: &str| {
+        json!({"apiVersion": "example.com/v1", "kind": "Kind", "metadata": {"name": name}, "a": 1})
+            .to_string()
+    };
+    assert_eq!(call(&app, "POST", DEFINITIONS, &definition).await.0, 201);
+    assert_eq!(call(&app, "POST", KINDS, &object("a")).await.0, 201);
+    let merge = "application/merge-patch+json";
+    let (code, answer) = typed(&app, "PATCH", &format!("{KINDS}/a"), merge, r#"{"a": 2}"#).await;
+    assert_eq!(code, 404, "{answer}");
+    assert_eq!(call(&app, "POST", DEFINITIONS, &definition).await.0, 201);
+    let (code, answer) = call(&app, "POST", KINDS, &object("b")).await;
+    assert_eq!((code.as_u16(), &answer["reason"]), (404, &json!("NotFound")), "{answer}");
+    assert_eq!(call(&app, "POST", DEFINITIONS, &definition).await.0, 201);
+    let (_, list) = call(&app, "GET", KINDS, "").await;
+    assert_eq!(list["items"], json!([]), "{list}");
+}

@@ -93,7 +93,21 @@ fn changes_of_a_sandbox_in_gvisor_become_an_image() {
 fn commit_that_cannot_be_is_refused_by_name() {
     hutch_testkit::require!(root, user_namespaces, kubectl);
     let up = Up::start(&[]);
-    ready(&up, &sandbox("built-in", "hutch/host", None));
+    let mut built_in = sandbox("built-in", "hutch/host", None);
+    built_in["spec"]["podTemplate"]["spec"]["initContainers"] =
+        json!([{"name": "first", "image": "hutch/host", "command": ["true"]}]);
+    ready(&up, &built_in);
+    let init = image(&up, &["commit", "built-in", "app:v1", "--container", "first"]);
+    refused(&init, 1, &["container first does not run"]);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let program = folder.path().join("hutch");
+    hutch_testkit::copy_program(HUTCH, &program);
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("chmod");
+    let mut ordinary = Command::new("setpriv");
+    ordinary.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+    ordinary.args(["image", "commit", "built-in", "app:v1", "--data-dir"]).arg(up.data());
+    refused(&ordinary.output().expect("setpriv"), 1, &["belong to root: run this command as root"]);
     refused(
         &image(&up, &["commit", "built-in", "app:v1"]),
         1,

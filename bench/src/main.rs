@@ -12,6 +12,7 @@ mod images;
 mod least;
 mod machine;
 mod noise;
+mod paged;
 mod rate;
 mod rbac;
 mod revoke;
@@ -31,7 +32,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 22] = [
+const BENCHMARKS: [Benchmark; 23] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -44,6 +45,7 @@ const BENCHMARKS: [Benchmark; 22] = [
     ("sandboxd", sandboxd::run),
     ("sdk", sdk::run),
     ("wake", wake::run),
+    ("paged", paged::run),
     ("noise", noise::run),
     ("rbac", rbac::run),
     ("egress", egress::run),

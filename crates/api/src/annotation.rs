@@ -33,6 +33,8 @@ pub const WAKE_ON_CONNECT: &str = "hutch.dev/wake-on-connect";
 pub const ASLEEP_GENERATION: &str = "hutch.dev/asleep-generation";
 /// On a Sandbox or its Pod template: idle time until it is frozen, where Hutch runs the Pod (Go: `10m`).
 pub const IDLE_AFTER: &str = "hutch.dev/idle-after";
+/// On a Sandbox or its Pod template: idle time until the memory of a frozen one is written to swap (Go: `30m`).
+pub const PAGE_OUT_AFTER: &str = "hutch.dev/page-out-after";
 /// On a Sandbox or its Pod template: idle time until it is suspended (Go duration: `1h`).
 pub const SUSPEND_AFTER: &str = "hutch.dev/suspend-after";
 /// On a Sandbox or its Pod template: port at which its sandboxd reports the time of last use.

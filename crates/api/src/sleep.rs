@@ -1,7 +1,8 @@
 //! Sleep of a Sandbox: the annotations that configure it, and the states of one instance of its Pod.
 //!
-//! Two kinds of sleep. *Frozen*: the processes are stopped and keep their memory; `operatingMode` stays
-//! `Running`. *On disk*: `operatingMode` is `Suspended`; processes and memory are gone, volumes stay.
+//! Kinds of sleep. *Frozen*: the processes are stopped and keep their memory; `operatingMode` stays `Running`. *Paged out*:
+//! also frozen, and their memory is in swap. *On disk*: `operatingMode` is `Suspended`; processes and memory are gone,
+//! volumes stay.
 
 mod idle;
 mod machine;
@@ -22,3 +23,8 @@ pub const FROZEN_REASON: &str = "Idle";
 /// Message of that condition.
 pub const FROZEN_MESSAGE: &str =
     "Processes are frozen and keep their memory; a request or a command wakes them";
+/// Reason of [`FROZEN`] after the memory was written to swap.
+pub const PAGED_OUT_REASON: &str = "PagedOut";
+/// Message of that condition.
+pub const PAGED_OUT_MESSAGE: &str =
+    "Processes are frozen and their memory was written to swap; a request or a command wakes them";

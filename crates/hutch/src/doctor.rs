@@ -82,6 +82,7 @@ fn text(facts: &Facts) -> String {
     line("egress for ordinary users", yes(facts.egress_for_ordinary_users));
     line("gVisor", facts.runsc.as_ref().map_or_else(|| "no".to_owned(), gvisor));
     line("/dev/kvm", yes(facts.kvm));
+    line("swap", swap(facts.swap_bytes));
     for missing in &facts.missing {
         out.push_str(&format!(
             "\nmissing: {}\n  effect:  {}\n  remedy:  {}\n",
@@ -89,6 +90,14 @@ fn text(facts: &Facts) -> String {
         ));
     }
     out
+}
+
+/// Returns the size of the swap, or the consequence of having none.
+fn swap(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => "no: idle memory stays in RAM".to_owned(),
+        mebibytes => format!("{mebibytes} MiB"),
+    }
 }
 
 /// Returns the path, version and features of runsc, or why it cannot be used.
@@ -108,6 +117,12 @@ fn gvisor(runsc: &Runsc) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machine_without_swap_keeps_idle_memory_in_ram() {
+        assert_eq!(swap(0), "no: idle memory stays in RAM");
+        assert_eq!(swap(256 << 20), "256 MiB");
+    }
 
     #[test]
     fn gvisor_that_cannot_be_used_is_not_reported_as_there() {

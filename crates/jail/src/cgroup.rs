@@ -11,6 +11,7 @@
 mod end;
 mod freezer;
 mod layout;
+mod page_out;
 mod v1;
 mod v2;
 
@@ -26,6 +27,7 @@ use crate::{Errno, Error, Limits, Usage};
 pub(crate) use end::{sweep, sweep_empty};
 pub use freezer::Freezer;
 pub(crate) use layout::{Controller, Layout};
+pub use page_out::{PageOut, PageOutEnd, Swap};
 
 /// The folder, in each hierarchy, that holds the groups of all jails.
 pub(crate) const FOLDER: &str = "hutch";
@@ -138,10 +140,13 @@ impl Group {
         if self.unified.is_none() && layout.unified.is_some() {
             self.unified = Some(v2::create(layout, &[], id)?);
         }
-        match &self.unified {
-            Some(group) => Ok(Freezer::of_unified(group)),
-            None => Ok(Freezer::of_legacy(&self.legacy_group(layout, Controller::Freezer, id)?)),
-        }
+        let limited = self.legacy.iter().filter(|(controller, _)| *controller == Controller::Memory);
+        let swap_uncounted = limited.into_iter().any(|(_, group)| page_out::is_swap_uncounted(group));
+        let freezer = match &self.unified {
+            Some(group) => Freezer::of_unified(group),
+            None => Freezer::of_legacy(&self.legacy_group(layout, Controller::Freezer, id)?),
+        };
+        Ok(Freezer { swap_uncounted, ..freezer })
     }
 
     /// Returns the group of a controller; controllers that are mounted together share one.

@@ -163,6 +163,9 @@ pub enum Error {
     /// The jail has no cgroup, so its resource usage is unknown.
     #[error("the jail has no control group")]
     NoGroup,
+    /// Memory of a jail with a memory limit cannot be written to swap without exceeding that limit.
+    #[error("swap does not count in the memory limit on this machine: its kernel runs with swapaccount=0")]
+    SwapUncounted,
     /// A system call between processes of this project failed.
     #[error("cannot talk between the processes of a jail ({step}): {errno}")]
     Channel {

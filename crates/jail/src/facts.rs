@@ -45,6 +45,8 @@ pub struct Facts {
     pub runsc: Option<Runsc>,
     /// `true` when `/dev/kvm` is usable.
     pub kvm: bool,
+    /// Swap in bytes. Memory of idle sandboxes is written there.
+    pub swap_bytes: u64,
     /// Missing features.
     pub missing: Vec<Missing>,
 }
@@ -129,6 +131,7 @@ impl Facts {
             egress_for_ordinary_users: attempt::captures_as_ordinary_user(),
             runsc: Runsc::find().map(Runsc::probe),
             kvm: rustix::fs::access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
+            swap_bytes: crate::Swap::of_this_machine().total_bytes,
             missing: Vec::new(),
         };
         facts.missing = advice::missing(&facts);

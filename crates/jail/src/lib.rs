@@ -41,7 +41,7 @@ mod threads;
 mod watcher;
 
 pub use capabilities::Capabilities;
-pub use cgroup::Freezer;
+pub use cgroup::{Freezer, PageOut, PageOutEnd, Swap};
 pub use error::{Errno, Error};
 pub use event::{Event, ProcessExit, Usage};
 pub use files::{FileAccess, FileRule, FileRules};

@@ -291,6 +291,34 @@ pub(crate) fn signal_pidfd(pidfd: BorrowedFd<'_>, signal: libc::c_int) {
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0_usize, 0) };
 }
 
+/// Advises the kernel to write ranges (start, length) of the memory of the process of a pidfd to swap. Returns the bytes
+/// that were advised; the first range without success ends the call.
+///
+/// # Errors
+/// The first range failed, or the kernel refuses.
+pub(crate) fn page_out(process: BorrowedFd<'_>, ranges: &[(u64, u64)]) -> Result<u64, Errno> {
+    let vector: Vec<libc::iovec> = ranges
+        .iter()
+        .map(|(start, length)| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(*start as usize),
+            iov_len: *length as usize,
+        })
+        .collect();
+    // SAFETY: the vector has the given length. Its addresses are those of the other process, of which this advice moves pages
+    // without changing their content.
+    let advised = check(unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            process.as_raw_fd(),
+            vector.as_ptr(),
+            vector.len(),
+            libc::MADV_PAGEOUT,
+            0,
+        )
+    })?;
+    Ok(advised as u64)
+}
+
 /// Mounts with the classic `mount` call: on an existing path, in the caller's mount namespace.
 pub(crate) fn mount(
     source: &CStr,

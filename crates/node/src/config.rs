@@ -152,6 +152,8 @@ pub enum ContainerChange {
     },
     /// Its processes are stopped.
     Frozen,
+    /// The memory of its stopped processes was written to swap.
+    PagedOut,
     /// Its processes run again.
     Thawed,
 }

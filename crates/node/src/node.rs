@@ -11,7 +11,7 @@ use hutch_jail::{IdRanges, Warden};
 use hutch_serve::Shutdown;
 use kube::Client;
 use tokio::io::Interest;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
@@ -82,6 +82,7 @@ impl Node {
             capacity: Capacity::new(Amount::of_machine()),
             id_ranges: IdRanges::open(seed)?,
             walks: Arc::default(),
+            page_out: Semaphore::new(1),
             live: Mutex::default(),
             disk_pressure: AtomicBool::new(false),
             policies: egress.is_some().then_some(sender),

@@ -9,7 +9,7 @@ use hutch_image::{PathSegment, Store, remove_tree};
 use hutch_jail::IdRanges;
 use hutch_serve::Shutdown;
 use kube::Client;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::addresses::Addresses;
 use crate::capacity::Capacity;
@@ -64,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) id_ranges: IdRanges,
     /// Permits for walks through volumes.
     pub(crate) walks: Arc<Permits>,
+    /// Permit to write the memory of a Pod to swap: one at a time, because all write to the same disks.
+    pub(crate) page_out: Semaphore,
     pub(crate) live: Mutex<HashMap<String, Arc<Live>>>,
     pub(crate) disk_pressure: AtomicBool,
     /// To the task of the policies; `None` where the node has no policies.

@@ -10,6 +10,7 @@ pub mod disk;
 pub mod hostile;
 #[cfg(feature = "registry")]
 pub mod registry;
+pub mod swap;
 pub mod wait;
 
 use std::path::{Path, PathBuf};
@@ -86,6 +87,8 @@ pub enum Need {
     Boto3,
     /// `python3`, gRPC for it and the package `k8s-agent-sandbox` 1.0.8, as `scripts/install-test-tools` brings them.
     SandboxClient,
+    /// Swap that a test can add: root, `mkswap`, `swapon`, and a disk or zram that takes it.
+    Swap,
     /// The same with what its asynchronous half needs, also as `scripts/install-test-tools` brings it.
     AsyncSandboxClient,
 }
@@ -137,6 +140,7 @@ impl Need {
                 let missing = on_path("mkfs.btrfs").is_none() || on_path("btrfs").is_none();
                 (missing || !kernel.contains("btrfs")).then_some("needs btrfs")
             }
+            Need::Swap => swap::missing(),
             Need::Compiler => on_path("cc").is_none().then_some("needs cc"),
             Need::Postgres => {
                 let missing = on_path("psql").is_none() || postgres().is_none();
@@ -216,7 +220,7 @@ pub fn strict() -> bool {
 /// Returns from the test, counted as skipped, unless the machine has what is named:
 /// `root`, `user_namespaces`, `runsc`, `kubectl`, `old_kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
 /// `buildah`, `docker_registry`, `git`, `node`, `openssl`, `postgres`, `compiler`, `tunnels`, `grpcio`, `sandbox_client`,
-/// `async_sandbox_client`, `iptables`, `stock`.
+/// `async_sandbox_client`, `iptables`, `stock`, `swap`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {
@@ -277,6 +281,9 @@ macro_rules! need {
     };
     (git) => {
         $crate::Need::Git
+    };
+    (swap) => {
+        $crate::Need::Swap
     };
     (node) => {
         $crate::Need::Node

@@ -15,6 +15,8 @@ pub const MOST_SELDOM: Duration = Duration::from_secs(300);
 pub struct IdleTimes {
     /// Idle time before it is frozen, where Hutch runs the Pod itself.
     pub freeze_after: Option<Duration>,
+    /// Idle time before the memory of a frozen one is written to swap: at least `freeze_after`, less than `suspend_after`.
+    pub page_out_after: Option<Duration>,
     /// Idle time before it is suspended.
     pub suspend_after: Option<Duration>,
     /// Port at which its sandboxd reports the time of last use.
@@ -25,6 +27,10 @@ pub struct IdleTimes {
 const DURATION: &str = "a duration of at least 1s, such as 90s, 10m or 1h30m";
 /// Valid form of ports.
 const PORT: &str = "a port, 1 to 65535";
+/// Requirements of the time before memory is written to swap.
+const AFTER_FREEZE: &str = "possible without hutch.dev/idle-after: memory of a frozen Sandbox is paged out";
+const NOT_BEFORE_FREEZE: &str = "at least hutch.dev/idle-after: memory of a frozen Sandbox is paged out";
+const BEFORE_SUSPEND: &str = "less than hutch.dev/suspend-after, which removes the processes";
 
 /// An invalid annotation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,11 +57,28 @@ impl IdleTimes {
         };
         let time =
             |key| read(key, value(key), DURATION, |value| go_duration(value).filter(|time| *time >= LEAST));
-        Ok(IdleTimes {
+        let times = IdleTimes {
             freeze_after: time(annotation::IDLE_AFTER)?,
+            page_out_after: time(annotation::PAGE_OUT_AFTER)?,
             suspend_after: time(annotation::SUSPEND_AFTER)?,
             activity_port: read(annotation::ACTIVITY_PORT, value(annotation::ACTIVITY_PORT), PORT, port)?,
-        })
+        };
+        let key = annotation::PAGE_OUT_AFTER;
+        match times.out_of_order() {
+            Some(wanted) => read(key, value(key), wanted, |_| None::<()>).map(|_| times),
+            None => Ok(times),
+        }
+    }
+
+    /// Returns the requirement that the time before a page-out breaks: its state has to come between the two others.
+    fn out_of_order(&self) -> Option<&'static str> {
+        let page_out = self.page_out_after?;
+        match (self.freeze_after, self.suspend_after) {
+            (None, _) => Some(AFTER_FREEZE),
+            (Some(freeze), _) if page_out < freeze => Some(NOT_BEFORE_FREEZE),
+            (_, Some(suspend)) if page_out >= suspend => Some(BEFORE_SUSPEND),
+            _ => None,
+        }
     }
 }
 
@@ -107,6 +130,32 @@ mod tests {
             let error = IdleTimes::read([&set(&[(annotation::SUSPEND_AFTER, bad)])]).unwrap_err();
             assert!(error.to_string().contains(annotation::SUSPEND_AFTER), "{error}");
             assert!(error.to_string().contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn page_out_time_lies_between_those_of_freeze_and_suspension() {
+        let keys = [annotation::IDLE_AFTER, annotation::PAGE_OUT_AFTER, annotation::SUSPEND_AFTER];
+        let read = |values: [&str; 3]| {
+            let pairs: Vec<_> = keys.into_iter().zip(values).collect();
+            IdleTimes::read([&set(&pairs)])
+        };
+        for good in [["1m", "1m", "2m"], ["1m", "90s", ""], ["1m", "", "30s"], ["", "", ""]] {
+            let times = read(good).unwrap();
+            assert_eq!(times.page_out_after.is_some(), !good[1].is_empty(), "{good:?}");
+        }
+        for (bad, other) in [
+            (["", "5m", ""], annotation::IDLE_AFTER),
+            (["", "5m", "1h"], annotation::IDLE_AFTER),
+            (["10m", "5m", ""], annotation::IDLE_AFTER),
+            (["1m", "5m", "5m"], annotation::SUSPEND_AFTER),
+            (["1m", "5m", "2m"], annotation::SUSPEND_AFTER),
+            (["1m", "later", ""], "a duration"),
+        ] {
+            let error = read(bad).unwrap_err();
+            assert_eq!(error.key, annotation::PAGE_OUT_AFTER, "{bad:?}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("{:?}", bad[1])) && text.contains(other), "{text}");
         }
     }
 

@@ -12,6 +12,10 @@ pub enum Phase {
     Freezing,
     /// Its processes are frozen.
     Frozen,
+    /// Its processes are frozen, and their memory is being written to swap.
+    PagingOut,
+    /// Its processes are frozen, and their memory was written to swap.
+    PagedOut,
     /// It is terminating: for good, or to be suspended.
     Suspending,
     /// It has terminated. The next instance has its own machine.
@@ -20,6 +24,13 @@ pub enum Phase {
     Resuming,
     /// Thawing failed; the node has to restart the processes.
     Failed,
+}
+
+impl Phase {
+    /// Returns true if the processes are frozen, whether or not their memory is in swap.
+    pub fn is_frozen(self) -> bool {
+        matches!(self, Phase::Frozen | Phase::PagingOut | Phase::PagedOut)
+    }
 }
 
 /// An event.
@@ -39,6 +50,10 @@ pub enum Input {
     Quiet,
     /// Freezing succeeded or failed.
     Stopped(bool),
+    /// The longer idle time has passed, after which memory is written to swap.
+    LongQuiet,
+    /// The write to swap is over: complete, or given up.
+    PagedOut(bool),
     /// Thawing succeeded or failed.
     Going(bool),
     /// The processes were restarted.
@@ -64,6 +79,9 @@ pub enum Act {
     Freeze,
     /// Thaw the processes and report the result. The visitor waits.
     Thaw,
+    /// Write the memory of the frozen processes to swap and report the result. Give up as soon as the phase is no longer
+    /// [`Phase::PagingOut`]; a thaw does not wait for the report.
+    PageOut,
 }
 
 /// One instance of a Pod.
@@ -72,6 +90,8 @@ pub struct Machine {
     phase: Phase,
     inside: u32,
     waiting: u32,
+    /// A write to swap has not been reported yet. A later one waits for that, so that each report has one meaning.
+    paging: bool,
 }
 
 impl Machine {
@@ -87,7 +107,9 @@ impl Machine {
 
     /// Applies an event and returns the action to perform.
     pub fn step(&mut self, input: Input) -> Act {
-        use Phase::{Failed, Freezing, Frozen, Idle, Resuming, Running, Suspended, Suspending};
+        use Phase::{
+            Failed, Freezing, Frozen, Idle, PagedOut, PagingOut, Resuming, Running, Suspended, Suspending,
+        };
         match (input, self.phase) {
             (Input::Enter | Input::Visit, Running | Idle) => self.admit(),
             (Input::Again, Running | Idle) => {
@@ -98,14 +120,12 @@ impl Machine {
                 self.waiting += 1;
                 Act::Wait
             }
-            (Input::Enter, Frozen) => {
+            (Input::Enter, Frozen | PagingOut | PagedOut) => {
                 self.waiting += 1;
                 self.thaw()
             }
-            (Input::Again, Freezing | Resuming) | (Input::Visit, Freezing | Frozen | Resuming | Failed) => {
-                Act::Wait
-            }
-            (Input::Again, Frozen) => self.thaw(),
+            (Input::Again, Frozen | PagingOut | PagedOut) => self.thaw(),
+            (Input::Again, Freezing | Resuming) => Act::Wait,
             (Input::Again, Suspending | Suspended | Failed) => {
                 self.waiting = self.waiting.saturating_sub(1);
                 Act::Refuse
@@ -113,6 +133,7 @@ impl Machine {
             (Input::Enter, Suspending | Suspended | Failed) | (Input::Visit, Suspending | Suspended) => {
                 Act::Refuse
             }
+            (Input::Visit, _) => Act::Wait,
             (Input::GiveUp, _) => {
                 self.waiting = self.waiting.saturating_sub(1);
                 Act::Nothing
@@ -125,13 +146,13 @@ impl Machine {
                 self.phase = Freezing;
                 Act::Freeze
             }
-            (Input::Stopped(true), Freezing) if self.waiting == 0 => {
-                self.phase = Frozen;
-                Act::Nothing
+            (Input::LongQuiet, Frozen) if !self.paging => {
+                self.paging = true;
+                self.phase = PagingOut;
+                Act::PageOut
             }
-            (Input::Stopped(_), Freezing) => self.thaw(),
-            // Termination began meanwhile, and a frozen process cannot handle it.
-            (Input::Stopped(_), Suspending) => Act::Thaw,
+            (Input::PagedOut(complete), _) => self.paged(complete),
+            (Input::Stopped(well), _) => self.stopped(well),
             (Input::Going(true), Resuming) | (Input::Begun, Failed) => {
                 self.phase = Idle;
                 self.settle()
@@ -149,7 +170,7 @@ impl Machine {
                 self.phase = Suspended;
                 Act::Nothing
             }
-            (Input::Quiet | Input::Stopped(_) | Input::Going(_) | Input::Begun, _) => Act::Nothing,
+            (Input::Quiet | Input::LongQuiet | Input::Going(_) | Input::Begun, _) => Act::Nothing,
         }
     }
 
@@ -162,6 +183,27 @@ impl Machine {
     fn thaw(&mut self) -> Act {
         self.phase = Phase::Resuming;
         Act::Thaw
+    }
+
+    fn stopped(&mut self, well: bool) -> Act {
+        match self.phase {
+            Phase::Freezing if well && self.waiting == 0 => {
+                self.phase = Phase::Frozen;
+                Act::Nothing
+            }
+            Phase::Freezing => self.thaw(),
+            // Termination began meanwhile, and a frozen process cannot handle it.
+            Phase::Suspending => Act::Thaw,
+            _ => Act::Nothing,
+        }
+    }
+
+    fn paged(&mut self, complete: bool) -> Act {
+        self.paging = false;
+        if self.phase == Phase::PagingOut {
+            self.phase = if complete { Phase::PagedOut } else { Phase::Frozen };
+        }
+        Act::Nothing
     }
 
     fn settle(&mut self) -> Act {

@@ -51,11 +51,13 @@ pub enum Change {
     Ended,
     /// Its processes are stopped, and keep their memory.
     Frozen,
+    /// The memory of its stopped processes was written to swap.
+    PagedOut,
     /// Its processes run again.
     Thawed,
 }
 
-/// Start, end, freeze or thaw of a container.
+/// Start, end, freeze, page-out or thaw of a container.
 #[derive(Debug, Clone, Copy)]
 pub struct Lifecycle<'a> {
     /// Sandbox.
@@ -141,6 +143,7 @@ impl Event {
             Change::Started => (1, None),
             Change::Ended => (2, None),
             Change::Frozen => (99, Some("frozen")),
+            Change::PagedOut => (99, Some("paged out")),
             Change::Thawed => (99, Some("thawed")),
         };
         let verdict = Verdict { reason: lifecycle.reason, ..Verdict::of(Decision::Logged) };

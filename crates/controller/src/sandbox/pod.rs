@@ -133,7 +133,7 @@ fn annotations(sandbox: &Sandbox, pool_eviction: bool) -> (Strings, String) {
         .map(|(k, v)| (k.clone(), v.clone()))
         .collect();
     // The kubelet sees only the Pod.
-    for key in [annotation::IDLE_AFTER, annotation::SUSPEND_AFTER] {
+    for key in [annotation::IDLE_AFTER, annotation::PAGE_OUT_AFTER, annotation::SUSPEND_AFTER] {
         annotations.extend(sandbox.annotations().get(key).map(|said| (key.to_owned(), said.clone())));
     }
     // A pooled Pod can be evicted without harm. An adopted one loses the mark with its owner.

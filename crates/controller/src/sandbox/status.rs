@@ -4,7 +4,10 @@ use hutch_api::condition::{
     FALSE, FINISHED, ISOLATION, ISOLATION_OF_POD, POD_SCHEDULED, POLICY_ENFORCED, POLICY_ENFORCED_OF_POD,
     READY, SUSPENDED, TRUE, UNKNOWN, message, reason,
 };
-use hutch_api::sleep::{FROZEN, FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON, INVALID, INVALID_REASON};
+use hutch_api::sleep::{
+    FROZEN, FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON, INVALID, INVALID_REASON, PAGED_OUT_MESSAGE,
+    PAGED_OUT_REASON,
+};
 use hutch_api::{SandboxStatus, label, name_hash};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -172,7 +175,10 @@ fn scheduled(owned: Option<&PodView>, pod_unknown: bool) -> Option<Verdict> {
 fn frozen(pod: &PodView) -> Option<Verdict> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let told = conditions.find(|condition| condition.type_ == FROZEN_OF_POD && condition.status == TRUE);
-    told.map(|_| Verdict::new(TRUE, FROZEN_REASON, FROZEN_MESSAGE))
+    told.map(|told| match told.reason.as_deref() {
+        Some(PAGED_OUT_REASON) => Verdict::new(TRUE, PAGED_OUT_REASON, PAGED_OUT_MESSAGE),
+        _ => Verdict::new(TRUE, FROZEN_REASON, FROZEN_MESSAGE),
+    })
 }
 
 /// Returns a condition that the node writes to the Pod.

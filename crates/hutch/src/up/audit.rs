@@ -330,6 +330,7 @@ impl Journal for AuditLog {
                 (Change::Ended, Some(code), out_of_memory.then_some("OOMKilled"))
             }
             ContainerChange::Frozen => (Change::Frozen, None, None),
+            ContainerChange::PagedOut => (Change::PagedOut, None, None),
             ContainerChange::Thawed => (Change::Thawed, None, None),
         };
         let uid = format!("{pod}/{container}");

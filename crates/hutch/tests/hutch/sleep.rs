@@ -155,6 +155,97 @@ fn idle_sandbox_is_frozen_and_any_use_thaws_it() {
     up.eventually("get pods -o name", |names| !names.contains("pod/s"));
 }
 
+/// Holds 48 MiB of random bytes. Answers every request with its process id and the sum of the bytes.
+const HEAP: &str = r#"
+import http.server, os
+data = os.urandom(48 << 20)
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        body = f"{os.getpid()} {sum(data[::512])}".encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args): pass
+http.server.ThreadingHTTPServer(("0.0.0.0", 8888), Handler).serve_forever()
+"#;
+
+/// Memory that only swap can free, in KiB, of the processes with this text in their arguments; `None` without any.
+fn anonymous_kib(marker: &str) -> Option<u64> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|process| process.path());
+    let own = processes.filter(|process| {
+        let arguments = std::fs::read(process.join("cmdline")).unwrap_or_default();
+        harness::text(&arguments).starts_with("python3") && harness::text(&arguments).contains(marker)
+    });
+    let resident = own.map(|process| {
+        let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0 kB");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    });
+    resident.reduce(|one, other| one + other)
+}
+
+#[test]
+fn idle_sandbox_is_paged_out_and_a_request_on_an_open_connection_wakes_it() {
+    hutch_testkit::require!(root, kubectl, python, swap);
+    let _swap = hutch_testkit::swap::Swap::new(256 << 20);
+    let (mut up, address) = start();
+    let marker = format!("# sandbox of {}", up.folder().display());
+    let own = json!({"hutch.dev/idle-after": "1s", "hutch.dev/page-out-after": "2s"});
+    sandbox_of(&up, "s", &format!("{marker}{HEAP}"), own, json!({}));
+    let kib = || anonymous_kib(&marker).expect("the process");
+    let paged_out = |up: &Up| {
+        let reason = |sandbox: &Value| {
+            let all = sandbox["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            all.iter().any(|one| one["type"] == "Frozen" && one["reason"] == "PagedOut")
+        };
+        let sandbox = until(up, "s", "paged out", reason);
+        assert_eq!((says(&sandbox, "Ready"), says(&sandbox, "Frozen")), ("True".into(), "True".into()));
+    };
+    let mut connection = TcpStream::connect(address).expect("connected");
+    let mut ask = || {
+        let kept = request("s").replace("connection: close\r\n", "");
+        connection.write_all(kept.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        while !answer.contains("\r\n\r\n") || answer.ends_with("\r\n\r\n") {
+            let mut part = [0; 4096];
+            let length = connection.read(&mut part).expect("an answer");
+            assert!(length > 0, "closed after {answer:?}");
+            answer.push_str(&harness::text(&part[..length]));
+        }
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
+    };
+    let first = ask();
+    assert!(kib() > 48 << 10, "{} KiB", kib());
+    for _ in 0..2 {
+        paged_out(&up);
+        assert!(kib() < 4 << 10, "{} KiB", kib());
+        assert_eq!(ask(), first, "the same process with the same content");
+    }
+    paged_out(&up);
+    assert_eq!(up.ok("exec s -- echo hello"), "hello\n");
+
+    // An order of states that cannot be.
+    up.ok("annotate sandbox s hutch.dev/suspend-after=2s");
+    let invalid = until(&up, "s", "invalid", |sandbox| says(sandbox, "SleepInvalid") == "True").to_string();
+    assert!(
+        invalid.contains("hutch.dev/page-out-after") && invalid.contains("less than hutch.dev/suspend-after")
+    );
+    up.ok("annotate sandbox s hutch.dev/suspend-after-");
+
+    // The end of the node ends what is paged out.
+    paged_out(&up);
+    up.kill();
+    hutch_testkit::wait::until("no process stays", || anonymous_kib(&marker).is_none());
+    up.restart();
+    up.ok("wait --for=condition=Ready sandbox/s --timeout=60s");
+    paged_out(&up);
+    up.ok("delete sandbox s --wait --timeout=60s");
+    hutch_testkit::wait::until("no process stays", || anonymous_kib(&marker).is_none());
+}
+
 #[test]
 fn removed_sleep_time_thaws_a_frozen_sandbox() {
     hutch_testkit::require!(root, kubectl, python);

@@ -98,7 +98,7 @@ fn kill(group: &Path) {
 }
 
 /// The processes in a group, other than the caller.
-fn members(group: &Path) -> HashSet<Pid> {
+pub(super) fn members(group: &Path) -> HashSet<Pid> {
     let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let own = rustix::process::getpid();
     text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).filter(|pid| *pid != own).collect()

@@ -22,18 +22,20 @@ const STATE: &str = "freezer.state";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Freezer {
-    group: PathBuf,
+    pub(super) group: PathBuf,
     /// Version 2.
-    unified: bool,
+    pub(super) unified: bool,
+    /// The memory limit does not bound swap.
+    pub(super) swap_uncounted: bool,
 }
 
 impl Freezer {
     pub(super) fn of_unified(group: &Path) -> Freezer {
-        Freezer { group: group.to_owned(), unified: true }
+        Freezer { group: group.to_owned(), unified: true, swap_uncounted: false }
     }
 
     pub(super) fn of_legacy(group: &Path) -> Freezer {
-        Freezer { group: group.to_owned(), unified: false }
+        Freezer { group: group.to_owned(), unified: false, swap_uncounted: false }
     }
 
     /// Freezes every process, and returns when the kernel reports that all are frozen. When that takes longer

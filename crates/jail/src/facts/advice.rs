@@ -46,6 +46,13 @@ pub(super) fn missing(facts: &Facts) -> Vec<Missing> {
             "switch virtualisation on in the firmware or in the cloud's machine type, and join the group kvm",
         ));
     }
+    if facts.swap_bytes == 0 {
+        list.push(entry(
+            "swap",
+            "idle memory stays in RAM: hutch.dev/page-out-after has no effect",
+            "add a swap file or zram (mkswap, swapon), on an encrypted disk: it holds the memory of sandboxes as it is",
+        ));
+    }
     if !facts.root {
         list.push(entry(
             "root",
@@ -170,6 +177,7 @@ mod tests {
                 problem: None,
             }),
             kvm: true,
+            swap_bytes: 1 << 30,
             missing: Vec::new(),
         }
     }
@@ -182,7 +190,7 @@ mod tests {
     #[test]
     fn each_thing_that_is_missing_is_named() {
         type Change = fn(&mut Facts);
-        let table: [(Change, &str); 14] = [
+        let table: [(Change, &str); 15] = [
             (|f| f.root = false, "root"),
             (|f| f.namespaces[0].available = false, "user namespace"),
             (|f| f.unprivileged_user_namespaces = false, "user namespaces for ordinary users"),
@@ -197,6 +205,7 @@ mod tests {
             (|f| f.runsc = None, "gVisor (runsc)"),
             (|f| f.runsc.as_mut().unwrap().problem = Some("too old".into()), "gVisor (runsc): too old"),
             (|f| f.kvm = false, "/dev/kvm"),
+            (|f| f.swap_bytes = 0, "swap"),
         ];
         for (change, what) in table {
             let mut facts = complete();

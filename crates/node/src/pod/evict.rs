@@ -38,7 +38,7 @@ impl Worker {
             late_env: None,
             enforced: None,
             isolation: None,
-            frozen_since: None,
+            frozen: None,
         };
         evicted(&mut self.states, message, &facts)
     }
@@ -111,7 +111,7 @@ pub(super) async fn evict_waiting(node: &Arc<Shared>, live: &Arc<Live>, message:
         late_env: None,
         enforced: None,
         isolation: None,
-        frozen_since: None,
+        frozen: None,
     };
     let status = evicted(&mut states, &message, &facts);
     evict(node, live, &status).await
@@ -140,7 +140,7 @@ mod tests {
             late_env: None,
             enforced: None,
             isolation: None,
-            frozen_since: None,
+            frozen: None,
         };
         let status = evicted(&mut states, "too much", &facts);
         assert_eq!(status.phase.as_deref(), Some("Failed"));

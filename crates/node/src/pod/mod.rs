@@ -38,6 +38,7 @@ use crate::volumes::Prepared;
 use plan::{Plan, RestartPolicy, plan};
 use probe::{Finding, Kind};
 use state::{Ended, Life, Role, State};
+use status::Frozen;
 
 /// Maximum queued events of a Pod's containers.
 const HAPPENINGS: usize = 64;
@@ -103,7 +104,7 @@ struct Worker {
     updates: watch::Receiver<Update>,
     /// Follows whether the processes are frozen.
     phases: watch::Receiver<Phase>,
-    frozen_since: Option<Timestamp>,
+    frozen: Option<Frozen>,
     /// The task that freezes the Pod.
     sleeper: JoinSet<()>,
 }
@@ -229,8 +230,9 @@ impl Worker {
             }
             self.take_images();
             self.take_ephemeral();
-            let frozen = *self.phases.borrow_and_update() == Phase::Frozen;
-            self.frozen_since = frozen.then(|| self.frozen_since.unwrap_or_else(Timestamp::now));
+            let phase = *self.phases.borrow_and_update();
+            let since = self.frozen.map_or_else(Timestamp::now, |frozen| frozen.since);
+            self.frozen = phase.is_frozen().then_some(Frozen { since, paged_out: phase == Phase::PagedOut });
         }
     }
 

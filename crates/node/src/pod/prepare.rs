@@ -165,7 +165,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         report,
         updates: live.updates.subscribe(),
         phases: live.gate.phases(),
-        frozen_since: None,
+        frozen: None,
         sleeper: JoinSet::new(),
     })
 }
@@ -360,7 +360,7 @@ impl Waiting {
             late_env: None,
             enforced: None,
             isolation: None,
-            frozen_since: None,
+            frozen: None,
         };
         let status = match refusal.reason {
             FAILED_SCHEDULING => super::status::unscheduled(&refusal.message, &facts),

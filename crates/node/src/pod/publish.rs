@@ -55,7 +55,7 @@ impl Worker {
             late_env: self.late_env(),
             enforced: self.live.enforced(),
             isolation: Some(self.choice.isolation(self.spec.runtime_class_name.as_deref())),
-            frozen_since: self.frozen_since,
+            frozen: self.frozen,
         };
         let new = status(&self.states, plan, &facts);
         if self.written.as_ref() == Some(&new) {

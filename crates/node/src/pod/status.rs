@@ -2,7 +2,7 @@
 
 use hutch_api::condition::{ISOLATION_OF_POD, POLICY_ENFORCED_OF_POD};
 use hutch_api::late_env;
-use hutch_api::sleep::{FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON};
+use hutch_api::sleep::{FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON, PAGED_OUT_MESSAGE, PAGED_OUT_REASON};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -45,8 +45,16 @@ pub(crate) struct Facts<'a> {
     pub(crate) enforced: Option<Enforced>,
     /// Isolation, once its handler is chosen.
     pub(crate) isolation: Option<Isolation>,
-    /// Time since which its processes are frozen.
-    pub(crate) frozen_since: Option<Timestamp>,
+    /// Set while its processes are frozen.
+    pub(crate) frozen: Option<Frozen>,
+}
+
+/// State of a Pod whose processes are frozen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frozen {
+    pub(crate) since: Timestamp,
+    /// True if their memory was written to swap.
+    pub(crate) paged_out: bool,
 }
 
 /// The status. Times have whole seconds, as the API has them.
@@ -205,11 +213,15 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
         let (reason, message) = (Some((*reason).to_owned()), Some(message.clone()));
         PodCondition { reason, message, ..condition(ISOLATION_OF_POD, None, facts) }
     }));
-    own.extend(facts.frozen_since.map(|since| PodCondition {
-        reason: Some(FROZEN_REASON.into()),
-        message: Some(FROZEN_MESSAGE.into()),
-        last_transition_time: Some(whole(since)),
-        ..condition(FROZEN_OF_POD, None, facts)
+    own.extend(facts.frozen.map(|Frozen { since, paged_out }| {
+        let (reason, message) =
+            if paged_out { (PAGED_OUT_REASON, PAGED_OUT_MESSAGE) } else { (FROZEN_REASON, FROZEN_MESSAGE) };
+        PodCondition {
+            reason: Some(reason.into()),
+            message: Some(message.into()),
+            last_transition_time: Some(whole(since)),
+            ..condition(FROZEN_OF_POD, None, facts)
+        }
     }));
     own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
     own
@@ -281,7 +293,7 @@ mod tests {
             late_env: None,
             enforced: None,
             isolation: None,
-            frozen_since: None,
+            frozen: None,
         };
         let mut states = vec![State::new("c", Role::Main, "hutch/host")];
         states[0].has_readiness_probe = true;
@@ -323,7 +335,7 @@ mod tests {
             late_env: None,
             enforced: None,
             isolation: None,
-            frozen_since: None,
+            frozen: None,
         };
         let got = unscheduled("0/1 nodes are available: 1 Insufficient cpu.", &facts);
         assert_eq!((got.phase.as_deref(), got.start_time.as_ref()), (Some("Pending"), None));
@@ -362,7 +374,7 @@ mod tests {
             late_env: None,
             enforced: None,
             isolation: None,
-            frozen_since: None,
+            frozen: None,
         };
         let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);
         let of_last = |got: &PodStatus| {

@@ -16,8 +16,8 @@ use futures::future::BoxFuture;
 use hutch_image::StopSignal;
 use hutch_image::{PathSegment, remove_tree};
 use hutch_jail::{
-    Capabilities, FileAccess, FileRule, Ids, Mount, Network, Process, Profile, Root, RuntimeRoot, Spec,
-    Stdio, Upper, Usage, User,
+    Capabilities, FileAccess, FileRule, Ids, Mount, Network, PageOut, Process, Profile, Root, RuntimeRoot,
+    Spec, Stdio, Upper, Usage, User,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -233,6 +233,15 @@ impl Container for GvisorContainer {
 
     fn freeze(&self) -> Result<(), String> {
         self.runsc.jail.freeze()
+    }
+
+    /// Tried: the kernel writes a tenth of it to swap.
+    fn without_page_out(&self) -> Option<&'static str> {
+        Some("gVisor keeps memory in a file that several of its processes map")
+    }
+
+    fn page_out(&self, _going: &dyn Fn() -> bool) -> Result<PageOut, String> {
+        Err(self.without_page_out().unwrap_or_default().into())
     }
 
     fn thaw(&self) -> Result<(), String> {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use hutch_jail::{Event, Jail, Process, ProcessExit, Stdio, Usage};
+use hutch_jail::{Event, Jail, PageOut, Process, ProcessExit, Stdio, Usage};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
@@ -51,6 +51,9 @@ pub(crate) struct Spawned {
 const FREEZE_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum time to thaw, which needs nothing from the processes.
 const THAW_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum time for writing memory to swap. Ordinary memory takes a second per GiB on a fast disk; hostile code can have
+/// mappings as large as its address space.
+const PAGE_OUT_LIMIT: Duration = Duration::from_secs(60);
 /// How long a request waits for a jail that is busy.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// First wait before a request to a busy jail is repeated; each further one is twice as long.
@@ -170,6 +173,12 @@ impl JailHandle {
     pub(crate) fn freeze(&self) -> Result<(), String> {
         let freezer = self.jail.freezer().ok_or("it was started without what freezing needs")?;
         freezer.freeze(FREEZE_LIMIT).map_err(|error| error.to_string())
+    }
+
+    /// Writes the memory of the frozen processes to swap for as long as `going` returns true. Blocks.
+    pub(crate) fn page_out(&self, going: &dyn Fn() -> bool) -> Result<PageOut, String> {
+        let freezer = self.jail.freezer().ok_or("it was started without what freezing needs")?;
+        freezer.page_out(going, PAGE_OUT_LIMIT).map_err(|error| error.to_string())
     }
 
     /// Thaws all processes. Blocks.

@@ -10,6 +10,7 @@
 //! | `Attach` | the streams that `start` was given, which [`crate::container::Running`] holds for every handler |
 //! | `ContainerStats` | [`Container::stats`] |
 //! | pause, resume | [`Container::freeze`], [`Container::thaw`] |
+//! | | [`Container::page_out`]: memory of frozen processes goes to swap |
 //! | `StopContainer` | [`Container::signal`], then [`Container::kill`] when the grace period is over |
 //! | `RemoveContainer`, `RemovePodSandbox` | the last reference is dropped |
 //!
@@ -37,7 +38,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use hutch_image::{PathSegment, StopSignal};
-use hutch_jail::{IdRange, NetworkPlan, Process, ProcessExit, Stdio, Usage};
+use hutch_jail::{IdRange, NetworkPlan, PageOut, Process, ProcessExit, Stdio, Usage};
 
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
@@ -118,6 +119,13 @@ pub(crate) trait Container: Send + Sync {
 
     /// Freezes all processes. Blocks until they are frozen, or fails after two seconds.
     fn freeze(&self) -> Result<(), String>;
+
+    /// Returns why its memory cannot be written to swap while it is frozen, on any machine.
+    fn without_page_out(&self) -> Option<&'static str>;
+
+    /// Writes the memory of the frozen processes to swap. Blocks until that is done or `going` returns false, and at most for
+    /// a minute.
+    fn page_out(&self, going: &dyn Fn() -> bool) -> Result<PageOut, String>;
 
     /// Thaws all processes. Blocks until they run, or fails after ten seconds.
     fn thaw(&self) -> Result<(), String>;

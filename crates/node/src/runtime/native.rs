@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_image::StopSignal;
-use hutch_jail::{Ids, Network, Process, Profile, Spec, Stdio, Usage};
+use hutch_jail::{Ids, Network, PageOut, Process, Profile, Spec, Stdio, Usage};
 use rustix::process::Signal;
 
 use super::jail::JailHandle;
@@ -126,6 +126,14 @@ impl Container for NativeContainer {
 
     fn freeze(&self) -> Result<(), String> {
         self.jail.freeze()
+    }
+
+    fn without_page_out(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn page_out(&self, going: &dyn Fn() -> bool) -> Result<PageOut, String> {
+        self.jail.page_out(going)
     }
 
     fn thaw(&self) -> Result<(), String> {

@@ -1,8 +1,9 @@
-//! Idle Pods are frozen: when, and how they are thawed.
+//! Idle Pods are frozen and their memory is written to swap: when, and how they are thawed.
 //!
 //! Every operation in a Pod holds a [`Busy`]; a Pod is frozen only without one, and taking one thaws it.
 
 mod enter;
+mod page_out;
 mod report;
 mod sleeper;
 mod stream;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hutch_api::label;
-use hutch_api::sleep::{IdleTimes, LEAST, Phase, report_every};
+use hutch_api::sleep::{IdleTimes, LEAST, report_every};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
+use super::page_out::PageOutState;
 use super::report::{Report, Written};
 use crate::container::Running;
 use crate::live::Live;
@@ -26,7 +27,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 
 /// Follows a Pod until it is aborted.
 pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
-    let mut sleeper = Sleeper { node, live, cpu: Cpu::default(), warned: String::new(), report: None };
+    let mut sleeper = Sleeper::new(node, live);
     let mut updates = sleeper.live.updates.subscribe();
     let mut phases = sleeper.live.gate.phases();
     loop {
@@ -48,16 +49,22 @@ pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
     }
 }
 
-struct Sleeper {
-    node: Arc<Shared>,
-    live: Arc<Live>,
+pub(super) struct Sleeper {
+    pub(super) node: Arc<Shared>,
+    pub(super) live: Arc<Live>,
     cpu: Cpu,
-    /// Text of the last warning.
-    warned: String,
+    /// Text of the last warning of each reason.
+    warned: BTreeMap<&'static str, String>,
     report: Option<Report>,
+    pub(super) page_out: PageOutState,
 }
 
 impl Sleeper {
+    fn new(node: Arc<Shared>, live: Arc<Live>) -> Sleeper {
+        let (warned, page_out) = (BTreeMap::new(), PageOutState::default());
+        Sleeper { node, live, cpu: Cpu::default(), warned, report: None, page_out }
+    }
+
     /// Does what is due; returns the time until the next reconcile, if there is to be one.
     async fn reconcile(&mut self) -> Option<Duration> {
         let pod = self.live.pod();
@@ -71,7 +78,8 @@ impl Sleeper {
             self.warn(&pod, "InvalidSleep", format!("It never sleeps: {error}"));
             IdleTimes::default()
         });
-        let frozen = *self.live.gate.phases().borrow() == Phase::Frozen;
+        let frozen = self.live.gate.phases().borrow().is_frozen();
+        self.warn_about_page_out(&pod, &times);
         if frozen && !self.may_stay_frozen(&times) {
             // This is reported as a change of phase, so the next reconcile follows at once.
             return self.live.wake().await.then_some(AGAIN);
@@ -88,8 +96,9 @@ impl Sleeper {
         let cpu_left = if frozen { Duration::ZERO } else { self.count_cpu().await };
         self.report_to_sandbox(&times, frozen).await;
         if frozen {
-            return None;
+            return self.page_out_when_due(&times);
         }
+        self.page_out.awake();
         let Some(after) = times.freeze_after else { return Some(pause) };
         let left = match self.live.gate.idle_for() {
             // A request that lasts, or a probe that is over at once.
@@ -137,10 +146,10 @@ impl Sleeper {
     }
 
     /// Complains once.
-    fn warn(&mut self, pod: &Pod, reason: &'static str, text: String) {
-        if self.warned != text {
+    pub(super) fn warn(&mut self, pod: &Pod, reason: &'static str, text: String) {
+        if self.warned.get(reason) != Some(&text) {
             self.node.events.warning(pod, reason, text.clone());
-            self.warned = text;
+            self.warned.insert(reason, text);
         }
     }
 

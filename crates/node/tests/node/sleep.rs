@@ -39,6 +39,15 @@ async fn frozen(machine: &Machine, name: &str) -> Pod {
     machine.wait(name, "frozen", is_frozen).await
 }
 
+async fn paged_out(machine: &Machine, name: &str) -> Pod {
+    let reason = |pod: &Pod| {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let mut frozen = conditions.filter(|c| c.type_ == "hutch.dev/Frozen" && c.status == "True");
+        frozen.find_map(|c| c.reason.clone())
+    };
+    machine.wait(name, "paged out", |pod| reason(pod).as_deref() == Some("PagedOut")).await
+}
+
 async fn awake(machine: &Machine, name: &str) -> Pod {
     machine.wait(name, "awake", |pod| !is_frozen(pod)).await
 }
@@ -249,13 +258,92 @@ async fn stopping_node_ends_frozen_pods_and_the_next_one_starts_them() {
     machine.stop().await;
 }
 
+/// Holds 48 MiB of random bytes, and sends back their sum with each byte that it is sent.
+const HEAP: &str = "exec python3 -uc 'import os, socket, threading
+data = os.urandom(48 << 20)
+def serve(c):
+  while c.recv(1): c.sendall(b\"%20d\" % sum(data[::512]))
+s = socket.create_server((\"127.0.0.1\", 7000))
+while True: threading.Thread(target=serve, args=(s.accept()[0],)).start()'";
+
+/// Memory of the processes that hold the heap, in KiB, that only swap can free.
+fn heap_kib(marker: &str) -> u64 {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let own = processes.filter(|process| {
+        let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        line.starts_with(b"python3") && line.windows(marker.len()).any(|part| part == marker.as_bytes())
+    });
+    let anonymous = own.map(|process| {
+        let status = std::fs::read_to_string(process.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0 kB");
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    });
+    anonymous.sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_of_a_frozen_pod_goes_to_swap_and_a_byte_wakes_it() {
+    hutch_testkit::require!(root, swap);
+    let _swap = hutch_testkit::swap::Swap::new(256 << 20);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let marker = format!("heap of test {}", std::process::id());
+    let mut object = pod("p", &HEAP.replace("import os,", &format!("# {marker}\nimport os,")), json!({}));
+    object["metadata"]["annotations"] =
+        json!({"hutch.dev/idle-after": "1s", "hutch.dev/page-out-after": "2s"});
+    object["spec"]["containers"][0]["resources"] = json!({"limits": {"memory": "128Mi"}});
+    let _: Pod = machine.create(object).await;
+    let pod = machine.ready("p").await;
+    let mut stream = loop {
+        match machine.node.connect(&id(&pod), 7000).await {
+            Ok(stream) => break stream,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    let mut first = None;
+    for _ in 0..2 {
+        stream.write_all(b"a").await.unwrap();
+        let mut answer = [0; 20];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(*first.get_or_insert(answer), answer, "content and connection are kept");
+        assert!(heap_kib(&marker) > 48 << 10, "{} KiB", heap_kib(&marker));
+        let pod = paged_out(&machine, "p").await;
+        assert!(is_ready(&pod), "it stays Ready");
+        assert!(heap_kib(&marker) < 4 << 10, "{} KiB", heap_kib(&marker));
+    }
+    // Requests at once: one thaw for all.
+    let name = id(&pod);
+    let held = join_all((0..100).map(|_| machine.node.hold(&name))).await;
+    assert!(held.iter().all(Result::is_ok));
+    drop(held);
+    paged_out(&machine, "p").await;
+    let (exit, text) = machine.exec(&pod, &["echo", "hi"]).await;
+    assert_eq!((exit, text.as_str()), (Exit::Code(0), "hi\n"));
+    // Never again from now on, and a frozen Pod is deleted.
+    let change = json!({"metadata": {"annotations": {"hutch.dev/page-out-after": "1ms"}}});
+    machine.pods().patch("p", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    let event = machine.event("p", "InvalidSleep").await;
+    assert!(event.contains("hutch.dev/page-out-after") && event.contains("1ms"), "{event}");
+    let change = json!({"metadata": {"annotations": {"hutch.dev/page-out-after": "1s"}}});
+    machine.pods().patch("p", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    paged_out(&machine, "p").await;
+    machine.delete("p").await;
+    machine.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn gvisor_is_frozen_too() {
     hutch_testkit::require!(root, runsc);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;
-    run(&machine, "g", COUNTER, "1s", json!({"runtimeClassName": "gvisor"})).await;
+    let mut object = pod("g", COUNTER, json!({"runtimeClassName": "gvisor"}));
+    object["metadata"]["annotations"] =
+        json!({"hutch.dev/idle-after": "1s", "hutch.dev/page-out-after": "1s"});
+    let _: Pod = machine.create(object).await;
+    machine.ready("g").await;
     let pod = frozen(&machine, "g").await;
+    let event = machine.event("g", "CannotPageOut").await;
+    assert!(event.contains("hutch.dev/page-out-after has no effect"), "{event}");
     a_while().await;
     let counted = lines(&machine, &pod).await;
     a_while().await;

@@ -13,6 +13,9 @@ enum Event {
     GiveUp,
     Leave,
     Quiet,
+    LongQuiet,
+    /// The write to swap is over.
+    PagedOut(bool),
     /// The oldest pending action completes, with success or failure.
     Done(bool),
     Begun,
@@ -30,6 +33,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => Just(Event::GiveUp),
         6 => Just(Event::Leave),
         6 => Just(Event::Quiet),
+        6 => Just(Event::LongQuiet),
+        4 => prop::bool::weighted(0.8).prop_map(Event::PagedOut),
         8 => prop::bool::weighted(0.8).prop_map(Event::Done),
         1 => Just(Event::Begun),
         1 => Just(Event::End),
@@ -50,6 +55,10 @@ struct World {
     still: bool,
     /// A thaw failed, and the frozen processes were killed.
     killed: bool,
+    /// A write to swap runs.
+    paging: bool,
+    /// The phase was left in which that write began.
+    given_up: bool,
 }
 
 impl World {
@@ -70,6 +79,20 @@ impl World {
                 self.tell(Input::Leave);
             }
             Event::Quiet => self.tell(Input::Quiet),
+            Event::LongQuiet => self.tell(Input::LongQuiet),
+            Event::PagedOut(complete) if self.paging => {
+                let (before, given_up) = (self.machine.phase(), self.given_up);
+                (self.paging, self.given_up) = (false, false);
+                self.tell(Input::PagedOut(complete));
+                let after = self.machine.phase();
+                match (given_up, complete) {
+                    (true, _) => {
+                        assert_eq!(after, before, "a report of a write that was given up has no effect")
+                    }
+                    (false, true) => assert_eq!(after, Phase::PagedOut),
+                    (false, false) => assert_eq!(after, Phase::Frozen),
+                }
+            }
             Event::Done(well) => self.done(well),
             // The node restarts the Pod only in response to a failure.
             Event::Begun if self.machine.phase() == Phase::Failed => {
@@ -79,8 +102,9 @@ impl World {
             Event::End => self.tell(Input::End),
             Event::Ended => self.tell(Input::Ended),
             Event::Restart => *self = World::default(),
-            Event::Again | Event::GiveUp | Event::Leave | Event::Begun => {}
+            Event::Again | Event::GiveUp | Event::Leave | Event::Begun | Event::PagedOut(_) => {}
         }
+        self.given_up |= self.paging && self.machine.phase() != Phase::PagingOut;
     }
 
     fn ask(&mut self, input: Input) {
@@ -100,7 +124,7 @@ impl World {
                 assert!(matches!(phase, Phase::Suspending | Phase::Suspended | Phase::Failed), "{phase:?}");
             }
             Act::Wait => {}
-            Act::Nothing | Act::Freeze | Act::Thaw => panic!("{act:?} to {input:?}"),
+            Act::Nothing | Act::Freeze | Act::Thaw | Act::PageOut => panic!("{act:?} to {input:?}"),
         }
     }
 
@@ -116,6 +140,11 @@ impl World {
                 self.under_way.push_back(act);
             }
             Act::Thaw => self.under_way.push_back(act),
+            Act::PageOut => {
+                assert!(self.still && !self.paging, "one write at a time, of frozen processes");
+                assert_eq!((self.inside, self.waiting), (0, 0), "written to swap with a visitor inside");
+                self.paging = true;
+            }
             Act::Nothing | Act::Wait => {}
             Act::Admit | Act::Refuse => panic!("{act:?} without a question"),
         }
@@ -145,7 +174,11 @@ impl World {
             Phase::Running => assert!(self.inside > 0 && !self.still),
             Phase::Idle => assert!(self.inside == 0 && !self.still),
             Phase::Freezing => assert_eq!(self.under_way.front(), Some(&Act::Freeze)),
-            Phase::Frozen => assert!(self.still && self.inside == 0 && self.waiting == 0),
+            Phase::Frozen | Phase::PagingOut | Phase::PagedOut => {
+                assert!(self.still && self.inside == 0 && self.waiting == 0);
+                assert!(self.under_way.is_empty(), "frozen while that changes");
+                assert_eq!(phase == Phase::PagingOut, self.paging && !self.given_up);
+            }
             Phase::Resuming => assert_eq!(self.under_way.back(), Some(&Act::Thaw), "a visitor waits forever"),
             Phase::Suspending | Phase::Suspended | Phase::Failed => {}
         }
@@ -171,6 +204,7 @@ proptest! {
         for event in events {
             world.happen(event);
         }
+        // The write to swap is not reported: no visitor waits for it.
         while !world.under_way.is_empty() {
             world.happen(Event::Done(true));
         }
@@ -208,4 +242,56 @@ fn concurrent_requests_thaw_a_frozen_pod_once() {
     assert!((0..1000).all(|_| machine.step(Input::Again) == Act::Admit));
     assert_eq!((machine.phase(), machine.inside()), (Phase::Running, 1000));
     assert_eq!(machine.step(Input::Quiet), Act::Nothing);
+}
+
+/// A machine that is paging out.
+fn paging_out() -> Machine {
+    let mut machine = Machine::default();
+    machine.step(Input::Quiet);
+    machine.step(Input::Stopped(true));
+    assert_eq!(machine.step(Input::LongQuiet), Act::PageOut);
+    machine
+}
+
+#[test]
+fn request_thaws_a_pod_that_is_paging_out_or_paged_out() {
+    for reports in [vec![], vec![true], vec![false]] {
+        let mut machine = paging_out();
+        for complete in reports {
+            machine.step(Input::PagedOut(complete));
+        }
+        assert_eq!(machine.step(Input::Visit), Act::Wait, "a probe wakes no Pod");
+        assert_eq!(machine.step(Input::Enter), Act::Thaw);
+        machine.step(Input::Going(true));
+        assert_eq!(machine.step(Input::Again), Act::Admit, "it does not wait for the write to swap");
+    }
+}
+
+#[test]
+fn late_report_of_a_write_to_swap_is_not_taken_for_that_of_the_next() {
+    let mut machine = paging_out();
+    machine.step(Input::Enter);
+    machine.step(Input::Going(true));
+    machine.step(Input::Again);
+    machine.step(Input::Leave);
+    machine.step(Input::Quiet);
+    machine.step(Input::Stopped(true));
+    assert_eq!(machine.step(Input::LongQuiet), Act::Nothing, "the first write still runs");
+    machine.step(Input::PagedOut(true));
+    assert_eq!(machine.phase(), Phase::Frozen);
+    assert_eq!(machine.step(Input::LongQuiet), Act::PageOut);
+    machine.step(Input::PagedOut(true));
+    assert_eq!(machine.phase(), Phase::PagedOut);
+    assert_eq!(machine.step(Input::LongQuiet), Act::Nothing, "once is enough");
+}
+
+#[test]
+fn termination_thaws_a_paged_out_pod() {
+    let mut machine = paging_out();
+    assert_eq!(machine.step(Input::End), Act::Thaw);
+    machine.step(Input::PagedOut(true));
+    assert_eq!(machine.phase(), Phase::Suspending);
+    let mut machine = paging_out();
+    machine.step(Input::PagedOut(true));
+    assert_eq!(machine.step(Input::End), Act::Thaw);
 }

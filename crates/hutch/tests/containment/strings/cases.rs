@@ -42,6 +42,7 @@ const ANNOTATIONS: &[&str] = &[
     annotation::WAKE_ON_CONNECT,
     annotation::ASLEEP_GENERATION,
     annotation::IDLE_AFTER,
+    annotation::PAGE_OUT_AFTER,
     annotation::SUSPEND_AFTER,
     annotation::ACTIVITY_PORT,
     annotation::WAKE_AT,

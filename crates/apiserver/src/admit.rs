@@ -137,6 +137,8 @@ impl<'a> Admission<'a> {
                 if kept.is_none() {
                     kept = Some(self.keep(objects)?);
                 }
+                // Copies of the objects: the next webhook with conditions makes them again.
+                views = Views::default();
                 let next = match self.answer(webhook, kind, objects, true).await? {
                     Some(Answer { patch: Some(patch), .. }) => {
                         self.patched(webhook, kind, &current, &patch)?
@@ -147,7 +149,7 @@ impl<'a> Admission<'a> {
                     again.extend(called.iter().copied());
                     current = next;
                     // It may have grown.
-                    (kept, views) = (None, Views::default());
+                    kept = None;
                 }
                 if webhook.reinvoked {
                     called.insert(index);
@@ -185,6 +187,7 @@ impl<'a> Admission<'a> {
             if kept.is_none() {
                 kept = Some(self.keep(objects)?);
             }
+            views = Views::default();
             let answer = self.answer(webhook, kind, objects, true).await?;
             let patch = answer.and_then(|answer| answer.patch);
             if patch.is_some_and(|patch| patch.as_array().is_none_or(|operations| !operations.is_empty())) {
@@ -207,7 +210,7 @@ impl<'a> Admission<'a> {
     /// Takes the room of these objects while webhooks are called.
     fn keep(&self, Objects { new, old, held }: Objects<'_>) -> Result<Kept, Failure> {
         let bytes = [new, old, held].into_iter().flatten().map(memory).sum();
-        self.call.core.hooks.room.take(&self.call.identity.name, bytes)
+        self.call.core.hooks.room.take(&self.call.identity.name, self.call.external, bytes)
     }
 
     /// Calls one webhook and reads its answer; `None` when that failed and failures are ignored.

@@ -1,6 +1,6 @@
 //! State that all handlers share.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hutch_kubelet::Kubelet;
 use hutch_serve::{Ambient, Authority};
@@ -25,6 +25,8 @@ pub(crate) const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8
 
 /// State of the API server, which all handlers share.
 pub(crate) struct Core {
+    /// Held while the definitions are listed and served.
+    pub(crate) reloading: Mutex<()>,
     pub(crate) store: Store<Object>,
     pub(crate) registry: Registry,
     pub(crate) credentials: Credentials,
@@ -55,6 +57,8 @@ impl Core {
 
     /// Serves the CustomResourceDefinitions that are stored now.
     pub(crate) fn reload_definitions(&self) {
+        // What is listed first must not be served last.
+        let _turn = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let list = self.store.list(DEFINITIONS, hutch_store::Page::default());
         let mut kinds = Vec::new();
         for entry in list.entries {

@@ -80,7 +80,8 @@ impl Default for Budget {
 impl Budget {
     /// Subtracts units; false when that many are not left.
     fn take(&self, units: i64) -> bool {
-        let units = units.clamp(0, OF_REQUEST + 1);
+        // What fails one expression is not taken from others.
+        let units = units.clamp(0, OF_EXPRESSION + 1);
         let Units { expression, owner, request } = &*self.0;
         // Once one is negative it stays so: what follows in the same expression, policy or request fails too.
         let left = [expression, owner, request].map(|left| left.fetch_sub(units, Ordering::Relaxed) - units);

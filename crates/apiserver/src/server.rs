@@ -1,7 +1,7 @@
 //! The API server: opens its store and offers it to callers.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use axum::extract::{Request, State};
 use axum::{Extension, Router, middleware};
@@ -60,6 +60,7 @@ impl ApiServer {
         let private = config.data.as_ref().map(|data| data.join("ca"));
         let signer = Signer::open(private.as_deref())?;
         let core = Arc::new(Core {
+            reloading: Mutex::default(),
             access: Access::new(store.clone()),
             certificates: Certificates::new(store.clone()),
             hooks: Hooks::new(store.clone()),

@@ -1,5 +1,6 @@
 //! Folders whose content is not complete yet.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -46,9 +47,14 @@ pub(crate) fn remove_whole(dir: &Path, folder: &Path, then: impl FnOnce()) -> st
     let mut number = 0;
     let other = loop {
         let name = PathSegment::new(format!("{REMOVED}{}-{number}", std::process::id()));
-        let other = name.ok_or(std::io::ErrorKind::InvalidFilename)?.below(dir);
+        let other = name.ok_or(ErrorKind::InvalidFilename)?.below(dir);
         match std::fs::rename(folder, &other) {
-            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => number += 1,
+            // XFS has the other word for a folder that is not empty.
+            Err(error)
+                if [ErrorKind::DirectoryNotEmpty, ErrorKind::AlreadyExists].contains(&error.kind()) =>
+            {
+                number += 1;
+            }
             renamed => break renamed.map(|()| other)?,
         }
     };

@@ -128,8 +128,8 @@ async fn try_bind(
     let refusal = match bound {
         Ok(None) => return,
         Ok(Some(refusal)) => Some(refusal),
-        // It is gone.
-        Err(kube::Error::Api(status)) if status.code == 404 => return,
+        // It is gone, and another one may have its name.
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => return,
         Err(error) => {
             tracing::warn!(claim = claim.metadata.name, %error, "a claim could not be bound");
             None
@@ -172,12 +172,14 @@ async fn bind_to(
         Err(error) => return Err(error),
     }
     let (name, spec) = (volume_name(claim), claim.spec.clone().unwrap_or_default());
-    let status = json!({"status": {"phase": "Bound", "accessModes": spec.access_modes,
-                                   "capacity": spec.resources.and_then(|r| r.requests)}});
+    let status = json!({"metadata": {"uid": claim.metadata.uid}, "status": {"phase": "Bound",
+        "accessModes": spec.access_modes, "capacity": spec.resources.and_then(|r| r.requests)}});
     let (namespace, claim_name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
     let api: Api<PersistentVolumeClaim> =
         Api::namespaced(node.client.clone(), namespace.unwrap_or("default"));
-    let bound = json!({"spec": {"volumeName": name}, "metadata": {"annotations": {
+    // With its uid: another claim may have the name by now.
+    let uid = &claim.metadata.uid;
+    let bound = json!({"spec": {"volumeName": name}, "metadata": {"uid": uid, "annotations": {
         "pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes",
         "volume.kubernetes.io/storage-provisioner": provisioner}}});
     let claim_name = claim_name.unwrap_or("");

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Node, PodSpec};
 use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 
+use crate::register;
 use crate::shared::Shared;
 
 /// Message of a scheduler about a Pod that the mark keeps away.
@@ -46,6 +47,12 @@ pub(crate) async fn follow(node: Arc<Shared>) {
         match event {
             Some(Ok(watcher::Event::Apply(own) | watcher::Event::InitApply(own))) => {
                 node.capacity.set_cordoned(is_marked(&own));
+            }
+            // Without the object nothing could take the mark away.
+            Some(Ok(watcher::Event::Delete(_))) => {
+                if let Err(error) = register::node(&node).await {
+                    tracing::warn!(%error, "failed to register the node again");
+                }
             }
             Some(Ok(_)) => {}
             Some(Err(error)) => tracing::debug!(%error, "watching the node is retried"),

@@ -48,6 +48,24 @@ pub(crate) fn end(top: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// As [`end`], and removes the files of all file systems first: a mount namespace of another program may have copies of the
+/// mounts. They are two folders below the top.
+pub(crate) fn end_emptied(top: &Path) -> io::Result<()> {
+    for _ in 0..MAX_LEFTOVERS {
+        if !top.exists() || !is_mounted(top)? {
+            break;
+        }
+        let below = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let volumes = below(top).flat_map(|namespace| below(&namespace.path()));
+        for file in volumes.flat_map(|volume| below(&volume.path())) {
+            // What cannot be removed goes with the mount.
+            let _ = remove_tree(&file.path());
+        }
+        unmount_lazily(top)?;
+    }
+    Ok(())
+}
+
 /// Mounts a file system of this size at `folder`, which is made; one that is there already stays. The top is mounted
 /// with the first.
 pub(crate) fn volume(top: &Path, folder: &Path, bytes: u64) -> io::Result<()> {

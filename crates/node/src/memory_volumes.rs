@@ -4,6 +4,7 @@
 //! hold counts as memory that Pods have requested. What a process has written is charged to the cgroup of that process, also
 //! after the process has ended.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,6 +64,8 @@ pub(crate) struct Provided {
     pub(crate) folder: PathBuf,
     /// `true` if it was mounted only now, and so is empty.
     pub(crate) is_new: bool,
+    /// Size in bytes.
+    pub(crate) bytes: u64,
     /// Reason why it is smaller than its claim requests.
     pub(crate) lacks: Option<String>,
 }
@@ -99,7 +102,7 @@ impl MemoryVolumes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Mounts the volume of a claim, and enlarges one that is too small. The error is for the author of the claim. Blocks.
+    /// Mounts the volume of a claim, and gives it another size if the claim requests one. The error is for the author of the claim. Blocks.
     pub(crate) fn provide(&self, capacity: &Capacity, wanted: &Wanted) -> Result<Provided, String> {
         let mut state = self.state();
         let State { mounted, over } = &mut *state;
@@ -113,20 +116,37 @@ impl MemoryVolumes {
             if mounted.len() >= MAX_VOLUMES {
                 return Err(format!("the node has {MAX_VOLUMES} volumes in memory, as many as it can have"));
             }
-            mounted.insert(uid.to_owned(), self.mount(capacity, wanted, &folder)?);
+            let others = sum(mounted.values());
+            mounted.insert(uid.to_owned(), self.mount(capacity, wanted, &folder, others)?);
         }
-        let lacks = match mounted.get_mut(uid) {
-            Some(volume) if volume.bytes < wanted.bytes => enlarge(capacity, wanted, volume).err(),
-            _ => None,
+        let others = sum(mounted.iter().filter(|(other, _)| *other != uid).map(|(_, volume)| volume));
+        let Some(volume) = mounted.get_mut(uid) else { return Err("it is not mounted".into()) };
+        let lacks = match volume.bytes.cmp(&wanted.bytes) {
+            Ordering::Less => enlarge(capacity, wanted, volume, others).err(),
+            Ordering::Equal => None,
+            // Its claim counts as what it is, also if it holds too much to become smaller.
+            Ordering::Greater => {
+                let _ = resize(capacity, wanted, volume);
+                None
+            }
         };
-        Ok(Provided { folder, is_new, lacks })
+        Ok(Provided { folder, is_new, bytes: volume.bytes, lacks })
     }
 
     /// Mounts a new volume. One that the claim had before fits in any case, at the size of then.
-    fn mount(&self, capacity: &Capacity, wanted: &Wanted, folder: &Path) -> Result<Mounted, String> {
+    fn mount(
+        &self,
+        capacity: &Capacity,
+        wanted: &Wanted,
+        folder: &Path,
+        others: u64,
+    ) -> Result<Mounted, String> {
         let total = capacity.total().memory_bytes;
         let granted = wanted.granted.filter(|bytes| amount(*bytes).memory_bytes <= total);
         let bytes = granted.map_or(wanted.bytes, |granted| granted.min(wanted.bytes));
+        if granted.is_none() {
+            check_share(capacity, others, bytes)?;
+        }
         capacity.take(&key(&wanted.uid), amount(bytes), granted.is_some())?;
         let mount = memory_mount(&self.top, &wanted.namespace, &wanted.uid);
         let made = memory::volume_of(&self.top, &mount, pages(bytes), files(bytes))
@@ -161,12 +181,12 @@ impl MemoryVolumes {
         }
     }
 
-    /// Unmounts all volumes for good. Blocks.
+    /// Unmounts all volumes for good, without their content. Blocks.
     pub(crate) fn end(&self) -> io::Result<()> {
         let mut state = self.state();
         state.over = true;
         state.mounted.clear();
-        memory::end(&self.top)
+        memory::end_emptied(&self.top)
     }
 }
 
@@ -177,12 +197,33 @@ fn key(uid: &PathSegment) -> String {
     format!("{CLAIM}{uid}")
 }
 
+/// Memory of volumes that are full, in bytes.
+fn sum<'a>(volumes: impl Iterator<Item = &'a Mounted>) -> u64 {
+    volumes.map(|volume| amount(volume.bytes).memory_bytes).fold(0, u64::saturating_add)
+}
+
+/// Refuses a volume with which all of them would have more than half of the memory: ending a process frees nothing of it.
+fn check_share(capacity: &Capacity, others: u64, bytes: u64) -> Result<(), String> {
+    match others.saturating_add(amount(bytes).memory_bytes) > capacity.total().memory_bytes / 2 {
+        true => Err("the volumes in memory would have more than half of the memory of the node".into()),
+        false => Ok(()),
+    }
+}
+
 /// Enlarges a volume to the size that its claim requests.
-fn enlarge(capacity: &Capacity, wanted: &Wanted, volume: &mut Mounted) -> Result<(), String> {
-    capacity.take(&key(&wanted.uid), amount(wanted.bytes), false)?;
+fn enlarge(capacity: &Capacity, wanted: &Wanted, volume: &mut Mounted, others: u64) -> Result<(), String> {
+    check_share(capacity, others, wanted.bytes)?;
+    resize(capacity, wanted, volume)
+}
+
+/// Gives a volume the size that its claim requests.
+fn resize(capacity: &Capacity, wanted: &Wanted, volume: &mut Mounted) -> Result<(), String> {
+    capacity.take(&key(&wanted.uid), amount(wanted.bytes.max(volume.bytes)), wanted.bytes < volume.bytes)?;
     match memory::resize(&volume.mount, pages(wanted.bytes), files(wanted.bytes)) {
         Ok(()) => {
             volume.bytes = wanted.bytes;
+            // No more than before.
+            let _ = capacity.take(&key(&wanted.uid), amount(volume.bytes), true);
             Ok(())
         }
         Err(error) => {
@@ -215,9 +256,11 @@ fn files(bytes: u64) -> u64 {
     (bytes / BYTES_PER_FILE).clamp(MIN_FILES, MAX_FILES)
 }
 
-/// Memory of a volume that is full, with that of the kernel for its files.
+/// Memory of a volume that is full, with that of the kernel for its files, and for pages at places far from each other: it
+/// takes somewhat more than a page for each of them.
 fn amount(bytes: u64) -> Amount {
-    let memory_bytes = pages(bytes).saturating_add(files(bytes).saturating_mul(memory::INODE_BYTES));
+    let of_pages = pages(bytes).saturating_mul(2).saturating_add(pages(bytes) / 8);
+    let memory_bytes = of_pages.saturating_add(files(bytes).saturating_mul(memory::INODE_BYTES));
     Amount { cpu_millis: 0, memory_bytes }
 }
 
@@ -246,7 +289,7 @@ mod tests {
     fn size_is_whole_pages_and_counts_the_memory_of_files() {
         assert_eq!((pages(1), pages(4096), pages(4097)), (4096, 4096, 8192));
         assert_eq!((files(1), files(64 * MIB), files(1 << 40)), (1024, 4096, 65_536));
-        assert_eq!(amount(64 * MIB).memory_bytes, 68 * MIB);
+        assert_eq!(amount(64 * MIB).memory_bytes, 140 * MIB);
         assert!(amount(u64::MAX).memory_bytes >= u64::MAX - 2 * PAGE_BYTES, "no sum overflows");
     }
 
@@ -267,7 +310,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("memory-volumes");
         std::fs::create_dir(&top).unwrap();
-        let (capacity, volumes) = (capacity(16 * MIB), MemoryVolumes::new(top.clone()));
+        let (capacity, volumes) = (capacity(64 * MIB), MemoryVolumes::new(top.clone()));
         let first = volumes.provide(&capacity, &wanted("a", "4Mi", None)).unwrap();
         assert!(first.is_new && first.lacks.is_none());
         let file = first.folder.join("file");
@@ -285,11 +328,22 @@ mod tests {
         assert!(!again.is_new && file.exists());
 
         let refused = volumes.provide(&capacity, &wanted("b", "12Mi", None)).unwrap_err();
+        assert!(refused.contains("more than half of the memory"), "{refused}");
+        capacity.take("pod", Amount { cpu_millis: 0, memory_bytes: 50 * MIB }, false).unwrap();
+        let refused = volumes.provide(&capacity, &wanted("b", "4Mi", None)).unwrap_err();
         assert_eq!(refused, "0/1 nodes are available: 1 Insufficient memory.");
+        capacity.release("pod");
         let lacks = volumes.provide(&capacity, &wanted("a", "64Mi", Some("4Mi"))).unwrap().lacks;
-        assert_eq!(lacks.unwrap(), "0/1 nodes are available: 1 Insufficient memory.");
+        assert!(lacks.unwrap().contains("more than half of the memory"));
         assert_eq!(volumes.provide(&capacity, &wanted("a", "8Mi", Some("4Mi"))).unwrap().lacks, None);
         std::fs::write(first.folder.join("0"), vec![1; 4 << 20]).expect("it is larger now");
+        // It holds 7 MiB.
+        let smaller = volumes.provide(&capacity, &wanted("a", "5Mi", Some("4Mi"))).unwrap();
+        assert_eq!((smaller.bytes, smaller.lacks), (8 * MIB, None), "it cannot become smaller");
+        std::fs::remove_file(first.folder.join("0")).unwrap();
+        let smaller = volumes.provide(&capacity, &wanted("a", "5Mi", Some("4Mi"))).unwrap();
+        assert_eq!(smaller.bytes, 5 * MIB);
+        assert!(std::fs::write(first.folder.join("0"), vec![1; 4 << 20]).is_err(), "it is smaller now");
 
         volumes.remove(&capacity, "a", || true);
         assert!(file.exists(), "a Pod uses it");
@@ -307,7 +361,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("memory-volumes");
         std::fs::create_dir(&top).unwrap();
-        let (capacity, volumes) = (capacity(8 * MIB), MemoryVolumes::new(top.clone()));
+        let (capacity, volumes) = (capacity(16 * MIB), MemoryVolumes::new(top.clone()));
         capacity.take("pod", amount(6 * MIB), false).unwrap();
         let provided = volumes.provide(&capacity, &wanted("a", "6Mi", Some("4Mi"))).unwrap();
         assert!(provided.is_new && provided.lacks.is_some(), "{provided:?}");

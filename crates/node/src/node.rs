@@ -137,9 +137,9 @@ impl Node {
 fn open(config: &Config) -> Result<(Places, HostPaths, Store), Error> {
     let data: &Path = &config.data_dir;
     let places = Places::make(data)?;
-    for folder in [&places.memory, &places.memory_volumes] {
-        memory::end(folder).map_err(Error::folder("unmount", &**folder))?;
-    }
+    memory::end(&places.memory).map_err(Error::folder("unmount", &*places.memory))?;
+    let volumes = &*places.memory_volumes;
+    memory::end_emptied(volumes).map_err(Error::folder("unmount", volumes))?;
     if let Some(older) = older_memory(data)
         && let Err(error) = remove_tree(&older)
     {

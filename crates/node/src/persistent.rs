@@ -103,7 +103,7 @@ fn check(claim: &PersistentVolumeClaim) -> Result<(), String> {
         ));
     }
     // A claim that an earlier version has bound keeps its volume.
-    if spec.volume_name.is_none() || class == MEMORY_CLASS {
+    if spec.volume_name.as_deref().is_none_or(str::is_empty) || class == MEMORY_CLASS {
         check_fields(spec).map_err(|problem| format!("persistentvolumeclaim {name:?}: {problem}"))?;
     }
     if spec.volume_mode.as_deref() == Some("Block") {
@@ -228,6 +228,7 @@ mod tests {
             (json!({"storageClassName": "hutch-memory", "volumeName": "pv-of-others"}), "pv-of-others"),
             (json!({"storageClassName": "hutch-memory", "selector": {}}), "spec.selector"),
             (json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "x"}}), "spec.dataSource"),
+            (json!({"volumeName": "", "selector": {}}), "spec.selector"),
             (json!({"storageClassName": "hutch-memory", "accessModes": ["Any"]}), "spec.accessModes"),
         ] {
             let error = folder(root, &claim(change)).unwrap_err();

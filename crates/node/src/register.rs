@@ -50,6 +50,9 @@ pub(crate) async fn node(node: &Shared) -> Result<(), Error> {
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         Err(error) => return Err(Error::api("register the node")(error)),
     }
+    let own = api.get(name).await.map_err(Error::api("read the node"))?;
+    // No Pod starts before this. Later changes are followed.
+    node.capacity.set_cordoned(cordon::is_marked(&own));
     report(node, &api).await.map_err(Error::api("say that the node is ready"))
 }
 
@@ -63,7 +66,6 @@ pub(crate) async fn report_conditions(node: &Shared) {
 async fn report(node: &Shared, api: &Api<Node>) -> Result<(), kube::Error> {
     let name = &node.config.node_name;
     let own = api.get(name).await?;
-    node.capacity.set_cordoned(cordon::is_marked(&own));
     let before = own.status.and_then(|status| status.conditions).unwrap_or_default();
     let conditions = conditions(Pressure::of(node), &before, Timestamp::now());
     let status = json!({ "status": status(name, node.capacity.total(), &conditions) });

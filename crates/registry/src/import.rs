@@ -89,6 +89,9 @@ fn imported_names(own: &[String]) -> Result<Vec<ImageName>, Error> {
         return Err(Error::TooLarge { what: "the list of its names".into(), limit });
     }
     let mut names = Vec::with_capacity(own.len());
+    // A digest is no name that the image has here: `latest` would be taken from another image.
+    let tagged: Vec<&String> = own.iter().filter(|own| !is_digest(own)).collect();
+    let own = if tagged.is_empty() { own.iter().take(1).collect() } else { tagged };
     for own in own {
         let name = imported_name(own)?;
         if !names.contains(&name) {
@@ -96,6 +99,11 @@ fn imported_names(own: &[String]) -> Result<Vec<ImageName>, Error> {
         }
     }
     Ok(names)
+}
+
+fn is_digest(own: &str) -> bool {
+    own.starts_with("sha256:")
+        || ImageName::parse(own).is_ok_and(|name| name.digest().is_some() && name.tag().is_none())
 }
 
 /// Returns the name below `hutch.local` for one of a registry.

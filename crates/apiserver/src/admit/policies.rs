@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use hutch_audit::Text;
 use kube_cel::cel::Value as Cel;
 use serde_json::{Value, json};
 
@@ -15,6 +16,8 @@ use crate::object;
 
 /// Maximum bytes of a message that an expression makes, as in Kubernetes.
 const MESSAGE_BYTES: usize = 5 << 10;
+/// Maximum characters of a message in an audit record.
+const MESSAGE: usize = 200;
 /// Annotation of a request that a binding only audits, as in Kubernetes.
 const FAILURE: (&str, &str) = ("validation.policy.admission.k8s.io", "validation_failure");
 
@@ -64,6 +67,9 @@ impl Admission<'_> {
         let (name, bound) = (&policy.name, &binding.name);
         let about = format!("ValidatingAdmissionPolicy '{name}' with binding '{bound}'");
         if has("Audit") && follows_actions {
+            // Masked before it is text in JSON, where a mask ends at its quotes; and so short that others have room beside it.
+            let masked = Text::masked(&message);
+            let message: String = masked.as_str().chars().take(MESSAGE).collect();
             let failure = json!([{"message": message, "policy": name, "binding": bound,
                 "expressionIndex": index.unwrap_or_default(), "validationActions": binding.actions}]);
             self.call.annotations.add(FAILURE.0, FAILURE.1, &failure.to_string());

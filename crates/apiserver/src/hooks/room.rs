@@ -12,7 +12,10 @@ use crate::failure::Failure;
 
 /// Maximum bytes of the decoded objects of all requests that wait for webhooks. A request holds each object a few times.
 const BYTES: usize = 256 << 20;
-/// Maximum of one caller, so that one leaves half of the room to others. A larger object counts as this: alone it has room.
+/// Maximum of the callers outside together: the rest is for the controllers of this server.
+const OUTSIDE: usize = BYTES / 4 * 3;
+/// Maximum of one caller, so that one leaves room to others. A larger object counts as this: alone it has room. The service
+/// accounts of a namespace count as one: with the rights of one, others can be made.
 const PART: usize = BYTES / 2;
 /// Bytes of a list's item and of a map's entry, besides their texts and what they hold.
 const ITEM: usize = size_of::<Value>();
@@ -39,9 +42,10 @@ pub(crate) struct Kept {
 }
 
 impl Room {
-    /// Takes bytes for a request of a caller, or refuses it.
-    pub(crate) fn take(self: &Arc<Room>, caller: &str, bytes: usize) -> Result<Kept, Failure> {
+    /// Takes bytes for a request of a caller, who may be outside of this server, or refuses it.
+    pub(crate) fn take(self: &Arc<Room>, caller: &str, outside: bool, bytes: usize) -> Result<Kept, Failure> {
         let bytes = bytes.min(PART);
+        let caller = owner(caller);
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = used.callers.get(caller).copied().unwrap_or_default();
         if own + bytes > PART {
@@ -49,7 +53,7 @@ impl Room {
                 "the requests of {caller:?} that wait for admission webhooks hold the maximum of one user"
             )));
         }
-        if used.all + bytes > BYTES {
+        if used.all + bytes > if outside { OUTSIDE } else { BYTES } {
             return Err(Failure::too_many_requests(
                 "the requests that wait for admission webhooks hold the maximum of this server",
             ));
@@ -58,6 +62,12 @@ impl Room {
         used.callers.insert(caller.to_owned(), own + bytes);
         Ok(Kept { room: self.clone(), caller: caller.to_owned(), bytes })
     }
+}
+
+/// The one whom a caller counts for.
+fn owner(caller: &str) -> &str {
+    let of_account = caller.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    of_account.map_or(caller, |(_, account)| &caller[..caller.len() - account.len()])
 }
 
 impl Drop for Kept {
@@ -108,7 +118,7 @@ mod tests {
             "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]}]});
         let configuration = serde_json::from_value(configuration).unwrap();
         configurations.create(&Default::default(), &configuration).await.unwrap();
-        let full = server.core().hooks.room.take(&identity.name, PART).unwrap();
+        let full = server.core().hooks.room.take(&identity.name, false, PART).unwrap();
         let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
         let map = serde_json::from_value(json!({"metadata": {"name": "m"}})).unwrap();
         let refused = maps.create(&Default::default(), &map).await.unwrap_err().to_string();
@@ -120,14 +130,17 @@ mod tests {
     #[test]
     fn one_caller_leaves_room_to_others_and_gives_its_own_back() {
         let room = Arc::<Room>::default();
-        let first = room.take("noisy", usize::MAX).unwrap();
-        let refused = room.take("noisy", 1).unwrap_err();
+        let account = |name: &str| format!("system:serviceaccount:noisy:{name}");
+        let first = room.take(&account("a"), true, usize::MAX).unwrap();
+        let refused = room.take(&account("b"), true, 1).unwrap_err();
         assert_eq!((refused.code.as_u16(), &*refused.reason), (429, "TooManyRequests"));
         assert_eq!(refused.status()["details"]["retryAfterSeconds"], 1);
-        let second = room.take("quiet", PART).unwrap();
-        assert!(room.take("third", 1).unwrap_err().message.ends_with("the maximum of this server"));
-        drop(first);
-        drop(room.take("noisy", PART).unwrap());
+        let second = room.take("quiet", true, PART / 2).unwrap();
+        assert!(room.take("third", true, 1).unwrap_err().message.ends_with("the maximum of this server"));
+        let of_controller = room.take("controller", false, PART / 2).unwrap();
+        assert!(room.take("controller", false, 1).is_err());
+        drop((first, of_controller));
+        drop(room.take(&account("b"), true, PART).unwrap());
         drop(second);
         let used = room.0.lock().unwrap();
         assert!(used.all == 0 && used.callers.is_empty(), "{used:?}");

@@ -127,8 +127,9 @@ fn service(amounts: &mut Amounts, service: &Value) {
 
 fn volume_claim(total: &mut Amounts, claim: &Value) {
     let one = Quantity::of_units(1);
-    let storage =
-        amounts(&claim["spec"]["resources"]["requests"]).get("storage").copied().unwrap_or_default();
+    let size = |list: &Value| amounts(list).get("storage").copied().unwrap_or_default();
+    // A volume that could not become smaller counts as what it is.
+    let storage = size(&claim["spec"]["resources"]["requests"]).max(size(&claim["status"]["capacity"]));
     add(total, "persistentvolumeclaims", one);
     add(total, "requests.storage", storage);
     if let Some(class) = claim["spec"]["storageClassName"].as_str().filter(|class| !class.is_empty()) {

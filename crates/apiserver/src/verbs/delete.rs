@@ -183,8 +183,8 @@ pub(crate) async fn remove_admitted(
         };
         match written {
             Ok(outcome) => {
-                if matches!(outcome, Outcome::Gone(_)) {
-                    after(call, &current).await;
+                if let Outcome::Gone(removed) = &outcome {
+                    after_removal(call, &current, removed.revision).await;
                 }
                 return Ok(outcome);
             }
@@ -295,26 +295,24 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
     options.grace.unwrap_or(own)
 }
 
-/// Actions after every removal, also after that of the last finalizer.
-pub(super) async fn after_removal(call: &Call, gone: &Value) {
+/// Actions after every removal at a revision, also after that of the last finalizer, by kind.
+pub(super) async fn after_removal(call: &Call, gone: &Value, revision: u64) {
     changed(call).await;
     quota::refresh(&call.core, meta::text(gone, "namespace")).await;
     if call.resource.is("", "serviceaccounts") {
         admission::token_secret::collect(&call.core, gone).await;
     }
+    if call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
+        remove_objects(call, meta::text(gone, "name"), revision).await;
+    }
 }
 
-/// Actions after a delete, by kind: with a definition go its objects.
-async fn after(call: &Call, gone: &Value) {
-    after_removal(call, gone).await;
-    if !call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
-        return;
-    }
-    let collection = meta::text(gone, "name");
+/// Removes the objects of a definition that was removed at this revision. Later ones belong to another definition.
+async fn remove_objects(call: &Call, collection: &str, revision: u64) {
     for _ in 0..TRIES {
         let list = call.store.list(collection, hutch_store::Page::default());
         let mut changed = false;
-        for entry in list.entries {
+        for entry in list.entries.into_iter().filter(|entry| entry.created < revision) {
             let last = entry.value.value();
             match call.store.delete(collection, &entry.name, entry.revision, last).await {
                 // A change that began before the definition was deleted.

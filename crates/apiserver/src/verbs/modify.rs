@@ -247,7 +247,7 @@ async fn remove(
         return Ok(preview(key, last, entry.revision));
     }
     let removed = call.store.delete(&call.resource.collection, key, entry.revision, last).await?;
-    after_removal(call, &removed.value.value()).await;
+    after_removal(call, &removed.value.value(), removed.revision).await;
     Ok(removed)
 }
 

@@ -152,13 +152,13 @@ fn claim_that_does_not_fit_waits_until_memory_is_released() {
     let up = Up::start(&[]);
     let memory = up.ok("get nodes -o jsonpath={.items[0].status.allocatable.memory}");
     let memory: u64 = memory.trim().trim_end_matches("Ki").parse().expect("KiB");
-    let most = format!("{}Ki", memory / 10 * 6);
+    let most = format!("{}Ki", memory / 6);
     apply(&up, &claim("first", &most, &["ReadWriteMany"]));
     up.ok("wait --for=jsonpath={.status.phase}=Bound pvc/first --timeout=60s");
     for (name, size) in [("second", most.as_str()), ("huge", "1Ei"), ("never", "100Ei")] {
         apply(&up, &claim(name, size, &["ReadWriteMany"]));
     }
-    let lacks = "0/1 nodes are available: 1 Insufficient memory.";
+    let lacks = "the volumes in memory would have more than half of the memory of the node";
     for (name, problem) in
         [("second", lacks), ("huge", lacks), ("never", "must be greater than zero, and less than 16Ei")]
     {
@@ -168,7 +168,7 @@ fn claim_that_does_not_fit_waits_until_memory_is_released() {
     assert_eq!(up.ok("get pvc second -o jsonpath={.status.phase}"), "Pending");
     apply(&up, &sleeping("waits", "second", false));
     up.eventually("get events", |events| {
-        events.lines().any(|line| line.contains("FailedMount") && line.contains("1 Insufficient memory."))
+        events.lines().any(|line| line.contains("FailedMount") && line.contains(lacks))
     });
     up.ok("delete pvc first");
     up.ok("wait --for=jsonpath={.status.phase}=Bound pvc/second --timeout=120s");
@@ -238,4 +238,31 @@ fn volume_in_memory_outlives_its_pods_and_ends_with_its_claim_and_the_server() {
     up.ok("wait --for=jsonpath={.status.phase}=Bound pvc/left --timeout=60s");
     assert_eq!(up.stop(), Some(0));
     assert_eq!(mounts(&up), Vec::<String>::new());
+}
+
+/// Regression: the node bound the new claim to the volume of the one before it, for good.
+#[test]
+fn claim_that_replaces_another_one_of_its_name_gets_its_own_volume() {
+    hutch_testkit::require!(root, kubectl, sandbox_client);
+    let up = Up::start(&[]);
+    let script = "import sys
+from kubernetes import client, config
+config.load_kube_config(sys.argv[1])
+api = client.CoreV1Api()
+for name, storage in [('disk', 'hutch-local'), ('memory', 'hutch-memory')]:
+    spec = {'storageClassName': storage, 'accessModes': ['ReadWriteOnce'], 'resources': {'requests': {'storage': '1Mi'}}}
+    for number in range(10):
+        if number: api.delete_namespaced_persistent_volume_claim(name, 'default')
+        api.create_namespaced_persistent_volume_claim('default', {'metadata': {'name': name}, 'spec': spec})";
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(up.kubeconfig());
+    python.env("PYTHONPATH", hutch_testkit::python_package("1.0.8"));
+    succeeded("python3", &python.output().expect("python3"));
+    for name in ["disk", "memory"] {
+        up.ok(&format!("wait --for=jsonpath={{.status.phase}}=Bound pvc/{name} --timeout=60s"));
+        let path = "jsonpath={.metadata.uid} {.spec.volumeName}";
+        let found = up.ok_args(&["get", "pvc", name, "-o", path]);
+        let (uid, volume) = found.split_once(' ').expect("two words");
+        assert_eq!(volume, format!("pvc-{uid}"), "{name}");
+    }
 }

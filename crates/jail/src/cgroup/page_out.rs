@@ -5,7 +5,9 @@
 //! of `hutch up` has both. Nothing of the memory is read here, and no content changes: the advice moves pages.
 //!
 //! A process is advised by its pidfd, so no reused process id leads elsewhere. Its mappings are shaped by hostile code:
-//! their text is read line by line, only for addresses, and those have a meaning in that process alone.
+//! their text is read line by line, only for addresses, and those have a meaning in that process alone. Only private memory
+//! is written, and what a process has changed of files: other memory is of others too, and swap counts for the group that
+//! touched a page first.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,6 +25,9 @@ use crate::{Error, sys};
 const PIECE: u64 = 4 << 20;
 /// Maximum size of a call where there turned out to be little memory: mappings can be as large as the address space.
 const LARGEST_PIECE: u64 = 64 << 20;
+/// Maximum time in all, and for each so many bytes of memory another second: mappings without memory take time, too.
+const FIRST_TIME: Duration = Duration::from_secs(10);
+const BYTES_PER_SECOND: u64 = 20 << 20;
 /// A shorter call had little to do.
 const SHORT: Duration = Duration::from_micros(100);
 /// Maximum mappings of a call.
@@ -75,11 +80,11 @@ impl Swap {
 
 impl Freezer {
     /// Has the kernel write the memory of all processes to swap. The group is to be frozen; one that is thawed meanwhile
-    /// comes to no harm. Blocks for as long as `going` returns true, and at most for `limit`; both are checked between
-    /// pieces of a few MiB.
+    /// comes to no harm. Blocks for as long as `going` returns true, and at most for `limit`, less with little memory; all
+    /// are checked between pieces of a few MiB.
     ///
-    /// Pages that processes share, locked pages and huge pages of hugetlbfs stay in memory, as does everything that
-    /// finds no space in swap.
+    /// Pages that processes share, shared memory, files, locked pages and huge pages of hugetlbfs stay in memory, as does
+    /// everything that finds no space in swap.
     ///
     /// # Errors
     /// [`Error::SwapUncounted`] when swap could exceed the memory limit; [`Error::Cgroup`] when the kernel refuses.
@@ -88,7 +93,7 @@ impl Freezer {
             return Err(Error::SwapUncounted);
         }
         let _allowed = Allowed::swap_of(&self.group)?;
-        let mut work = Work { group: &self.group, going, until: Instant::now() + limit, before: 0, after: 0 };
+        let mut work = Work { group: &self.group, going, began: Instant::now(), limit, before: 0, after: 0 };
         let end = work.all()?.unwrap_or(PageOutEnd::Complete);
         Ok(PageOut { end, before_bytes: work.before, after_bytes: work.after })
     }
@@ -125,7 +130,8 @@ type Early = Option<PageOutEnd>;
 struct Work<'a> {
     group: &'a Path,
     going: &'a dyn Fn() -> bool,
-    until: Instant,
+    began: Instant,
+    limit: Duration,
     before: u64,
     after: u64,
 }
@@ -157,11 +163,17 @@ impl Work<'_> {
     fn early(&self) -> Early {
         if !(self.going)() {
             Some(PageOutEnd::Interrupted)
-        } else if Instant::now() >= self.until {
+        } else if self.began.elapsed() >= self.time() {
             Some(PageOutEnd::OutOfTime)
         } else {
             None
         }
+    }
+
+    /// Time for the processes so far.
+    fn time(&self) -> Duration {
+        let of_memory = Duration::from_secs(self.before / BYTES_PER_SECOND);
+        FIRST_TIME.saturating_add(of_memory).min(self.limit)
     }
 
     /// One process. One that has ended is skipped.
@@ -205,17 +217,36 @@ fn resident(folder: &Path) -> u64 {
         let number = line.strip_prefix("Pss_Anon:").or_else(|| line.strip_prefix("Pss_Shmem:"))?;
         number.trim().strip_suffix(" kB")?.parse::<u64>().ok()
     };
-    text.lines().filter_map(kibibytes).fold(0, u64::saturating_add).saturating_mul(1024)
+    let sum = text.lines().filter_map(kibibytes).fold(0, u64::saturating_add).saturating_mul(1024);
+    if text.is_empty() { of_threads(folder) } else { sum }
 }
 
-/// Returns the addresses of a line of `/proc/PID/maps`; `None` for the kernel's own mappings (`[vdso]`, `[vvar]`,
-/// `[vsyscall]`), which have no pages of the process.
+/// The same for a process whose first thread has ended, as another thread has it. Its memory cannot be advised.
+fn of_threads(folder: &Path) -> u64 {
+    let threads = std::fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+    let of_thread = |thread: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let kibibytes = |line: &str| {
+            let number = line.strip_prefix("RssAnon:").or_else(|| line.strip_prefix("RssShmem:"))?;
+            number.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+        };
+        text.lines().filter_map(kibibytes).fold(0, u64::saturating_add)
+    };
+    threads.map(of_thread).find(|kibibytes| *kibibytes > 0).unwrap_or(0).saturating_mul(1024)
+}
+
+/// Returns the addresses of a line of `/proc/PID/maps`; `None` for shared memory, for files that it cannot
+/// have changed, and for the kernel's own mappings (`[vdso]`, `[vvar]`, `[vsyscall]`), which have no pages of the process.
 fn mapping(line: &[u8]) -> Option<(u64, u64)> {
     let line = line.trim_ascii_end();
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
     let (start, end) = std::str::from_utf8(fields.next()?).ok()?.split_once('-')?;
+    let (flags, inode) = (fields.next()?, fields.nth(2)?);
+    if flags.last() != Some(&b'p') || (inode != b"0" && flags.get(1) != Some(&b'w')) {
+        return None;
+    }
     // A file's path begins with a slash, and the name that a program can give to memory with `[anon`.
-    if fields.nth(4).is_some_and(|name| name.starts_with(b"[v")) {
+    if fields.next().is_some_and(|name| name.starts_with(b"[v")) {
         return None;
     }
     let address = |text: &str| u64::from_str_radix(text, 16).ok();

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::admission::Refusal;
 use crate::memory_volumes::{Provided, Wanted};
-use crate::persistent::{granted, volume_name};
+use crate::persistent::{capacity, granted, volume_name};
 use crate::shared::Shared;
 
 /// Name of the provisioner of volumes in memory.
@@ -47,16 +47,20 @@ pub(super) async fn bind(
     if let Some(message) = provided.lacks {
         return Ok(refused("VolumeResizeFailed", message));
     }
-    resized(node, claim).await.map(|()| None)
+    resized(node, claim, provided.bytes).await.map(|()| None)
 }
 
-/// Writes the size of a bound claim, if it has changed.
-async fn resized(node: &Shared, claim: &PersistentVolumeClaim) -> Result<(), kube::Error> {
-    let requests = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
-    let before = claim.status.as_ref().and_then(|status| status.capacity.as_ref());
-    if granted(claim).is_none() || before == requests {
+/// Writes the size of a bound claim in bytes, if it has changed: as the claim requests it, if it is that.
+async fn resized(node: &Shared, claim: &PersistentVolumeClaim, bytes: u64) -> Result<(), kube::Error> {
+    let Some(before) = granted(claim) else { return Ok(()) };
+    if before == bytes {
         return Ok(());
     }
+    let requests = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+    let requests = match capacity(claim) == Some(bytes) {
+        true => json!(requests),
+        false => json!({"storage": bytes.to_string()}),
+    };
     let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
     let change = Patch::Merge(json!({"spec": {"capacity": requests}}));
     match volumes.patch(&volume_name(claim), &PatchParams::default(), &change).await {

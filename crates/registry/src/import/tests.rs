@@ -273,3 +273,16 @@ fn image_keeps_all_names_of_its_archive() {
     let layout = Layout::open(&dir.path().join("store")).unwrap();
     assert!(layout.find(&ImageName::parse_imported("org/app:v2").unwrap()).unwrap().is_some());
 }
+
+/// Regression: such a name took `latest` from another image.
+#[test]
+fn digest_among_the_names_of_an_image_is_no_name() {
+    let digest = Digest::of(b"").to_string();
+    let names = |own: &[String]| {
+        let names = imported_names(own).unwrap();
+        names.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let pinned = format!("ghcr.io/org/app@{digest}");
+    assert_eq!(names(&["ghcr.io/org/app:v1".into(), pinned.clone(), digest]), ["hutch.local/org/app:v1"]);
+    assert_eq!(names(&[pinned]), ["hutch.local/org/app:latest"], "it has no other");
+}

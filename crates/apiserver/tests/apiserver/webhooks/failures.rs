@@ -221,3 +221,32 @@ async fn object_whose_definition_is_deleted_meanwhile_is_not_stored() {
     let (_, list) = call(&app, "GET", KINDS, "").await;
     assert_eq!(list["items"], json!([]), "{list}");
 }
+
+#[tokio::test]
+async fn objects_of_a_definition_go_with_its_last_finalizer_and_those_of_the_next_one_stay() {
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    const KINDS: &str = "/apis/example.com/v1/namespaces/default/kinds";
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "kinds.example.com", "finalizers": ["example.com/held"]},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "kinds", "kind": "Kind"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    let definition = definition.to_string();
+    let app = app().await;
+    let object = |name: &str| {
+        json!({"apiVersion": "example.com/v1", "kind": "Kind", "metadata": {"name": name}}).to_string()
+    };
+    assert_eq!(call(&app, "POST", DEFINITIONS, &definition).await.0, 201);
+    assert_eq!(call(&app, "POST", KINDS, &object("old")).await.0, 201);
+    let path = format!("{DEFINITIONS}/kinds.example.com");
+    assert_eq!(call(&app, "DELETE", &path, "").await.0, 200);
+    let merge = "application/merge-patch+json";
+    let released = typed(&app, "PATCH", &path, merge, r#"{"metadata": {"finalizers": null}}"#).await;
+    assert_eq!(released.0, 200, "{released:?}");
+    assert_eq!(call(&app, "POST", DEFINITIONS, &definition).await.0, 201);
+    assert_eq!(call(&app, "POST", KINDS, &object("new")).await.0, 201);
+    let (_, list) = call(&app, "GET", KINDS, "").await;
+    let names: Vec<&Value> =
+        list["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
+    assert_eq!(names, ["new"]);
+}

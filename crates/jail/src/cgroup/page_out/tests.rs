@@ -17,7 +17,10 @@ const MIB: u64 = 1 << 20;
 fn lines_of_maps_are_addresses_without_those_of_the_kernel() {
     for (line, wanted) in [
         ("7f00-8f00 rw-p 00000000 00:00 0 ", Some((0x7f00, 0x8f00))),
-        ("55d0-55e0 r-xp 00001000 fe:00 12   /usr/bin/a [vdso]\n", Some((0x55d0, 0x55e0))),
+        ("55d0-55e0 r-xp 00001000 fe:00 12   /usr/bin/a [vdso]\n", None),
+        ("55d0-55e0 rw-p 00001000 fe:00 12   /usr/bin/a [vdso]\n", Some((0x55d0, 0x55e0))),
+        ("55d0-55e0 rw-s 00000000 00:01 12   /dev/zero (deleted)\n", None),
+        ("55d0-55e0 rw-s 00000000 00:00 0\n", None),
         ("55d0-55e0 rw-p 00000000 00:00 0    [anon:[vdso]]\n", Some((0x55d0, 0x55e0))),
         ("55d0-55e0 rw-p 00000000 00:00 0    [heap]\n", Some((0x55d0, 0x55e0))),
         ("7ffd-7ffe r-xp 00000000 00:00 0    [vdso]\n", None),
@@ -194,8 +197,14 @@ import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-pages = [mmap.mmap(-1, 4096) for _ in range(30000)]
-for page in pages: page[0] = 7
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+count = 30000
+base = libc.mmap(None, count * 4096, 3, 0x22, -1, 0)
+byte = lambda page: ctypes.c_ubyte.from_address(base + page * 4096)
+for page in range(count):
+    byte(page).value = 7
+    # Neighbors with the same rights would be one mapping.
+    assert page % 2 or libc.mprotect(base + page * 4096, 4096, 1) == 0
 size = 1 << 46
 huge = libc.mmap(None, size, 3, 0x4022, -1, 0)
 assert huge != (1 << 64) - 1
@@ -203,7 +212,7 @@ last = ctypes.c_ubyte.from_address(huge + size - 1)
 last.value = 5
 locked = libc.mmap(None, 8 << 20, 3, 0x22, -1, 0)
 assert libc.mlock(ctypes.c_void_p(locked), ctypes.c_size_t(8 << 20)) == 0
-def answer(): return sum(page[0] for page in pages) + last.value";
+def answer(): return sum(byte(page).value for page in range(count)) + last.value";
     let (name, layout) = layouts().swap_remove(0);
     let mut program = Program::start(&format!("{name}-maps"), &layout, &Limits::default(), script);
     let answer = program.ask();
@@ -244,6 +253,30 @@ def answer(): return len([child for child in children if os.waitpid(child, os.WN
     assert!(done.before_bytes > 50 * MIB && done.after_bytes < 20 * MIB, "{done:?}");
     program.freezer.thaw(LIMIT).unwrap();
     assert_eq!(program.ask(), "200\n");
+}
+
+/// Regression: such memory counted as nothing, so that a Sandbox was reported as paged out.
+#[test]
+fn memory_of_a_process_without_its_first_thread_counts() {
+    hutch_testkit::require!(root, swap);
+    let script = "
+import ctypes, threading
+data = os.urandom(24 << 20)
+def answer(): return 0
+def rest():
+    print('ready', flush=True)
+    for line in sys.stdin: pass
+threading.Thread(target=rest).start()
+ctypes.CDLL(None).pthread_exit(None)";
+    let (name, layout) = layouts().swap_remove(0);
+    let program = Program::start(&format!("{name}-first"), &layout, &Limits::default(), script);
+    until("the first thread has ended", || {
+        let maps = fs::read(format!("/proc/{}/maps", program.child.id()));
+        maps.is_ok_and(|maps| maps.is_empty())
+    });
+    program.freezer.freeze(LIMIT).unwrap();
+    let done = program.freezer.page_out(&|| true, LIMIT).unwrap();
+    assert!(done.before_bytes > 24 * MIB && done.after_bytes > 24 * MIB, "{done:?}");
 }
 
 #[test]

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{Node, PodSpec};
 use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 
-use crate::register;
 use crate::shared::Shared;
 
 /// Message of a scheduler about a Pod that the mark keeps away.
@@ -49,11 +48,7 @@ pub(crate) async fn follow(node: Arc<Shared>) {
                 node.capacity.set_cordoned(is_marked(&own));
             }
             // Without the object nothing could take the mark away.
-            Some(Ok(watcher::Event::Delete(_))) => {
-                if let Err(error) = register::node(&node).await {
-                    tracing::warn!(%error, "failed to register the node again");
-                }
-            }
+            Some(Ok(watcher::Event::Delete(_))) => node.capacity.set_cordoned(false),
             Some(Ok(_)) => {}
             Some(Err(error)) => tracing::debug!(%error, "watching the node is retried"),
             None => return,

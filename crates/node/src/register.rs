@@ -56,10 +56,15 @@ pub(crate) async fn node(node: &Shared) -> Result<(), Error> {
     report(node, &api).await.map_err(Error::api("say that the node is ready"))
 }
 
-/// Writes the conditions as they are now. A write that fails is made up for by the next one.
+/// Writes the conditions as they are now, and registers a node again whose object was deleted. A write that fails is made up
+/// for by the next one.
 pub(crate) async fn report_conditions(node: &Shared) {
-    if let Err(error) = report(node, &Api::all(node.client.clone())).await {
-        tracing::warn!(%error, "failed to write the conditions of the node");
+    let written = match report(node, &Api::all(node.client.clone())).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => self::node(node).await,
+        written => written.map_err(Error::api("write the conditions of the node")),
+    };
+    if let Err(error) = written {
+        tracing::warn!(%error, "failed to report the node");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The control files of zram.
 const ZRAM: &str = "/sys/class/zram-control";
@@ -14,7 +14,12 @@ pub struct Swap {
     folder: Option<tempfile::TempDir>,
     /// Number of the zram device.
     zram: Option<String>,
+    /// The end of one swap brings its pages back to RAM, also those of another test.
+    _turn: Option<MutexGuard<'static, ()>>,
 }
+
+/// Held by the test that has swap.
+static TURN: Mutex<()> = Mutex::new(());
 
 impl Swap {
     /// Adds so many bytes of swap.
@@ -22,8 +27,12 @@ impl Swap {
     /// # Panics
     /// When this machine has no place for it, which [`crate::Need::Swap`] finds out before.
     pub fn new(bytes: u64) -> Swap {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         match Swap::on_disk(bytes).or_else(|| Swap::on_zram(bytes)) {
-            Some(swap) => swap,
+            Some(mut swap) => {
+                swap._turn = Some(turn);
+                swap
+            }
             None => panic!("no swap can be added"),
         }
     }
@@ -35,13 +44,17 @@ impl Swap {
         succeeds(made).then_some(())?;
         // Others could read the memory of programs there.
         succeeds(Command::new("chmod").arg("0600").arg(&file).output()).then_some(())?;
-        is_on(&file).then_some(Swap { device: file, folder: Some(folder), zram: None })
+        is_on(&file).then_some(Swap { device: file, folder: Some(folder), zram: None, _turn: None })
     }
 
     fn on_zram(bytes: u64) -> Option<Swap> {
         let number = std::fs::read_to_string(Path::new(ZRAM).join("hot_add")).ok()?.trim().to_owned();
-        let swap =
-            Swap { device: format!("/dev/zram{number}").into(), folder: None, zram: Some(number.clone()) };
+        let swap = Swap {
+            device: format!("/dev/zram{number}").into(),
+            folder: None,
+            zram: Some(number.clone()),
+            _turn: None,
+        };
         std::fs::write(format!("/sys/block/zram{number}/disksize"), bytes.to_string()).ok()?;
         is_on(&swap.device).then_some(swap)
     }

@@ -117,10 +117,26 @@ fn is_dry(field: &Value) -> Result<bool, Failure> {
     }
 }
 
+/// Kinds of which the last state is the answer to a delete, as Kubernetes has it and the types of its clients say. Of others
+/// it is a Status.
+const SHOWN: [&str; 8] = [
+    "pods",
+    "podtemplates",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "resourcequotas",
+    "services",
+    "serviceaccounts",
+    "storageclasses.storage.k8s.io",
+];
+
 pub(crate) async fn delete(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
     let options = Options::of(call, bytes, media_type)?;
     let outcome = remove(call, &call.name, &options).await?;
     match outcome {
+        Outcome::Gone(entry) if SHOWN.contains(&call.kind().group_resource().as_str()) => {
+            respond::entry(call, StatusCode::OK, &entry)
+        }
         Outcome::Gone(entry) => {
             let uid = entry.value.value();
             Ok(respond::success(call, &call.name, meta::text(&uid, "uid")))

@@ -80,6 +80,11 @@ fn cordon_keeps_new_pods_away_until_uncordon() {
     waits(&up, "tried");
     up.ok_args(&["uncordon", &node]);
     up.ok("wait --for=condition=Ready pod/tried --timeout=60s");
+    // Without its object, nothing could take the mark away.
+    up.ok_args(&["cordon", &node]);
+    up.ok_args(&["delete", "node", &node]);
+    up.ok("run after --image=hutch/pause");
+    up.ok("wait --for=condition=Ready pod/after --timeout=60s");
 }
 
 #[test]

@@ -102,7 +102,8 @@ impl MemoryVolumes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Mounts the volume of a claim, and gives it another size if the claim requests one. The error is for the author of the claim. Blocks.
+    /// Mounts the volume of a claim, and gives it another size if the claim requests one. The error is for the author of the
+    /// claim. Blocks.
     pub(crate) fn provide(&self, capacity: &Capacity, wanted: &Wanted) -> Result<Provided, String> {
         let mut state = self.state();
         let State { mounted, over } = &mut *state;

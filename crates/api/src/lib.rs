@@ -65,6 +65,9 @@ pub const DEPRECATED_VERSION: &str = "v1alpha1";
 /// version that names only a template converts to such a name.
 pub const SHADOW_POOL_PREFIX: &str = "shadow-pool-";
 
+/// Taint that Kubernetes gives a node that `kubectl cordon` has marked.
+pub const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
+
 /// Maximum ephemeral containers of one Pod.
 pub const EPHEMERAL_CONTAINERS_MAX: usize = 32;
 

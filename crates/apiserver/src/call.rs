@@ -54,6 +54,15 @@ pub(crate) struct Caller {
     pub(crate) user_agent: String,
 }
 
+#[cfg(test)]
+impl Caller {
+    /// The administrator, inside of the server.
+    pub(crate) fn admin() -> Caller {
+        let (identity, user_agent) = (Identity::admin(), String::new());
+        Caller { identity, external: false, ahead: false, unhooked: false, user_agent }
+    }
+}
+
 /// The objects that a path names.
 #[derive(Debug)]
 pub(crate) struct Target {

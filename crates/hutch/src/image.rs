@@ -170,7 +170,7 @@ fn import(arguments: &ImageImportArguments) -> anyhow::Result<()> {
     ensure!(from != Path::new("-"), "standard input cannot be read out of order: name a FILE or a FOLDER");
     let fetched = hutch_registry::import(&folders.pulled(), from, name.as_ref());
     let fetched = fetched.with_context(|| from.display().to_string())?;
-    let names: Vec<_> = std::iter::once(fetched.name()).chain(fetched.other_names()).cloned().collect();
+    let names: Vec<_> = fetched.names().cloned().collect();
     let (image, _) = keep(&store, &folders, fetched).with_context(|| from.display().to_string())?;
     print_imported(arguments.json, &names, &image);
     Ok(())

@@ -199,11 +199,11 @@ impl Layout {
     }
 
     /// For `map_err` on calls of the operating system for a file of the folder.
-    pub(crate) fn file_error(
+    pub(crate) fn file_error<E: Into<std::io::Error>>(
         &self,
         action: &'static str,
         name: &str,
-    ) -> impl FnOnce(std::io::Error) -> Error {
+    ) -> impl FnOnce(E) -> Error {
         Error::file(action, format!("{}/{name}", self.path.display()))
     }
 
@@ -302,7 +302,7 @@ impl Layout {
         let mut bytes = Vec::new();
         let file = self.open(path)?;
         let read = file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes);
-        read.map_err(Error::file("read", format!("{}/{path}", self.path.display())))?;
+        read.map_err(self.file_error("read", path))?;
         if bytes.len() as u64 > MAX_JSON_BYTES {
             let what = format!("{path} of OCI layout {}", self.path.display());
             return Err(Error::TooLarge { what, limit: format!("{MAX_JSON_BYTES} bytes") });
@@ -320,7 +320,7 @@ impl Layout {
             Errno::NOENT | Errno::NOTDIR | Errno::ISDIR => {
                 self.error(&format!("cannot open {path}: {}", std::io::Error::from(errno)))
             }
-            errno => Error::file("open", format!("{}/{path}", self.path.display()))(errno),
+            errno => self.file_error("open", path)(errno),
         })
     }
 }

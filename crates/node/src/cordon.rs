@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
+use hutch_api::UNSCHEDULABLE_TAINT as TAINT;
 use k8s_openapi::api::core::v1::{Node, PodSpec};
 use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -11,9 +12,6 @@ use crate::shared::Shared;
 
 /// Message of a scheduler about a Pod that the mark keeps away.
 pub(crate) const MESSAGE: &str = "0/1 nodes are available: 1 node(s) were unschedulable.";
-/// Taint that Kubernetes gives a node with the mark.
-const TAINT: &str = "node.kubernetes.io/unschedulable";
-
 /// Returns true if a node has the mark.
 pub(crate) fn is_marked(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false)

@@ -38,30 +38,38 @@ static MOUNTING: Mutex<()> = Mutex::new(());
 
 /// Unmounts the top with everything below it, also what a killed process left. What is in use goes with its last user.
 pub(crate) fn end(top: &Path) -> io::Result<()> {
-    for _ in 0..MAX_LEFTOVERS {
-        match unmount_lazily(top) {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
+    end_after(top, |_| ())
 }
 
 /// As [`end`], and removes the files of all file systems first: a mount namespace of another program may have copies of the
 /// mounts. They are two folders below the top.
 pub(crate) fn end_emptied(top: &Path) -> io::Result<()> {
+    let below = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    end_after(top, |top| {
+        if is_mounted(top).unwrap_or(false) {
+            let volumes = below(top).flat_map(|namespace| below(&namespace.path()));
+            // What cannot be read goes with the mount.
+            volumes.for_each(|volume| drop(empty(&volume.path())));
+        }
+    })
+}
+
+/// Unmounts the top as often as it is mounted, each time after a call of `before`.
+fn end_after(top: &Path, before: impl Fn(&Path)) -> io::Result<()> {
     for _ in 0..MAX_LEFTOVERS {
-        if !top.exists() || !is_mounted(top)? {
+        before(top);
+        if !unmount_lazily(top)? {
             break;
         }
-        let below = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let volumes = below(top).flat_map(|namespace| below(&namespace.path()));
-        for file in volumes.flat_map(|volume| below(&volume.path())) {
-            // What cannot be removed goes with the mount.
-            let _ = remove_tree(&file.path());
-        }
-        unmount_lazily(top)?;
+    }
+    Ok(())
+}
+
+/// Removes what a file system holds.
+pub(crate) fn empty(folder: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        // What cannot be removed goes with the mount.
+        let _ = remove_tree(&entry?.path());
     }
     Ok(())
 }

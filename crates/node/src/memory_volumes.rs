@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hutch_image::{PathSegment, remove_tree};
+use hutch_image::PathSegment;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use crate::capacity::{Amount, Capacity};
@@ -55,6 +55,14 @@ impl Wanted {
     pub(crate) fn was_bound(&self) -> bool {
         self.granted.is_some()
     }
+
+    fn key(&self) -> String {
+        key(self.uid.as_str())
+    }
+
+    fn failed(&self, error: &io::Error) -> String {
+        format!("the volume in memory of persistentvolumeclaim {:?}: {error}", self.name)
+    }
 }
 
 /// Volume that is mounted.
@@ -73,7 +81,6 @@ pub(crate) struct Provided {
 /// Volume of a claim.
 struct Mounted {
     mount: PathBuf,
-    namespace: PathBuf,
     bytes: u64,
 }
 
@@ -112,18 +119,19 @@ impl MemoryVolumes {
         }
         let folder = memory_folder(&self.top, &wanted.namespace, &wanted.uid);
         let uid = wanted.uid.as_str();
+        let others = sum(mounted.iter().filter(|(other, _)| *other != uid).map(|(_, volume)| volume));
         let is_new = !mounted.contains_key(uid);
         if is_new {
             if mounted.len() >= MAX_VOLUMES {
                 return Err(format!("the node has {MAX_VOLUMES} volumes in memory, as many as it can have"));
             }
-            let others = sum(mounted.values());
             mounted.insert(uid.to_owned(), self.mount(capacity, wanted, &folder, others)?);
         }
-        let others = sum(mounted.iter().filter(|(other, _)| *other != uid).map(|(_, volume)| volume));
         let Some(volume) = mounted.get_mut(uid) else { return Err("it is not mounted".into()) };
         let lacks = match volume.bytes.cmp(&wanted.bytes) {
-            Ordering::Less => enlarge(capacity, wanted, volume, others).err(),
+            Ordering::Less => check_share(capacity, others, wanted.bytes)
+                .and_then(|()| resize(capacity, wanted, volume))
+                .err(),
             Ordering::Equal => None,
             // Its claim counts as what it is, also if it holds too much to become smaller.
             Ordering::Greater => {
@@ -148,17 +156,17 @@ impl MemoryVolumes {
         if granted.is_none() {
             check_share(capacity, others, bytes)?;
         }
-        capacity.take(&key(&wanted.uid), amount(bytes), granted.is_some())?;
+        capacity.take(&wanted.key(), amount(bytes), granted.is_some())?;
         let mount = memory_mount(&self.top, &wanted.namespace, &wanted.uid);
         let made = memory::volume_of(&self.top, &mount, pages(bytes), files(bytes))
             .and_then(|()| make_folder(folder, 0o777, None));
         if let Err(error) = made {
             // The next attempt mounts it again; without this, one that is mounted would be used.
             let _ = memory::unmount_volume(&mount);
-            capacity.take_back(&key(&wanted.uid));
-            return Err(format!("the volume in memory of persistentvolumeclaim {:?}: {error}", wanted.name));
+            capacity.take_back(&wanted.key());
+            return Err(wanted.failed(&error));
         }
-        Ok(Mounted { mount, namespace: wanted.namespace.below(&self.top), bytes })
+        Ok(Mounted { mount, bytes })
     }
 
     /// Uids of the claims that have a volume.
@@ -173,7 +181,7 @@ impl MemoryVolumes {
         match remove(volume) {
             Ok(()) => {
                 mounted.remove(uid);
-                capacity.release(&format!("{CLAIM}{uid}"));
+                capacity.release(&key(uid));
             }
             // The next sweep tries again, and until then its memory counts.
             Err(error) => {
@@ -191,11 +199,9 @@ impl MemoryVolumes {
     }
 }
 
-/// Prefix of claims among those that have taken resources; no uid of a Pod begins so.
-const CLAIM: &str = "claim/";
-
-fn key(uid: &PathSegment) -> String {
-    format!("{CLAIM}{uid}")
+/// Key of the requests of a claim among those of Pods, no uid of which begins so.
+fn key(uid: &str) -> String {
+    format!("claim/{uid}")
 }
 
 /// Memory of volumes that are full, in bytes.
@@ -211,39 +217,27 @@ fn check_share(capacity: &Capacity, others: u64, bytes: u64) -> Result<(), Strin
     }
 }
 
-/// Enlarges a volume to the size that its claim requests.
-fn enlarge(capacity: &Capacity, wanted: &Wanted, volume: &mut Mounted, others: u64) -> Result<(), String> {
-    check_share(capacity, others, wanted.bytes)?;
-    resize(capacity, wanted, volume)
-}
-
 /// Gives a volume the size that its claim requests.
 fn resize(capacity: &Capacity, wanted: &Wanted, volume: &mut Mounted) -> Result<(), String> {
-    capacity.take(&key(&wanted.uid), amount(wanted.bytes.max(volume.bytes)), wanted.bytes < volume.bytes)?;
-    match memory::resize(&volume.mount, pages(wanted.bytes), files(wanted.bytes)) {
-        Ok(()) => {
-            volume.bytes = wanted.bytes;
-            // No more than before.
-            let _ = capacity.take(&key(&wanted.uid), amount(volume.bytes), true);
-            Ok(())
-        }
-        Err(error) => {
-            // It had that before, so it fits.
-            let _ = capacity.take(&key(&wanted.uid), amount(volume.bytes), true);
-            Err(format!("the volume in memory of persistentvolumeclaim {:?}: {error}", wanted.name))
-        }
+    let larger = wanted.bytes.max(volume.bytes);
+    capacity.take(&wanted.key(), amount(larger), larger == volume.bytes)?;
+    let resized = memory::resize(&volume.mount, pages(wanted.bytes), files(wanted.bytes));
+    if resized.is_ok() {
+        volume.bytes = wanted.bytes;
     }
+    // No more than was taken.
+    let _ = capacity.take(&wanted.key(), amount(volume.bytes), true);
+    resized.map_err(|error| wanted.failed(&error))
 }
 
 /// Removes a volume. Its files go first: a mount namespace of another program may have a copy of the mount.
 fn remove(volume: &Mounted) -> io::Result<()> {
-    for entry in std::fs::read_dir(&volume.mount)? {
-        // What cannot be removed goes with the mount.
-        let _ = remove_tree(&entry?.path());
-    }
+    memory::empty(&volume.mount)?;
     memory::unmount_volume(&volume.mount)?;
-    // Fails when the namespace has other volumes, as it should.
-    let _ = std::fs::remove_dir(&volume.namespace);
+    if let Some(namespace) = volume.mount.parent() {
+        // Fails when the namespace has other volumes, as it should.
+        let _ = std::fs::remove_dir(namespace);
+    }
     Ok(())
 }
 
@@ -282,8 +276,11 @@ mod tests {
         Wanted::of(&serde_json::from_value(claim).unwrap()).unwrap()
     }
 
-    fn capacity(memory_bytes: u64) -> Capacity {
-        Capacity::new(Amount { cpu_millis: 1000, memory_bytes })
+    /// A folder for volumes on a node with so much memory.
+    fn node(memory_bytes: u64) -> (tempfile::TempDir, Capacity, MemoryVolumes) {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = MemoryVolumes::new(dir.path().to_owned());
+        (dir, Capacity::new(Amount { cpu_millis: 1000, memory_bytes }), volumes)
     }
 
     #[test]
@@ -308,10 +305,8 @@ mod tests {
     #[test]
     fn volume_is_bounded_counted_enlarged_and_removed() {
         hutch_testkit::require!(root);
-        let dir = tempfile::tempdir().unwrap();
-        let top = dir.path().join("memory-volumes");
-        std::fs::create_dir(&top).unwrap();
-        let (capacity, volumes) = (capacity(64 * MIB), MemoryVolumes::new(top.clone()));
+        let (dir, capacity, volumes) = node(64 * MIB);
+        let top = dir.path();
         let first = volumes.provide(&capacity, &wanted("a", "4Mi", None)).unwrap();
         assert!(first.is_new && first.lacks.is_none());
         let file = first.folder.join("file");
@@ -359,10 +354,7 @@ mod tests {
     #[test]
     fn claim_that_had_its_volume_before_fits_at_the_size_of_then() {
         hutch_testkit::require!(root);
-        let dir = tempfile::tempdir().unwrap();
-        let top = dir.path().join("memory-volumes");
-        std::fs::create_dir(&top).unwrap();
-        let (capacity, volumes) = (capacity(16 * MIB), MemoryVolumes::new(top.clone()));
+        let (dir, capacity, volumes) = node(16 * MIB);
         capacity.take("pod", amount(6 * MIB), false).unwrap();
         let provided = volumes.provide(&capacity, &wanted("a", "6Mi", Some("4Mi"))).unwrap();
         assert!(provided.is_new && provided.lacks.is_some(), "{provided:?}");
@@ -370,6 +362,6 @@ mod tests {
         assert_eq!(system.f_blocks * system.f_frsize, 4 * MIB);
         // More than the machine has is no size that a claim had.
         assert!(volumes.provide(&capacity, &wanted("b", "1Ti", Some("1Ti"))).is_err());
-        memory::end(&top).unwrap();
+        memory::end(dir.path()).unwrap();
     }
 }

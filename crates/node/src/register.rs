@@ -45,21 +45,24 @@ pub(crate) async fn node(node: &Shared) -> Result<(), Error> {
     });
     // Every field above is one of the type's.
     let object: Node = serde_json::from_value(object).unwrap_or_default();
-    match api.create(&PostParams::default(), &object).await {
-        Ok(_) => {}
-        Err(kube::Error::Api(status)) if status.code == 409 => {}
+    let own = match api.create(&PostParams::default(), &object).await {
+        Ok(own) => own,
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            api.get(name).await.map_err(Error::api("read the node"))?
+        }
         Err(error) => return Err(Error::api("register the node")(error)),
-    }
-    let own = api.get(name).await.map_err(Error::api("read the node"))?;
+    };
     // No Pod starts before this. Later changes are followed.
     node.capacity.set_cordoned(cordon::is_marked(&own));
-    report(node, &api).await.map_err(Error::api("say that the node is ready"))
+    report(node, &api, own).await.map_err(Error::api("say that the node is ready"))
 }
 
 /// Writes the conditions as they are now, and registers a node again whose object was deleted. A write that fails is made up
 /// for by the next one.
 pub(crate) async fn report_conditions(node: &Shared) {
-    let written = match report(node, &Api::all(node.client.clone())).await {
+    let api: Api<Node> = Api::all(node.client.clone());
+    let written = async { report(node, &api, api.get(&node.config.node_name).await?).await };
+    let written = match written.await {
         Err(kube::Error::Api(status)) if status.code == 404 => self::node(node).await,
         written => written.map_err(Error::api("write the conditions of the node")),
     };
@@ -68,9 +71,9 @@ pub(crate) async fn report_conditions(node: &Shared) {
     }
 }
 
-async fn report(node: &Shared, api: &Api<Node>) -> Result<(), kube::Error> {
+/// Writes the conditions. `own` is the object as it is.
+async fn report(node: &Shared, api: &Api<Node>, own: Node) -> Result<(), kube::Error> {
     let name = &node.config.node_name;
-    let own = api.get(name).await?;
     let before = own.status.and_then(|status| status.conditions).unwrap_or_default();
     let conditions = conditions(Pressure::of(node), &before, Timestamp::now());
     let status = json!({ "status": status(name, node.capacity.total(), &conditions) });

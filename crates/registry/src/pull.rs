@@ -69,9 +69,9 @@ impl Fetched {
         &self.name
     }
 
-    /// Further names that it will have.
-    pub fn other_names(&self) -> &[ImageName] {
-        &self.others
+    /// All names that it will have, [`Fetched::name`] first.
+    pub fn names(&self) -> impl Iterator<Item = &ImageName> {
+        std::iter::once(&self.name).chain(&self.others)
     }
 
     /// Digest, size in bytes and media type of its manifest.
@@ -84,7 +84,7 @@ impl Fetched {
     /// # Errors
     /// When the store cannot be written.
     pub fn keep(self) -> Result<Pulled, Error> {
-        for name in std::iter::once(&self.name).chain(&self.others) {
+        for name in self.names() {
             self.layout.name(name, &self.stored, self.by_digest)?;
         }
         Ok(Pulled { evidence: self.evidence, ..Pulled::of(&self.stored) })

@@ -83,6 +83,25 @@ fn succeeds(output: std::io::Result<std::process::Output>) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
+/// Memory that only swap can free, in KiB, of the processes of Python with this text in their arguments; `None` without any.
+///
+/// # Panics
+/// When the kernel reports no number.
+pub fn anonymous_kib(marker: &str) -> Option<u64> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten().map(|process| process.path());
+    let own = processes.filter(|process| {
+        let arguments = std::fs::read(process.join("cmdline")).unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&arguments);
+        arguments.starts_with("python3") && arguments.contains(marker)
+    });
+    let resident = own.map(|process| {
+        let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0 kB");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    });
+    resident.reduce(|one, other| one + other)
+}
+
 /// The reason to skip, or nothing when swap can be added. Tried once for each program.
 pub(crate) fn missing() -> Option<&'static str> {
     static WORKS: OnceLock<bool> = OnceLock::new();

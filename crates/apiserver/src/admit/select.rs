@@ -13,7 +13,8 @@ use crate::hooks::webhook::{Condition, Webhook};
 use crate::kinds::Kind;
 use crate::selector::LabelSelector;
 
-/// The objects as variables, by group and version: each is converted once for all policies and webhooks that read it.
+/// The objects as variables, by group and version: each is converted once for all policies and webhooks that read it, until a
+/// webhook is called.
 #[derive(Default)]
 pub(super) struct Views(HashMap<(String, String), Evaluation>);
 

@@ -245,20 +245,13 @@ mod tests {
     use crate::accept::Form;
     use crate::call::{Caller, Target};
     use crate::query::Query;
-    use crate::{ApiServer, Config, Identity};
+    use crate::{ApiServer, Config};
 
     /// An eviction of the Pod `p`.
     fn call(server: &ApiServer) -> Call {
         let path = "api/v1/namespaces/default/pods/p/eviction";
         let target = Target::of(path, &server.core().registry.served()).unwrap();
-        let caller = Caller {
-            identity: Identity::admin(),
-            external: false,
-            ahead: false,
-            unhooked: false,
-            user_agent: String::new(),
-        };
-        Call::new(server.core().clone(), caller, &target, Query::default(), Form::Json)
+        Call::new(server.core().clone(), Caller::admin(), &target, Query::default(), Form::Json)
     }
 
     /// Stores the running Pod `p`.

@@ -45,7 +45,7 @@ mod tests {
     use crate::call::{Caller, Target};
     use crate::hooks::policy::{BINDINGS, POLICIES};
     use crate::query::Query;
-    use crate::{ApiServer, Config, Identity};
+    use crate::{ApiServer, Config};
 
     #[tokio::test]
     async fn time_for_policies_is_that_of_the_whole_request() {
@@ -66,14 +66,8 @@ mod tests {
         let path = "api/v1/namespaces/default/configmaps";
         let target = Target::of(path, &server.core().registry.served()).unwrap();
         let delete = async |late: Duration| {
-            let caller = Caller {
-                identity: Identity::admin(),
-                external: false,
-                ahead: false,
-                unhooked: false,
-                user_agent: String::new(),
-            };
-            let call = Call::new(server.core().clone(), caller, &target, Query::default(), Form::Json);
+            let call =
+                Call::new(server.core().clone(), Caller::admin(), &target, Query::default(), Form::Json);
             // As if objects before these had taken the time.
             call.admitted_until.set(Instant::now() + Duration::from_secs(60) - late).unwrap();
             delete_collection(&call, &Bytes::new(), "application/json").await

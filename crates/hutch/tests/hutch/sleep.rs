@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use hutch_testkit::swap::{Swap, anonymous_kib};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -171,25 +172,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("0.0.0.0", 8888), Handler).serve_forever()
 "#;
 
-/// Memory that only swap can free, in KiB, of the processes with this text in their arguments; `None` without any.
-fn anonymous_kib(marker: &str) -> Option<u64> {
-    let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|process| process.path());
-    let own = processes.filter(|process| {
-        let arguments = std::fs::read(process.join("cmdline")).unwrap_or_default();
-        harness::text(&arguments).starts_with("python3") && harness::text(&arguments).contains(marker)
-    });
-    let resident = own.map(|process| {
-        let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0 kB");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
-    });
-    resident.reduce(|one, other| one + other)
-}
-
 #[test]
 fn idle_sandbox_is_paged_out_and_a_request_on_an_open_connection_wakes_it() {
     hutch_testkit::require!(root, kubectl, python, swap);
-    let _swap = hutch_testkit::swap::Swap::new(256 << 20);
+    let _swap = Swap::new(256 << 20);
     let (mut up, address) = start();
     let marker = format!("# sandbox of {}", up.folder().display());
     let own = json!({"hutch.dev/idle-after": "1s", "hutch.dev/page-out-after": "2s"});

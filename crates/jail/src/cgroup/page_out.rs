@@ -9,7 +9,6 @@
 //! is written, and what a process has changed of files: other memory is of others too, and swap counts for the group that
 //! touched a page first.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,7 +24,7 @@ use crate::{Error, sys};
 const PIECE: u64 = 4 << 20;
 /// Maximum size of a call where there turned out to be little memory: mappings can be as large as the address space.
 const LARGEST_PIECE: u64 = 64 << 20;
-/// Maximum time in all, and for each so many bytes of memory another second: mappings without memory take time, too.
+/// Time for little memory, because mappings without memory take time too, and bytes of memory for which there is another second.
 const FIRST_TIME: Duration = Duration::from_secs(10);
 const BYTES_PER_SECOND: u64 = 20 << 20;
 /// A shorter call had little to do.
@@ -138,15 +137,14 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn all(&mut self) -> Result<Early, Error> {
-        let listed: Vec<Pid> =
-            BTreeSet::from_iter(self.members()).into_iter().filter_map(Pid::from_raw).collect();
+        let listed: Vec<Pid> = end::members(self.group).into_iter().collect();
         for some in listed.chunks(MOST_OPEN) {
             let open = |pid: &Pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?));
             let opened: Vec<_> = some.iter().filter_map(open).collect();
             // A process that is listed after its pidfd was opened is the one of that pidfd, or that one has ended.
-            let still = BTreeSet::from_iter(self.members());
+            let still = end::members(self.group);
             for (pid, process) in opened {
-                if still.contains(&pid.as_raw_nonzero().get())
+                if still.contains(&pid)
                     && let Some(end) = self.process(pid, process.as_fd())?
                 {
                     return Ok(Some(end));
@@ -154,10 +152,6 @@ impl Work<'_> {
             }
         }
         Ok(None)
-    }
-
-    fn members(&self) -> impl Iterator<Item = i32> {
-        end::members(self.group).into_iter().map(|pid| pid.as_raw_nonzero().get())
     }
 
     fn early(&self) -> Early {
@@ -213,12 +207,16 @@ impl Work<'_> {
 /// Resident memory of a process that only swap can free, in bytes, with its part of what it shares; 0 if it has ended.
 fn resident(folder: &Path) -> u64 {
     let text = std::fs::read_to_string(folder.join("smaps_rollup")).unwrap_or_default();
+    if text.is_empty() { of_threads(folder) } else { bytes_of(&text, ["Pss_Anon:", "Pss_Shmem:"]) }
+}
+
+/// Sum of two fields in a file of `/proc`, in bytes.
+fn bytes_of(text: &str, fields: [&str; 2]) -> u64 {
     let kibibytes = |line: &str| {
-        let number = line.strip_prefix("Pss_Anon:").or_else(|| line.strip_prefix("Pss_Shmem:"))?;
+        let number = fields.iter().find_map(|field| line.strip_prefix(field))?;
         number.trim().strip_suffix(" kB")?.parse::<u64>().ok()
     };
-    let sum = text.lines().filter_map(kibibytes).fold(0, u64::saturating_add).saturating_mul(1024);
-    if text.is_empty() { of_threads(folder) } else { sum }
+    text.lines().filter_map(kibibytes).fold(0, u64::saturating_add).saturating_mul(1024)
 }
 
 /// The same for a process whose first thread has ended, as another thread has it. Its memory cannot be advised.
@@ -226,13 +224,9 @@ fn of_threads(folder: &Path) -> u64 {
     let threads = std::fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
     let of_thread = |thread: std::fs::DirEntry| {
         let text = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
-        let kibibytes = |line: &str| {
-            let number = line.strip_prefix("RssAnon:").or_else(|| line.strip_prefix("RssShmem:"))?;
-            number.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-        };
-        text.lines().filter_map(kibibytes).fold(0, u64::saturating_add)
+        bytes_of(&text, ["RssAnon:", "RssShmem:"])
     };
-    threads.map(of_thread).find(|kibibytes| *kibibytes > 0).unwrap_or(0).saturating_mul(1024)
+    threads.map(of_thread).find(|bytes| *bytes > 0).unwrap_or(0)
 }
 
 /// Returns the addresses of a line of `/proc/PID/maps`; `None` for shared memory, for files that it cannot

@@ -36,10 +36,6 @@ impl PageOutState {
     pub(super) fn awake(&mut self) {
         self.tried = false;
     }
-
-    fn report(&self, problem: String) {
-        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
-    }
 }
 
 impl Sleeper {
@@ -68,9 +64,8 @@ impl Sleeper {
             return None;
         }
         if let Some(why) = lacks(Swap::of_this_machine()) {
-            self.page_out.report(format!("Its idle memory stays in RAM: {why}"));
             let pod = self.live.pod();
-            self.warn_about_page_out(&pod, times);
+            self.warn(&pod, REASON, format!("Its idle memory stays in RAM: {why}"));
             return Some(SWAP_INTERVAL);
         }
         if self.live.gate.step(Input::LongQuiet) != Act::PageOut {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use hutch_kubelet::{Exit, Kubelet, LogRequest};
+use hutch_testkit::swap::{Swap, anonymous_kib};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -266,28 +267,14 @@ def serve(c):
 s = socket.create_server((\"127.0.0.1\", 7000))
 while True: threading.Thread(target=serve, args=(s.accept()[0],)).start()'";
 
-/// Memory of the processes that hold the heap, in KiB, that only swap can free.
-fn heap_kib(marker: &str) -> u64 {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let own = processes.filter(|process| {
-        let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
-        line.starts_with(b"python3") && line.windows(marker.len()).any(|part| part == marker.as_bytes())
-    });
-    let anonymous = own.map(|process| {
-        let status = std::fs::read_to_string(process.path().join("status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0 kB");
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
-    });
-    anonymous.sum()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_of_a_frozen_pod_goes_to_swap_and_a_byte_wakes_it() {
     hutch_testkit::require!(root, swap);
-    let _swap = hutch_testkit::swap::Swap::new(256 << 20);
+    let _swap = Swap::new(256 << 20);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;
     let marker = format!("heap of test {}", std::process::id());
+    let heap_kib = || anonymous_kib(&marker).expect("the process");
     let mut object = pod("p", &HEAP.replace("import os,", &format!("# {marker}\nimport os,")), json!({}));
     object["metadata"]["annotations"] =
         json!({"hutch.dev/idle-after": "1s", "hutch.dev/page-out-after": "2s"});
@@ -306,10 +293,10 @@ async fn memory_of_a_frozen_pod_goes_to_swap_and_a_byte_wakes_it() {
         let mut answer = [0; 20];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(*first.get_or_insert(answer), answer, "content and connection are kept");
-        assert!(heap_kib(&marker) > 48 << 10, "{} KiB", heap_kib(&marker));
+        assert!(heap_kib() > 48 << 10, "{} KiB", heap_kib());
         let pod = paged_out(&machine, "p").await;
         assert!(is_ready(&pod), "it stays Ready");
-        assert!(heap_kib(&marker) < 4 << 10, "{} KiB", heap_kib(&marker));
+        assert!(heap_kib() < 4 << 10, "{} KiB", heap_kib());
     }
     // Requests at once: one thaw for all.
     let name = id(&pod);

@@ -1,6 +1,6 @@
 //! Fields of Pods that have no effect on one machine: a client that sets one gets a warning.
 
-use hutch_api::is_tracing;
+use hutch_api::{UNSCHEDULABLE_TAINT, is_tracing};
 use serde_json::Value;
 
 use crate::call::Call;
@@ -15,8 +15,6 @@ const PLACEMENT: [&str; 6] = [
     "schedulingGates",
     "topologySpreadConstraints",
 ];
-/// The taint of a node that is unschedulable, the only one that keeps Pods away.
-const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// Warns about fields of a Pod, or of the template of Pods, that have no effect.
 pub(crate) fn warn(call: &Call, object: &Value) {
@@ -46,8 +44,9 @@ fn without_effect(spec: &Value, at: &str) -> Vec<String> {
         found.push(has_no(field, "there is one node, and Pods start in the order of their creation"));
     }
     let tolerations = spec["tolerations"].as_array().into_iter().flatten();
-    if tolerations.into_iter().any(|one| one["key"] != UNSCHEDULABLE && is_set(&one["key"])) {
-        found.push(has_no("tolerations", "only node.kubernetes.io/unschedulable can be tolerated"));
+    // The only taint that keeps Pods away.
+    if tolerations.into_iter().any(|one| one["key"] != UNSCHEDULABLE_TAINT && is_set(&one["key"])) {
+        found.push(has_no("tolerations", &format!("only {UNSCHEDULABLE_TAINT} can be tolerated")));
     }
     if is_set(&spec["activeDeadlineSeconds"]) {
         found.push(has_no("activeDeadlineSeconds", "use shutdownTime of a Sandbox"));

@@ -180,15 +180,27 @@ async fn webhook_that_does_not_answer_leaves_places_to_others_and_is_never_left_
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const KINDS: &str = "/apis/example.com/v1/namespaces/default/kinds";
+
+/// Definition of [`KINDS`].
+fn definition(finalizers: &Value) -> String {
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "kinds.example.com", "finalizers": finalizers}, "spec": {"group": "example.com",
+            "scope": "Namespaced", "names": {"plural": "kinds", "kind": "Kind"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]}});
+    definition.to_string()
+}
+
+/// One of [`KINDS`].
+fn object(name: &str) -> String {
+    json!({"apiVersion": "example.com/v1", "kind": "Kind", "metadata": {"name": name}, "a": 1}).to_string()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn object_whose_definition_is_deleted_meanwhile_is_not_stored() {
-    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    const KINDS: &str = "/apis/example.com/v1/namespaces/default/kinds";
-    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "kinds.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
-            "names": {"plural": "kinds", "kind": "Kind"}, "versions": [{"name": "v1", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]}});
-    let definition = definition.to_string();
+    let definition = definition(&json!([]));
     let app = app().await;
     let deleting = app.clone();
     let hook = Hook::start(move |review| {
@@ -205,10 +217,6 @@ async fn object_whose_definition_is_deleted_meanwhile_is_not_stored() {
     webhook["rules"][0]["apiGroups"] = json!(["example.com"]);
     webhook["rules"][0]["resources"] = json!(["kinds"]);
     configure(&app, VALIDATING, "v", json!([webhook])).await;
-    let object = |name: &str| {
-        json!({"apiVersion": "example.com/v1", "kind": "Kind", "metadata": {"name": name}, "a": 1})
-            .to_string()
-    };
     assert_eq!(call(&app, "POST", DEFINITIONS, &definition).await.0, 201);
     assert_eq!(call(&app, "POST", KINDS, &object("a")).await.0, 201);
     let merge = "application/merge-patch+json";
@@ -224,18 +232,8 @@ async fn object_whose_definition_is_deleted_meanwhile_is_not_stored() {
 
 #[tokio::test]
 async fn objects_of_a_definition_go_with_its_last_finalizer_and_those_of_the_next_one_stay() {
-    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    const KINDS: &str = "/apis/example.com/v1/namespaces/default/kinds";
-    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "kinds.example.com", "finalizers": ["example.com/held"]},
-        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "kinds", "kind": "Kind"},
-            "versions": [{"name": "v1", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
-    let definition = definition.to_string();
+    let definition = definition(&json!(["example.com/held"]));
     let app = app().await;
-    let object = |name: &str| {
-        json!({"apiVersion": "example.com/v1", "kind": "Kind", "metadata": {"name": name}}).to_string()
-    };
     assert_eq!(call(&app, "POST", DEFINITIONS, &definition).await.0, 201);
     assert_eq!(call(&app, "POST", KINDS, &object("old")).await.0, 201);
     let path = format!("{DEFINITIONS}/kinds.example.com");

@@ -115,6 +115,14 @@ impl Program {
         self.line()
     }
 
+    /// Freezes it and writes all of its memory to swap.
+    fn page_out(&self) -> PageOut {
+        self.freezer.freeze(LIMIT).unwrap();
+        let done = self.freezer.page_out(&|| true, LIMIT).unwrap();
+        assert_eq!(done.end, PageOutEnd::Complete);
+        done
+    }
+
     fn resident(&self) -> u64 {
         resident(Path::new(&format!("/proc/{}", self.child.id())))
     }
@@ -217,9 +225,7 @@ def answer(): return sum(byte(page).value for page in range(count)) + last.value
     let mut program = Program::start(&format!("{name}-maps"), &layout, &Limits::default(), script);
     let answer = program.ask();
     assert_eq!(answer, "210005\n");
-    program.freezer.freeze(LIMIT).unwrap();
-    let done = program.freezer.page_out(&|| true, LIMIT).unwrap();
-    assert_eq!(done.end, PageOutEnd::Complete);
+    let done = program.page_out();
     let most = 12 * MIB;
     assert!((8 * MIB..most).contains(&done.after_bytes) && done.before_bytes > 100 * MIB, "{done:?}");
     program.freezer.thaw(LIMIT).unwrap();
@@ -247,9 +253,7 @@ for _ in range(200):
 def answer(): return len([child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)])";
     let (name, layout) = layouts().swap_remove(0);
     let mut program = Program::start(&format!("{name}-many"), &layout, &Limits::default(), script);
-    program.freezer.freeze(LIMIT).unwrap();
-    let done = program.freezer.page_out(&|| true, LIMIT).unwrap();
-    assert_eq!(done.end, PageOutEnd::Complete);
+    let done = program.page_out();
     assert!(done.before_bytes > 50 * MIB && done.after_bytes < 20 * MIB, "{done:?}");
     program.freezer.thaw(LIMIT).unwrap();
     assert_eq!(program.ask(), "200\n");

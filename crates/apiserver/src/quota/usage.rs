@@ -183,3 +183,26 @@ pub(super) fn is_in_scope(kind: &Kind, object: &Value, name: &str, operator: &st
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Regression: a claim that requested less again counted less than the volume in memory that it had.
+    #[test]
+    fn claim_counts_as_what_it_has_if_that_is_more_than_it_requests() {
+        let counted = |requested: &str, given: &Value| {
+            let mut total = Amounts::new();
+            let claim = json!({"spec": {"resources": {"requests": {"storage": requested}}},
+                "status": {"capacity": {"storage": given}}});
+            volume_claim(&mut total, &claim);
+            total["requests.storage"]
+        };
+        let size = |text: &str| Quantity::parse(text).unwrap();
+        assert_eq!(counted("1Mi", &json!("900Mi")), size("900Mi"));
+        assert_eq!(counted("2Gi", &json!("1Gi")), size("2Gi"));
+        assert_eq!(counted("2Gi", &Value::Null), size("2Gi"));
+    }
+}

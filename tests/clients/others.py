@@ -62,7 +62,9 @@ async def exec_input(place):
 
 @row("kubernetes: exec on a terminal", BOTH)
 async def exec_terminal(place):
-    session = execute(place, await pod(place), ["sh", "-c", "test -t 0 && tty; read line; stty size"],
+    # The size has a channel of its own: it may arrive after the line.
+    script = 'test -t 0 && tty; read line; for i in $(seq 600); do [ "$(stty size)" = "30 90" ] && break; sleep 0.1; done; stty size'
+    session = execute(place, await pod(place), ["sh", "-c", script],
                       stdin=True, stderr=False, tty=True, _preload_content=False)
     # Channel 4 carries the size of the terminal.
     session.write_channel(4, '{"Width": 90, "Height": 30}')

@@ -58,6 +58,9 @@ pub(super) fn fill(text: &str, credentials: &[Issued], form: fn(&str) -> String)
 
 /// Reads a body; `None` if it is longer.
 pub(super) async fn whole(mut body: Body, most: usize) -> Result<Option<Bytes>, Reason> {
+    if http_body::Body::size_hint(&body).lower() > most as u64 {
+        return Ok(None);
+    }
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Reason::Ambiguous(error.to_string()))?;

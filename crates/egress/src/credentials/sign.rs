@@ -21,7 +21,7 @@ use crate::refusal::Reason;
 
 /// Maximum bytes of a body that is read for its hash, and the time for them.
 const BODY: usize = 10 << 20;
-const BODY_TIME: Duration = Duration::from_secs(30);
+const BODY_TIME: Duration = Duration::from_secs(120);
 /// Contents of the header with the hash of a body that is not a part of the signature.
 const UNSIGNED: [&str; 2] = ["UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"];
 

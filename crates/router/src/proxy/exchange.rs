@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -27,6 +27,7 @@ use crate::proxy::screened;
 use crate::proxy::stream::Progress;
 use crate::proxy::{Inner, Router};
 use crate::refusal::Refusal;
+use crate::resolve::wake::asleep;
 use crate::threads;
 use crate::{Backend, DialError, Past, Target, Unresolved};
 
@@ -76,6 +77,8 @@ struct Route<'a> {
     h2: bool,
     /// Maximum time until the head of the response.
     limit: Duration,
+    /// Set while the request waits for its Sandbox to wake.
+    held: AtomicBool,
 }
 
 impl Router {
@@ -96,7 +99,7 @@ impl Router {
             target.timeout.map_or(config.header_timeout, |asked| asked.min(config.header_timeout_limit));
         let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
         let h2 = forward::is_grpc(request.headers());
-        let route = Route { target, grant, h2, limit: asked.min(left) };
+        let route = Route { target, grant, h2, limit: asked.min(left), held: AtomicBool::new(false) };
         let connected = self.connect_within(&route, false).await?;
         let screen = self.screen(&connected.backend, target).await?;
         let client = hyper::upgrade::on(&mut request);
@@ -135,6 +138,9 @@ impl Router {
     async fn connect_within(&self, route: &Route<'_>, fresh: bool) -> Result<Connected, Refusal> {
         let connected = tokio::time::timeout(route.limit, self.connect(route, fresh)).await;
         connected.unwrap_or_else(|_| {
+            if route.held.load(Ordering::Relaxed) {
+                return Err(asleep(route.target));
+            }
             self.failed(route.target, "timeout");
             Err(Refusal::Unreachable(route.target.id.clone()))
         })
@@ -146,7 +152,7 @@ impl Router {
         let target = route.target;
         let mut delays = config.retry_delays.iter();
         loop {
-            let backend = self.find(target).await?;
+            let backend = self.find(route).await?;
             route.grant.covers_life(&backend.sandbox)?;
             let key = Key { backend, port: target.port, h2: route.h2, thread: threads::number() };
             let dialled = tokio::time::timeout(config.connect_timeout, async {
@@ -201,12 +207,15 @@ impl Router {
     }
 
     /// Returns the Pod of the Sandbox, and wakes a suspended Sandbox first.
-    async fn find(&self, target: &Target) -> Result<Arc<Backend>, Refusal> {
+    async fn find(&self, route: &Route<'_>) -> Result<Arc<Backend>, Refusal> {
         let Inner { resolver, metrics, sleepers, .. } = &*self.0;
+        let target = route.target;
         let unreachable = || Refusal::Unreachable(target.id.clone());
         let mut resolved = resolver.resolve(target).await;
         if let (Err(Unresolved::NotReady), Some(sleepers)) = (&resolved, sleepers) {
+            route.held.store(true, Ordering::Relaxed);
             sleepers.wake(target, &**resolver).await?;
+            route.held.store(false, Ordering::Relaxed);
             resolved = resolver.resolve(target).await;
         }
         let backend = resolved.map_err(|reason| {

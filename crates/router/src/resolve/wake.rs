@@ -27,6 +27,11 @@ pub trait Wake: Send + Sync + 'static {
     fn wake<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<bool, String>>;
 }
 
+/// Returns the refusal of a request for a Sandbox that is not woken in time.
+pub(crate) fn asleep(target: &Target) -> Refusal {
+    Refusal::Asleep(target.id.clone(), RETRY_AFTER)
+}
+
 type Name = (String, String);
 type Waking = Arc<OnceCell<()>>;
 
@@ -42,9 +47,10 @@ impl Sleepers {
         Sleepers { wake, room: Semaphore::new(HELD), wakings: Mutex::default() }
     }
 
-    /// Returns when the Sandbox has a reachable Pod, or may not be woken.
+    /// Returns when the Sandbox has a reachable Pod, or may not be woken. The caller bounds it by the timeout of
+    /// the client.
     pub(crate) async fn wake(&self, target: &Target, resolver: &dyn Resolve) -> Result<(), Refusal> {
-        let asleep = || Refusal::Asleep(target.id.clone(), RETRY_AFTER);
+        let asleep = || asleep(target);
         let _place = self.room.try_acquire().map_err(|_| asleep())?;
         let waking = self.waking(target);
         // The first request wakes and polls for all that wait; if it is canceled, the next one takes over.
@@ -60,8 +66,7 @@ impl Sleepers {
             }
             Ok::<(), String>(())
         });
-        let limit = target.timeout.map_or(WAIT_LIMIT, |asked| asked.min(WAIT_LIMIT));
-        match tokio::time::timeout(limit, woken).await {
+        match tokio::time::timeout(WAIT_LIMIT, woken).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 tracing::warn!(

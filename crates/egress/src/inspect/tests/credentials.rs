@@ -120,7 +120,7 @@ async fn request_for_aws_that_cannot_be_signed_again_is_refused() {
     let good = signed("AWS4-HMAC-SHA256");
     let content = |content: &str| format!("{good}X-Amz-Content-SHA256: {content}\r\n");
     let query = format!("GET /a?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={PLACEHOLDER}%2F20150830");
-    let long = format!("{good}Content-Length: {}\r\n\r\n{}", (10 << 20) + 1, "x".repeat((10 << 20) + 1));
+    let long = format!("{good}Content-Length: {}\r\n\r\nx", (10 << 20) + 1);
     for (host, more, line, headers, expected) in [
         ("localhost", "", "GET /a", good.clone(), ""),
         ("localhost", "", "GET /a", content("UNSIGNED-PAYLOAD"), ""),

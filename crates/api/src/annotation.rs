@@ -45,6 +45,10 @@ pub const WAKE_AT: &str = "hutch.dev/wake-at";
 pub const LAST_ACTIVITY: &str = "hutch.dev/last-activity";
 /// On a frozen Sandbox: time since when it is frozen (RFC 3339).
 pub const FROZEN_SINCE: &str = "hutch.dev/frozen-since";
+/// On a Sandbox or its Pod template: what a suspend keeps, `memory` or `files`. On a Pod it is ignored.
+pub const SUSPEND_KEEPS: &str = "hutch.dev/suspend-keeps";
+/// On a Pod template, a Sandbox or a Pod: name of the SandboxSnapshot of the same namespace from which it starts.
+pub const RESTORE_FROM: &str = "hutch.dev/restore-from";
 /// On a template, a claim or a Sandbox: names of SandboxPolicies of its namespace, joined by commas. From a claim it is
 /// copied to the Sandbox.
 pub const POLICIES: &str = "policy.hutch.dev/policies";

@@ -28,6 +28,7 @@ pub mod metadata;
 pub mod owner;
 pub mod quantity;
 pub mod sleep;
+pub mod state;
 pub mod syntax;
 pub mod trust;
 

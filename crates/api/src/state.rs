@@ -1,0 +1,227 @@
+//! State of Sandboxes that is kept apart from them: `SandboxSnapshot` and `SandboxFork` of `hutch.dev/v1alpha1`.
+//!
+//! A snapshot holds what a Sandbox has written and, with [`Content::Full`], the memory of its processes. `hutch up` makes
+//! them; on a cluster every object is answered with `Ready=False` and [`reason::NOT_SUPPORTED_HERE`].
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube_derive::CustomResource;
+use serde::{Deserialize, Serialize};
+
+/// API group of the objects.
+pub const GROUP: &str = "hutch.dev";
+/// Version of the objects.
+pub const VERSION: &str = "v1alpha1";
+/// Name of the snapshot that a suspend with memory makes of the Sandbox of this uid. At most one exists.
+pub fn suspend_name(sandbox_uid: &str) -> String {
+    format!("suspend-{sandbox_uid}")
+}
+
+/// Reasons of the condition `Ready` of a snapshot and of a fork.
+pub mod reason {
+    /// Not begun.
+    pub const PENDING: &str = "Pending";
+    /// The node works on it.
+    pub const IN_PROGRESS: &str = "InProgress";
+    /// It is complete and durable: `Ready` is True.
+    pub const COMPLETED: &str = "Completed";
+    /// It failed for good; the message has the cause.
+    pub const FAILED: &str = "Failed";
+    /// The Sandbox of that name is not the one of the given uid.
+    pub const SOURCE_REPLACED: &str = "SourceReplaced";
+    /// Snapshots are made by `hutch up` alone.
+    pub const NOT_SUPPORTED_HERE: &str = "NotSupportedHere";
+    /// The image of a complete snapshot is gone, or was changed by someone else: `Ready` is False.
+    pub const LOST: &str = "Lost";
+}
+
+/// What a snapshot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Content {
+    /// Memory and files. In gVisor only.
+    Full,
+    /// What the containers have written outside of their volumes.
+    Filesystem,
+}
+
+/// What the Sandbox does after its snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Afterwards {
+    /// It runs.
+    #[default]
+    Run,
+    /// It stays stopped and admits no request, until its Pod is deleted. For suspends.
+    Stop,
+}
+
+/// The Sandbox of a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotSource {
+    /// Name, in the namespace of the snapshot.
+    pub sandbox: String,
+    /// UID that it must have, if given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+}
+
+/// Desired snapshot. Immutable.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "hutch.dev",
+    version = "v1alpha1",
+    kind = "SandboxSnapshot",
+    plural = "sandboxsnapshots",
+    namespaced,
+    status = "SandboxSnapshotStatus",
+    schema = "disabled",
+    derive = "PartialEq",
+    crates(kube_core = "::kube_core")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxSnapshotSpec {
+    /// Its Sandbox.
+    pub source: SnapshotSource,
+    /// What it holds.
+    pub content: Content,
+    /// What the Sandbox does afterwards.
+    #[serde(default)]
+    pub afterwards: Afterwards,
+    /// Time after its completion at which it is deleted (Go duration: `168h`); never, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<String>,
+}
+
+/// Program that wrote the memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotRuntime {
+    /// Name, such as `runsc`.
+    pub name: String,
+    /// Version as it reports it.
+    pub version: String,
+    /// SHA-256 of the program, in hexadecimal digits.
+    pub digest: String,
+}
+
+/// Sizes, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotSizes {
+    /// Memory of the processes.
+    pub memory: u64,
+    /// Files.
+    pub files: u64,
+}
+
+/// Observed snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxSnapshotStatus {
+    /// `Ready`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Vec<Condition>>,
+    /// Handler that ran the Sandbox: `gvisor` or `hutch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handler: Option<String>,
+    /// Program that wrote the memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<SnapshotRuntime>,
+    /// Node that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// UID of the Sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_uid: Option<String>,
+    /// UID of the Pod whose state it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
+    /// Sizes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<SnapshotSizes>,
+    /// Time for which the processes stood still, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_millis: Option<u64>,
+}
+
+/// Source of forks: a Sandbox, of which a snapshot is made, or a snapshot. Exactly one is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ForkSource {
+    /// Name of a Sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// Name of a snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+}
+
+/// Credentials of the egress proxy that forks may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ForkCredentials {
+    /// No credential.
+    #[default]
+    None,
+    /// Those of the source.
+    Inherit,
+}
+
+/// Desired forks. Immutable.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "hutch.dev",
+    version = "v1alpha1",
+    kind = "SandboxFork",
+    plural = "sandboxforks",
+    namespaced,
+    status = "SandboxForkStatus",
+    schema = "disabled",
+    derive = "PartialEq",
+    crates(kube_core = "::kube_core")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxForkSpec {
+    /// Source.
+    pub source: ForkSource,
+    /// Number of Sandboxes, 1 to 100.
+    pub replicas: i32,
+    /// Name of each: `$(INDEX)` stands for its number from 0 on. The default is the name of the fork, `-` and the number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_template: Option<String>,
+    /// What a snapshot of the Sandbox holds; that of a snapshot is its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+    /// Credentials.
+    #[serde(default)]
+    pub credentials: ForkCredentials,
+}
+
+/// One Sandbox of a fork.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ForkChild {
+    /// Name.
+    pub name: String,
+    /// UID, once it exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// `Pending`, `Ready` or `Failed`.
+    pub phase: String,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Observed forks.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxForkStatus {
+    /// `Ready`: all children are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Vec<Condition>>,
+    /// Name of the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// The Sandboxes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<ForkChild>,
+}

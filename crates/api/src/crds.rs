@@ -11,3 +11,11 @@ pub fn crds() -> &'static [&'static str] {
         include_str!("../crds/extensions.agents.x-k8s.io_sandboxwarmpools.yaml"),
     ]
 }
+
+/// The CustomResourceDefinitions of [`crate::state`] as YAML: SandboxFork, SandboxSnapshot.
+pub fn state_crds() -> &'static [&'static str] {
+    &[
+        include_str!("../crds/hutch.dev_sandboxforks.yaml"),
+        include_str!("../crds/hutch.dev_sandboxsnapshots.yaml"),
+    ]
+}

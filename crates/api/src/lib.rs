@@ -38,7 +38,7 @@ pub use claim::{
     SandboxClaimStatus, WarmPoolRef,
 };
 pub use convert::{Error, convert};
-pub use crds::crds;
+pub use crds::{crds, state_crds};
 pub use duration::go_duration;
 pub use hash::name_hash;
 pub use pool::{

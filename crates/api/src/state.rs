@@ -11,9 +11,18 @@ use serde::{Deserialize, Serialize};
 pub const GROUP: &str = "hutch.dev";
 /// Version of the objects.
 pub const VERSION: &str = "v1alpha1";
+
+/// Start of the names of snapshots that suspends make. No user creates one, or restores from one.
+pub const SUSPEND_PREFIX: &str = "suspend-";
+
 /// Name of the snapshot that a suspend with memory makes of the Sandbox of this uid. At most one exists.
 pub fn suspend_name(sandbox_uid: &str) -> String {
-    format!("suspend-{sandbox_uid}")
+    format!("{SUSPEND_PREFIX}{sandbox_uid}")
+}
+
+/// Returns true for the name of a snapshot that a suspend has made.
+pub fn is_suspend(snapshot: &str) -> bool {
+    snapshot.starts_with(SUSPEND_PREFIX)
 }
 
 /// Reasons of the condition `Ready` of a snapshot and of a fork.
@@ -34,16 +43,16 @@ pub mod reason {
     pub const LOST: &str = "Lost";
 }
 
-/// What a snapshot holds.
+/// Content of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// Memory and files. In gVisor only.
     Full,
-    /// What the containers have written outside of their volumes.
+    /// Files that the containers have written outside of their volumes.
     Filesystem,
 }
 
-/// What the Sandbox does after its snapshot.
+/// State of the Sandbox after its snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Afterwards {
     /// It runs.
@@ -81,9 +90,9 @@ pub struct SnapshotSource {
 pub struct SandboxSnapshotSpec {
     /// Its Sandbox.
     pub source: SnapshotSource,
-    /// What it holds.
+    /// Content.
     pub content: Content,
-    /// What the Sandbox does afterwards.
+    /// State of the Sandbox afterwards.
     #[serde(default)]
     pub afterwards: Afterwards,
     /// Time after its completion at which it is deleted (Go duration: `168h`); never, if absent.
@@ -187,7 +196,7 @@ pub struct SandboxForkSpec {
     /// Name of each: `$(INDEX)` stands for its number from 0 on. The default is the name of the fork, `-` and the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_template: Option<String>,
-    /// What a snapshot of the Sandbox holds; that of a snapshot is its own.
+    /// Content of the snapshot of a Sandbox; a snapshot as the source has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
     /// Credentials.

@@ -128,8 +128,13 @@ mod tests {
             "create /pods default",
             "patch extensions.agents.x-k8s.io/sandboxclaims/status default",
             "create networking.k8s.io/networkpolicies x",
+            "create hutch.dev/sandboxsnapshots default",
+            "delete hutch.dev/sandboxsnapshots default",
+            "patch hutch.dev/sandboxforks/status default",
         ];
         let denied = [
+            "patch hutch.dev/sandboxsnapshots/status default",
+            "create hutch.dev/sandboxforks default",
             "list /secrets",
             "get /secrets default",
             "create /pods/exec default",
@@ -152,6 +157,7 @@ mod tests {
         ];
         let denied = [
             "list /secrets",
+            "get hutch.dev/sandboxsnapshots default",
             "get /secrets default",
             "create /pods default",
             "create /pods/exec default",
@@ -182,8 +188,13 @@ mod tests {
             "create /nodes",
             "create coordination.k8s.io/leases kube-node-lease",
             "patch agents.x-k8s.io/sandboxes default",
+            "watch hutch.dev/sandboxsnapshots",
+            "patch hutch.dev/sandboxsnapshots/status default",
+            "delete hutch.dev/sandboxsnapshots default",
         ];
         let denied = [
+            "create hutch.dev/sandboxsnapshots default",
+            "list hutch.dev/sandboxforks",
             "list /secrets",
             "watch /secrets default",
             "list /serviceaccounts",

@@ -45,11 +45,11 @@ fn sample(schema: &Value, path: &str) -> Value {
 }
 
 fn check<T: Serialize + DeserializeOwned>(crd: &Value) {
-    let version =
-        crd["spec"]["versions"].as_array().unwrap().iter().find(|v| v["name"] == "v1beta1").unwrap();
+    let version = crd["spec"]["versions"].as_array().unwrap().iter().find(|v| v["storage"] == true).unwrap();
     let properties = &version["schema"]["openAPIV3Schema"]["properties"];
     let kind = &crd["spec"]["names"]["kind"];
-    let api_version = format!("{}/v1beta1", crd["spec"]["group"].as_str().unwrap());
+    let api_version =
+        format!("{}/{}", crd["spec"]["group"].as_str().unwrap(), version["name"].as_str().unwrap());
     let mut object =
         json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "n", "namespace": "d"}});
     for part in ["spec", "status"] {
@@ -61,23 +61,103 @@ fn check<T: Serialize + DeserializeOwned>(crd: &Value) {
     assert_eq!(serde_json::to_value(typed).unwrap(), object, "{kind}");
 }
 
+/// Names of the fields of a struct, as serde knows them.
+mod fields {
+    use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
+    use serde::forward_to_deserialize_any;
+
+    struct Names<'a>(&'a mut Vec<&'static str>);
+
+    impl<'de> Deserializer<'de> for Names<'_> {
+        type Error = serde_json::Error;
+
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+            Err(Error::custom("no struct"))
+        }
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _: &'static str,
+            fields: &'static [&'static str],
+            _: V,
+        ) -> Result<V::Value, Self::Error> {
+            self.0.extend(fields);
+            Err(Error::custom("only the names count"))
+        }
+
+        forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+            unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+
+    pub(super) fn of<T: DeserializeOwned>() -> Vec<&'static str> {
+        let mut names = Vec::new();
+        let _ = T::deserialize(Names(&mut names));
+        names
+    }
+}
+
+fn parsed(texts: &[&str]) -> Vec<Value> {
+    texts.iter().map(|text| serde_saphyr::from_str(text).expect("a CRD is YAML")).collect()
+}
+
 fn crds() -> Vec<Value> {
-    hutch_api::crds().iter().map(|text| serde_saphyr::from_str(text).expect("a CRD is YAML")).collect()
+    parsed(hutch_api::crds())
+}
+
+fn state_crds() -> Vec<Value> {
+    parsed(hutch_api::state_crds())
 }
 
 #[test]
 fn every_property_of_the_crds_is_in_the_types() {
-    let crds = crds();
-    assert_eq!(crds.len(), 4);
-    for crd in &crds {
+    let (crds, state) = (crds(), state_crds());
+    assert_eq!((crds.len(), state.len()), (4, 2));
+    for crd in crds.iter().chain(&state) {
         match crd["spec"]["names"]["kind"].as_str().unwrap() {
             "Sandbox" => check::<hutch_api::Sandbox>(crd),
             "SandboxClaim" => check::<hutch_api::SandboxClaim>(crd),
             "SandboxTemplate" => check::<hutch_api::SandboxTemplate>(crd),
             "SandboxWarmPool" => check::<hutch_api::SandboxWarmPool>(crd),
+            "SandboxFork" => check::<hutch_api::state::SandboxFork>(crd),
+            "SandboxSnapshot" => check::<hutch_api::state::SandboxSnapshot>(crd),
             other => panic!("unexpected kind {other}"),
         }
     }
+}
+
+/// A field of the types that the CRDs lack would be dropped by the API server.
+#[test]
+fn every_field_of_snapshots_and_forks_is_in_the_crds() {
+    use hutch_api::state::{
+        ForkChild, SandboxForkSpec, SandboxForkStatus, SandboxSnapshotSpec, SandboxSnapshotStatus,
+    };
+    let state = state_crds();
+    let properties = |crd: &Value, path: &str| -> Vec<String> {
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let mut found: Vec<_> =
+            schema.pointer(path).and_then(Value::as_object).unwrap().keys().cloned().collect();
+        found.sort_unstable();
+        found
+    };
+    let [fork, snapshot] = state.as_slice() else { panic!("two CRDs") };
+    let sorted = |mut names: Vec<&'static str>| {
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(properties(fork, "/properties/spec/properties"), sorted(fields::of::<SandboxForkSpec>()));
+    assert_eq!(properties(fork, "/properties/status/properties"), sorted(fields::of::<SandboxForkStatus>()));
+    let children = "/properties/status/properties/children/items/properties";
+    assert_eq!(properties(fork, children), sorted(fields::of::<ForkChild>()));
+    assert_eq!(
+        properties(snapshot, "/properties/spec/properties"),
+        sorted(fields::of::<SandboxSnapshotSpec>())
+    );
+    assert_eq!(
+        properties(snapshot, "/properties/status/properties"),
+        sorted(fields::of::<SandboxSnapshotStatus>())
+    );
 }
 
 /// Names and versions that the constants duplicate.
@@ -98,6 +178,11 @@ fn names_are_those_of_the_crds() {
     same::<hutch_api::SandboxClaim>(&crds[1]);
     same::<hutch_api::SandboxTemplate>(&crds[2]);
     same::<hutch_api::SandboxWarmPool>(&crds[3]);
+    for crd in state_crds() {
+        let versions = crd["spec"]["versions"].as_array().unwrap();
+        assert_eq!((&crd["spec"]["group"], versions.len()), (&json!(hutch_api::state::GROUP), 1));
+        assert_eq!(versions[0]["name"], hutch_api::state::VERSION);
+    }
 }
 
 /// `kubectl explain` shows them.
@@ -117,7 +202,7 @@ fn every_property_of_the_crds_has_a_description() {
             walk(&schema["items"], &format!("{path}[]"), missing);
         }
     }
-    for crd in crds() {
+    for crd in crds().iter().chain(&state_crds()) {
         for version in crd["spec"]["versions"].as_array().unwrap() {
             let properties = &version["schema"]["openAPIV3Schema"]["properties"];
             let mut missing = Vec::new();

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions. The four of Agent Sandbox and the two of its policies are built in: they are there from
+//! CustomResourceDefinitions. Those of Agent Sandbox, of policies, snapshots and forks are built in: they are there from
 //! the start, and a user may apply an older release's definitions of the same names, but what is served stays.
 
 use jiff::Timestamp;

@@ -19,6 +19,7 @@ pub(crate) mod revision;
 mod selectors;
 pub(crate) mod service;
 mod share;
+pub(crate) mod snapshot;
 pub(crate) mod token_secret;
 pub(crate) mod validating_policy;
 pub(crate) mod volume_claim;
@@ -144,6 +145,13 @@ pub(crate) fn update(
 pub(crate) fn check_use(call: &Call, before: Option<&Value>, object: &Value) -> Result<(), Failure> {
     policy::check_use(call, before, object)?;
     validating_policy::check_use(call, before, object)
+}
+
+/// Refuses an object whose owner or annotations need rights that the caller does not have. Each part of some kind of
+/// object can change them.
+pub(crate) fn check_metadata(call: &Call, before: Option<&Value>, object: &Value) -> Result<(), Failure> {
+    snapshot::check(call, before, object)?;
+    owner::check(call, before, object)
 }
 
 /// Warns about an object, or a part of it, that has no effect.

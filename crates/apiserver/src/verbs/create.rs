@@ -80,7 +80,7 @@ pub(crate) async fn insert(
     namespace_accepts(call, meta::text(&stored, "name"))?;
     admission::create(&call.core, &call.resource, &mut stored)?;
     admission::check_use(call, None, &stored)?;
-    admission::owner::check(call, None, &stored)?;
+    admission::check_metadata(call, None, &stored)?;
     admission::warn(call, &stored);
     admission::workload::warn(call);
     // Webhooks and policies have seen this name only.

@@ -215,7 +215,7 @@ fn admit(call: &Call, part: Part, stored: &Value, next: &mut Value) -> Result<()
         }
         Part::Status | Part::Finalize | Part::Approval | Part::Server => {}
     }
-    admission::owner::check(call, Some(stored), next)
+    admission::check_metadata(call, Some(stored), next)
 }
 
 /// Passes a change through the validating webhooks. That of a scale is about the Scale, which no webhook may change.

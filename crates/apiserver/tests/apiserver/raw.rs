@@ -4,6 +4,7 @@ mod access;
 mod bodies;
 mod objects;
 mod reads;
+mod snapshots;
 
 use axum::Router;
 use axum::body::Body;

@@ -49,7 +49,9 @@ pub(crate) fn content(file: BorrowedFd<'_>, length: u64) -> Result<Content, Caus
         work()?
     } else {
         std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            // Without a thread, the others do its work.
+            let spawn = || std::thread::Builder::new().spawn_scoped(scope, work).ok();
+            let others: Vec<_> = (1..threads).filter_map(|_| spawn()).collect();
             let mut regions = work();
             for other in others {
                 let found = other.join().unwrap_or(Err(Cause::Refused("a thread has failed")));

@@ -122,7 +122,7 @@ impl Image {
             }
         }
         if let Some((name, _)) = files.pop_first() {
-            return Err(place.tampered(format!("{name} was added")));
+            return Err(place.tampered(format!("{:?} was added", name.as_str())));
         }
         Ok(container.below(&MEMORY.below(&self.store.path(&self.id))))
     }
@@ -154,6 +154,9 @@ impl Image {
         let not_as_made = |fault: Fault| place.not_as_made(fault);
         let top = rustix::io::fcntl_dupfd_cloexec(&target, 0).map_err(place.io("open"))?;
         let copied = copy(source, target, expected.entries, None).map_err(not_as_made)?;
+        if copied.sockets > 0 {
+            return Err(place.tampered("a socket was added"));
+        }
         let found = digest::tree(top, MAX_ENTRIES).map_err(not_as_made)?;
         if MeasuredTree::from(found) == expected {
             return Ok(copied);
@@ -197,7 +200,7 @@ impl Image {
             return Err(place.truncated(format!("{folder}/{name} is absent")));
         }
         if let Some(name) = found.iter().find(|name| !expected.contains(name)) {
-            return Err(place.tampered(format!("{folder}/{name} was added")));
+            return Err(place.tampered(format!("{:?} was added", format!("{folder}/{name}"))));
         }
         Ok(())
     }
@@ -254,12 +257,12 @@ pub(crate) fn memory_files(
     for name in names(place, &folder, MAX_FILES)? {
         let (file, found) = match private::open_file(&folder, name.as_str()) {
             Err(errno) if is_no_file(&errno.into()) => {
-                return Err(place.tampered(format!("{name} is not a regular file")));
+                return Err(place.tampered(format!("{:?} is not a regular file", name.as_str())));
             }
-            opened => opened.map_err(place.io(format!("open {name}")))?,
+            opened => opened.map_err(place.io(format!("open {:?}", name.as_str())))?,
         };
         if found.st_nlink != 1 {
-            return Err(place.tampered(format!("{name} has another name elsewhere")));
+            return Err(place.tampered(format!("{:?} has another name elsewhere", name.as_str())));
         }
         files.insert(name, MemoryFile { file, length: u64::try_from(found.st_size).unwrap_or(0) });
     }

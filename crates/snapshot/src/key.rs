@@ -87,7 +87,7 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
     let mut key = [0; KEY_BYTES];
     aws_lc_rs::rand::fill(&mut key).map_err(|_| io::Error::other("no randomness"))?;
     let opened = private::open_folder(CWD, folder)?;
-    private::write(&opened, &UNFINISHED, &key)?;
+    private::write(&opened, &UNFINISHED, &key)?.sync_all()?;
     let unfinished = UNFINISHED.below(folder);
     match rustix::fs::renameat_with(CWD, &unfinished, CWD, path, RenameFlags::NOREPLACE) {
         // Some file systems cannot; then no other process may use the folder, as always.

@@ -135,15 +135,10 @@ impl Partial {
     /// [`Error::NoRoom`], [`Error::Io`]. The image is removed.
     pub fn finish(mut self, facts: Value) -> Result<Image, Error> {
         let manifest = self.seal(facts)?;
-        self.store.publish(&self.path, &self.id).inspect_err(|error| {
-            // It has its name, and the disk may not know: no caller may rely on it.
-            if !matches!(error, Error::Exists { .. }) {
-                let _ = self.store.remove(&self.id);
-            }
-        })?;
-        self.is_finished = true;
         let folder = rustix::io::fcntl_dupfd_cloexec(&self.folder, 0)
             .map_err(Place::new(&self.id, WHOLE).io("open"))?;
+        self.store.publish(&self.path, &self.id)?;
+        self.is_finished = true;
         Ok(Image::new(Arc::clone(&self.store), self.id.clone(), folder, manifest))
     }
 

@@ -84,13 +84,13 @@ pub(crate) fn read(parent: impl AsFd, name: &PathSegment, maximum: u64) -> io::R
     Ok(bytes)
 }
 
-/// Writes a new file with mode 0600, to the disk.
-pub(crate) fn write(parent: impl AsFd, name: &PathSegment, bytes: &[u8]) -> io::Result<()> {
+/// Writes a new file with mode 0600. It may not be on the disk yet.
+pub(crate) fn write(parent: impl AsFd, name: &PathSegment, bytes: &[u8]) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o600);
     let mut file = File::from(rustix::fs::openat(parent, name.as_str(), flags, mode)?);
     file.write_all(bytes)?;
-    file.sync_all()
+    Ok(file)
 }
 
 /// Writes the names in a folder to the disk.

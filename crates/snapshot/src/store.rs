@@ -63,14 +63,19 @@ impl Store {
     pub(crate) fn publish(&self, partial: &Path, id: &PathSegment) -> Result<(), Error> {
         let place = Place::new(id, WHOLE);
         let path = self.path(id);
-        match rustix::fs::renameat_with(CWD, partial, CWD, &path, RenameFlags::NOREPLACE) {
-            Ok(()) => {}
-            Err(Errno::EXIST) => return Err(place.exists()),
+        let renamed = match rustix::fs::renameat_with(CWD, partial, CWD, &path, RenameFlags::NOREPLACE) {
             // The file system cannot do so. The other call does not replace a folder that has something in it.
-            Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(partial, &path).map_err(place.io("name"))?,
-            Err(errno) => return Err(place.io("name")(errno)),
+            Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(partial, &path),
+            renamed => renamed,
+        };
+        match renamed {
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => return Err(place.exists()),
+            renamed => renamed.map_err(place.io("name"))?,
         }
-        private::sync(&self.folder).map_err(place.io("write out"))
+        private::sync(&self.folder).map_err(place.io("write out")).inspect_err(|_| {
+            // The disk may not have the name, so no caller may rely on the image. The error to report is the first one.
+            let _ = self.remove(id);
+        })
     }
 }
 

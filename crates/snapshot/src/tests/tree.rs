@@ -329,3 +329,139 @@ fn copy_for_another_test() {
     partial.copy_tree(&DATA, Path::new(&tree)).unwrap();
     partial.finish(json!(null)).unwrap().copy_out(&DATA, &scratch.join("target")).unwrap();
 }
+
+/// Copies a tree again and again while `change` changes it; each copy that succeeds is checked.
+fn race(folder: &Path, change: impl Fn() + Sync, check: impl Fn(&Path)) {
+    let scratch = Scratch::new();
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                change();
+            }
+        });
+        for _ in 0..200 {
+            let mut partial = scratch.images.begin(&ID).unwrap();
+            match partial.copy_tree(&DATA, folder) {
+                Ok(_) => check(&scratch.stored("one.partial/volumes/data")),
+                Err(error) => assert!(matches!(error, Error::Refused { .. }), "{error:?}"),
+            }
+        }
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn folder_that_becomes_a_link_does_not_lead_out_of_the_tree() {
+    let scratch = Scratch::new();
+    let (folder, outside) = (scratch.path("tree"), scratch.path("outside"));
+    fs::create_dir_all(folder.join("sub/deep")).unwrap();
+    fs::write(folder.join("sub/file"), b"own").unwrap();
+    fs::create_dir_all(outside.join("deep")).unwrap();
+    fs::write(outside.join("file"), b"secret").unwrap();
+    fs::write(outside.join("deep/secret"), b"secret").unwrap();
+    let (sub, aside) = (folder.join("sub"), folder.join("zaside"));
+    let change = || {
+        fs::rename(&sub, &aside).unwrap();
+        symlink(&outside, &sub).unwrap();
+        fs::remove_file(&sub).unwrap();
+        // The folder that is read moves elsewhere, so its parent is another one.
+        fs::rename(aside.join("deep"), folder.join("deep")).unwrap();
+        fs::rename(folder.join("deep"), aside.join("deep")).unwrap();
+        fs::rename(&aside, &sub).unwrap();
+    };
+    race(&folder, change, |copy| {
+        for (path, text) in describe(copy) {
+            assert!(!text.contains(&format!("{:?}", b"secret")), "{}: {text}", path.display());
+            assert!(!path.ends_with("secret"), "{}", path.display());
+        }
+    });
+}
+
+#[test]
+fn file_that_becomes_a_fifo_or_a_link_or_changes_is_refused_or_whole() {
+    let scratch = Scratch::new();
+    let folder = scratch.path("tree");
+    fs::create_dir(&folder).unwrap();
+    let (file, other) = (folder.join("file"), folder.join("other"));
+    let (old, new) = (vec![b'a'; 100_000], vec![b'b'; 50_000]);
+    fs::write(&file, &old).unwrap();
+    let change = || {
+        rustix::fs::mkfifoat(CWD, &other, Mode::RUSR).unwrap();
+        fs::rename(&other, &file).unwrap();
+        symlink("/etc/passwd", &other).unwrap();
+        fs::rename(&other, &file).unwrap();
+        for bytes in [&old, &new] {
+            fs::write(&other, bytes).unwrap();
+            fs::rename(&other, &file).unwrap();
+        }
+        fs::write(&file, &old).unwrap();
+    };
+    race(&folder, change, |copy| {
+        let copied = copy.join("file");
+        if copied.symlink_metadata().is_ok_and(|about| about.is_file()) {
+            let bytes = fs::read(copied).unwrap();
+            // Written in two calls, so that it was empty or incomplete for a moment, unchanged while it was copied.
+            assert!(old.starts_with(&bytes) || new.starts_with(&bytes), "{} bytes", bytes.len());
+        }
+    });
+}
+
+#[test]
+fn random_trees_are_copied_exactly() {
+    use proptest::prelude::*;
+    let name = prop::collection::vec(1..=255_u8, 1..20).prop_map(|mut name| {
+        name.iter_mut().filter(|byte| **byte == b'/').for_each(|byte| *byte = b'|');
+        name
+    });
+    let piece = (0..2_000_000_u64, prop::collection::vec(any::<u8>(), 0..200));
+    let entry =
+        (name, any::<prop::sample::Index>(), 0..5_u8, prop::collection::vec(piece, 0..4), 0..0o7777_u32);
+    let config = ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(entries in prop::collection::vec(entry, 0..25))| {
+        let scratch = tempfile::tempdir().unwrap();
+        let (tree, target) = (scratch.path().join("tree"), scratch.path().join("target"));
+        fs::create_dir(&tree).unwrap();
+        fs::create_dir(&target).unwrap();
+        make_entries(&tree, &entries);
+        let open = |path: &Path| crate::private::open_folder(CWD, path).unwrap();
+        crate::copy::copy(open(&tree), open(&target), 100, None).unwrap();
+        prop_assert_eq!(describe(&target), describe(&tree));
+        let digests = [&tree, &target].map(|path| crate::digest::tree(open(path), 100).unwrap());
+        prop_assert_eq!(&digests[0], &digests[1]);
+    });
+}
+
+type RandomEntry = (Vec<u8>, proptest::sample::Index, u8, Vec<(u64, Vec<u8>)>, u32);
+
+/// Makes what is possible of the entries, each in a folder that an earlier one made.
+fn make_entries(tree: &Path, entries: &[RandomEntry]) {
+    let (mut folders, mut files) = (vec![tree.to_owned()], Vec::new());
+    for (name, place, kind, pieces, mode) in entries {
+        let path = folders[place.index(folders.len())].join(OsStr::from_bytes(name));
+        if path.symlink_metadata().is_ok() || name.as_slice() == b"." || name.as_slice() == b".." {
+            continue;
+        }
+        match kind {
+            0 => {
+                fs::create_dir(&path).unwrap();
+                folders.push(path);
+                continue;
+            }
+            1 => symlink(OsStr::from_bytes(name), &path).unwrap(),
+            2 => rustix::fs::mkfifoat(CWD, &path, Mode::RUSR).unwrap(),
+            3 if !files.is_empty() => {
+                let first: &PathBuf = &files[place.index(files.len())];
+                fs::hard_link(first, &path).unwrap();
+            }
+            _ => {
+                let file = fs::File::create(&path).unwrap();
+                for (at, bytes) in pieces {
+                    file.write_all_at(bytes, *at).unwrap();
+                }
+                file.set_permissions(fs::Permissions::from_mode(*mode | 0o400)).unwrap();
+                files.push(path);
+            }
+        }
+    }
+}

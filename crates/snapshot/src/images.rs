@@ -1,0 +1,95 @@
+//! The folder of all images.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hutch_image::{PathSegment, remove_tree};
+use rustix::fs::CWD;
+
+use crate::error::Place;
+use crate::key::Key;
+use crate::name::{KEY, PARTIAL, REMOVED, WHOLE, check_id};
+use crate::store::{Store, exists};
+use crate::{Error, Image, Partial, private};
+
+/// Maximum images and other entries of the folder.
+const MAX_IMAGES: usize = 100_000;
+
+/// The images of this machine.
+#[derive(Debug, Clone)]
+pub struct Images {
+    pub(crate) store: Arc<Store>,
+}
+
+impl Images {
+    /// Opens the folder of the images, which belongs to this user and has mode 0700, and the key in it. Makes what is absent.
+    /// Removes what a process left that was killed while it made or removed an image.
+    ///
+    /// # Errors
+    /// [`Error::Unsafe`] if another user owns or may use the folder or the key, [`Error::Folder`] if the system fails.
+    pub fn open(folder: &Path) -> Result<Images, Error> {
+        private::folder(folder)?;
+        for name in entries(folder)? {
+            if name.as_str().ends_with(PARTIAL) || name.as_str().ends_with(REMOVED) {
+                let path = name.below(folder);
+                remove_tree(&path).map_err(Error::folder("remove", &path))?;
+            }
+        }
+        let key = Key::open(folder)?;
+        Ok(Images { store: Arc::new(Store { folder: folder.to_owned(), key }) })
+    }
+
+    /// Begins an image of this id. Nothing finds it before it is finished.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::Id`], [`Error::NoRoom`] (5 % of the disk, at most 1 GiB, must stay free), [`Error::Io`].
+    pub fn begin(&self, id: &PathSegment) -> Result<Partial, Error> {
+        check_id(id)?;
+        let place = Place::new(id, WHOLE);
+        hutch_image::check_room(&self.store.folder, 0).map_err(place.io("begin"))?;
+        if exists(&self.store.path(id)).map_err(place.io("begin"))? {
+            return Err(place.exists());
+        }
+        Partial::make(Arc::clone(&self.store), id.clone())
+    }
+
+    /// Finds an image and checks its manifest. What the manifest is about is checked as it is used.
+    ///
+    /// # Errors
+    /// [`Error::Tampered`], [`Error::Truncated`], [`Error::Swapped`], [`Error::Foreign`], [`Error::Old`], [`Error::Id`] or
+    /// [`Error::Io`].
+    pub fn find(&self, id: &PathSegment) -> Result<Option<Image>, Error> {
+        check_id(id)?;
+        let place = Place::new(id, WHOLE);
+        match exists(&self.store.path(id)).map_err(place.io("find"))? {
+            true => Image::open(Arc::clone(&self.store), id.clone()).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Ids of all complete images, sorted. Their manifests are not checked.
+    ///
+    /// # Errors
+    /// [`Error::Folder`].
+    pub fn list(&self) -> Result<Vec<PathSegment>, Error> {
+        let mut ids = entries(&self.store.folder)?;
+        ids.retain(|id| check_id(id).is_ok());
+        Ok(ids)
+    }
+
+    /// Removes an image, complete or not; nothing there is no error. From the first moment on nothing finds it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if something stays; the next [`Images::open`] removes that. [`Error::Id`].
+    pub fn remove(&self, id: &PathSegment) -> Result<(), Error> {
+        check_id(id)?;
+        self.store.remove(id)
+    }
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathSegment>, Error> {
+    let opened = private::open_folder(CWD, folder).map_err(Error::folder("open", folder))?;
+    let mut names = private::names(opened, MAX_IMAGES).map_err(Error::folder("read", folder))?;
+    names.retain(|name| *name != KEY);
+    Ok(names)
+}

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hutch_api::state::SandboxSnapshot;
 use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation, label};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
@@ -33,6 +34,8 @@ pub(crate) struct Context {
     pub(crate) services: Arc<Collection<Service>>,
     pub(crate) volumes: Arc<Collection<PersistentVolumeClaim>>,
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
+    /// Empty where the nodes make none.
+    pub(crate) snapshots: Arc<Collection<SandboxSnapshot>>,
     pub(crate) bundles: Bundles,
     pub(crate) spans: Arc<Spans>,
     recorder: Recorder,
@@ -84,6 +87,7 @@ impl Context {
             services: Arc::new(services),
             volumes: Arc::new(Collection::new(client(), |_| Vec::new(), trim_volume)),
             policies: Arc::new(Collection::new(client(), |_| Vec::new(), trim_policy)),
+            snapshots: Arc::new(Collection::new(client(), |_| Vec::new(), drop_noise)),
             bundles: Bundles::new(client()),
             recorder,
             taking: Mutex::default(),

@@ -131,6 +131,10 @@ fn feed(ctx: &Context, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -
         tasks.spawn(ctx.policies.clone().feed(synced.clone(), ambient(), recorder()));
         kinds += 1;
     }
+    if ctx.config.snapshots {
+        tasks.spawn(ctx.snapshots.clone().feed(synced.clone(), ambient(), recorder()));
+        kinds += 1;
+    }
     if !ctx.config.extensions {
         return kinds;
     }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod expiry;
+mod memory;
 mod network;
 mod plan;
 mod pod;
@@ -12,6 +13,7 @@ mod volume;
 
 use std::sync::Arc;
 
+use hutch_api::state::{SandboxSnapshot, suspend_name};
 use hutch_api::{OperatingMode, Sandbox, name_hash, pod_name};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -36,6 +38,10 @@ pub(super) struct Observed {
     service: Option<Arc<Service>>,
     /// Volume claims, in the order of their templates.
     volumes: Vec<Option<Arc<PersistentVolumeClaim>>>,
+    /// Snapshot of its memory, with which its next Pod begins.
+    snapshot: Option<Arc<SandboxSnapshot>>,
+    /// Snapshots are made here.
+    snapshots: bool,
     /// NetworkPolicy of the Sandbox's own.
     policy: Option<Arc<NetworkPolicy>>,
     /// Marks the Pods of pools as safe to evict.
@@ -68,8 +74,23 @@ impl Observed {
         let volumes =
             volumes.map(|template| ctx.volumes.get(&key.beside(&volume::name(template, &key.name))));
         let pool_eviction = ctx.config.pool_eviction;
+        let snapshot = sandbox.uid().map(|uid| suspend_name(&uid));
+        let snapshot = snapshot.and_then(|name| ctx.snapshots.get(&key.beside(&name)));
+        let snapshot = snapshot.filter(|one| owner::is_controlled_by(one.as_ref(), sandbox.as_ref()));
+        let snapshots = ctx.config.snapshots;
         let (volumes, gateway) = (volumes.collect(), ctx.config.gateway.clone());
-        Observed { labelled, tracked, service, volumes, policy, sandbox, pool_eviction, gateway }
+        Observed {
+            labelled,
+            tracked,
+            service,
+            volumes,
+            snapshot,
+            snapshots,
+            policy,
+            sandbox,
+            pool_eviction,
+            gateway,
+        }
     }
 
     /// Returns the Pods that the Sandbox controls, of any name.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use hutch_api::condition::{ISOLATION_OF_POD, POD_SCHEDULED, POLICY_ENFORCED_OF_POD, READY};
 use hutch_api::late_env;
 use hutch_api::sleep::FROZEN_OF_POD;
+use hutch_api::state::RESTORED_POD;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodIP, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -16,8 +17,15 @@ use kube::core::NamespaceResourceScope;
 use serde::{Deserialize, Serialize};
 
 /// Types of the conditions that the controllers read.
-const READ_CONDITIONS: [&str; 6] =
-    [READY, POD_SCHEDULED, late_env::CONDITION, FROZEN_OF_POD, POLICY_ENFORCED_OF_POD, ISOLATION_OF_POD];
+const READ_CONDITIONS: [&str; 7] = [
+    READY,
+    POD_SCHEDULED,
+    late_env::CONDITION,
+    FROZEN_OF_POD,
+    POLICY_ENFORCED_OF_POD,
+    ISOLATION_OF_POD,
+    RESTORED_POD,
+];
 
 /// Pod with its owner, node and status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -66,6 +66,8 @@ pub(crate) fn connect(ctx: &Context, queues: &Queues) {
     });
     let (queue, sandboxes) = (queues.sandboxes.clone(), ctx.sandboxes.clone());
     ctx.services.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
+    let (queue, sandboxes) = (queues.sandboxes.clone(), ctx.sandboxes.clone());
+    ctx.snapshots.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
     let (queue, own, sandboxes) = (queues.templates.clone(), queues.sandboxes.clone(), ctx.sandboxes.clone());
     ctx.policies.listen(move |change| {
         wake_sandbox(&own, &sandboxes, change);

@@ -44,6 +44,7 @@ mod security;
 mod session;
 mod shared;
 mod sleep;
+mod snapshot;
 mod stdio;
 mod subpath;
 mod tokens;

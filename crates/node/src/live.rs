@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hutch_image::PathSegment;
@@ -11,7 +12,7 @@ use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
-use crate::config::{Journal, Offer, ServiceKind};
+use crate::config::{Handler, Journal, Offer, ServiceKind};
 use crate::container::{LogScreen, Running};
 use crate::files::Files;
 use crate::gate::Gate;
@@ -45,6 +46,10 @@ pub(crate) struct Live {
     pub(crate) updates: watch::Sender<Update>,
     /// Message of an eviction that is due.
     eviction: watch::Sender<Option<String>>,
+    /// Taken while a snapshot of it is made, and before it ends.
+    pub(crate) snapshots: tokio::sync::Mutex<()>,
+    /// Its handler, once it is chosen.
+    pub(crate) handler: OnceLock<Handler>,
     /// Set when a service of this process answers for it.
     pub(crate) service: OnceLock<ServiceKind>,
     /// Counts the callers that are inside.
@@ -83,6 +88,10 @@ struct Inner {
     lives: BTreeMap<String, u32>,
     /// Claims that it uses.
     claims: Vec<ClaimInUse>,
+    /// Identities of the images of its containers, by name.
+    images: BTreeMap<String, String>,
+    /// Folders of the volumes that end with it.
+    own_volumes: Vec<(PathSegment, PathBuf)>,
     /// Digests of the files that the node wrote into its volumes, by the name of the volume.
     given: BTreeMap<String, u64>,
     /// The first of its ids on the machine.
@@ -103,6 +112,8 @@ impl Live {
             uid,
             updates: watch::channel(Update::Present(pod)).0,
             eviction: watch::channel(None).0,
+            snapshots: tokio::sync::Mutex::default(),
+            handler: OnceLock::new(),
             service: OnceLock::new(),
             gate: Gate::default(),
             files_known: watch::channel(false).0,
@@ -264,6 +275,32 @@ impl Live {
     pub(crate) fn set_volumes(&self, claims: Vec<ClaimInUse>, given: BTreeMap<String, u64>) {
         let mut inner = self.inner();
         (inner.claims, inner.given) = (claims, given);
+    }
+
+    /// Records the folders of the volumes that end with it.
+    pub(crate) fn set_own_volumes(&self, volumes: Vec<(PathSegment, PathBuf)>) {
+        self.inner().own_volumes = volumes;
+    }
+
+    pub(crate) fn own_volumes(&self) -> Vec<(PathSegment, PathBuf)> {
+        self.inner().own_volumes.clone()
+    }
+
+    /// Records the identity of the image of a container.
+    pub(crate) fn set_image(&self, container: &str, id: &str) {
+        self.inner().images.insert(container.to_owned(), id.to_owned());
+    }
+
+    pub(crate) fn image_id(&self, container: &str) -> Option<String> {
+        self.inner().images.get(container).cloned()
+    }
+
+    /// Name of its handler, as a RuntimeClass has it.
+    pub(crate) fn handler_name(&self) -> &'static str {
+        match self.handler.get() {
+            Some(Handler::Gvisor) => "gvisor",
+            Some(Handler::Native) | None => "hutch",
+        }
     }
 
     /// Returns true if its containers have ended for good.

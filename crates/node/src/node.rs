@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hutch_image::{Store, remove_tree};
 use hutch_jail::{IdRanges, Warden};
 use hutch_serve::Shutdown;
+use hutch_snapshot::Images;
 use kube::Client;
 use tokio::io::Interest;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -25,8 +26,9 @@ use crate::places::{Places, older_memory};
 use crate::policies::NoProxy;
 use crate::runtime::Launcher;
 use crate::shared::Shared;
+use crate::snapshot::Snapshots;
 use crate::stdio::register as watch_descriptor;
-use crate::{Error, claims, cordon, disk, inventory, memory, policies, register, volumes};
+use crate::{Error, claims, cordon, disk, inventory, memory, policies, register, snapshot, volumes};
 
 /// How long a node that stops waits for its Pods' tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,7 +53,7 @@ impl Node {
         let addresses = Addresses::new(&config.pod_cidr, seed)?;
         let opening = config.clone();
         let opened = tokio::task::spawn_blocking(move || open(&opening)).await;
-        let (places, host_paths, mut images) =
+        let (places, host_paths, mut images, snapshots) =
             opened.map_err(|e| Error::folder("open", &*config.data_dir)(std::io::Error::other(e)))??;
         if let Some(unpacker) = &config.unpacker {
             images = images.with_unpacker(unpacker.clone());
@@ -70,6 +72,7 @@ impl Node {
         let shared = Arc::new(Shared {
             client,
             images,
+            snapshots,
             events,
             shutdown,
             memory_volumes: MemoryVolumes::new(places.memory_volumes.clone()),
@@ -106,6 +109,7 @@ impl Node {
         tokio::spawn(cordon::follow(shared.clone()));
         tokio::spawn(claims::provision(shared.clone()));
         tokio::spawn(claims::take_away(shared.clone()));
+        tokio::spawn(snapshot::run(shared.clone()));
         tokio::spawn(disk::watch(shared.clone()));
         tokio::spawn(volumes::refresh(shared.clone()));
         tokio::spawn(mind_warden(shared.clone()));
@@ -134,7 +138,7 @@ impl Node {
 }
 
 /// Makes the folders, unmounts what a killed process left, and opens the images and what Pods may mount. Blocks.
-fn open(config: &Config) -> Result<(Places, HostPaths, Store), Error> {
+fn open(config: &Config) -> Result<(Places, HostPaths, Store, Snapshots), Error> {
     let data: &Path = &config.data_dir;
     let places = Places::make(data)?;
     memory::end(&places.memory).map_err(Error::folder("unmount", &*places.memory))?;
@@ -149,7 +153,9 @@ fn open(config: &Config) -> Result<(Places, HostPaths, Store), Error> {
     let own: Vec<&Path> = private.chain([data]).collect();
     let host_paths = HostPaths::open(&config.host_paths, &own)?;
     let images = Store::open(&places.images)?.with_layouts_below(config.image_dir.clone());
-    Ok((places, host_paths, images))
+    let snapshots = Images::open(&places.snapshots)
+        .map_err(|error| Error::folder("open", &*places.snapshots)(std::io::Error::other(error)))?;
+    Ok((places, host_paths, images, Snapshots::new(snapshots)))
 }
 
 async fn start_warden(config: &Config, places: &Places) -> Result<Warden, Error> {

@@ -36,6 +36,11 @@ impl Runsc {
         hutch_jail::facts::Runsc::find().map(Runsc)
     }
 
+    /// Returns its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Returns why Hutch cannot use it. The program is started until its features are known, and again after it was replaced.
     /// Blocks, for twice the time of a probe at most.
     pub fn problem(&self) -> Option<String> {
@@ -196,11 +201,14 @@ impl Bundle<'_> {
         let granted = if self.user.uid == 0 { self.capabilities } else { Capabilities::NONE };
         let granted: Vec<String> = granted.names().map(|name| format!("CAP_{name}")).collect();
         let none: [&str; 0] = [];
+        let mut user = json!({"uid": self.user.uid, "gid": self.user.gid});
+        // runsc restores an empty list as a missing one, and takes them for different.
+        if !self.user.groups.is_empty() {
+            user["additionalGids"] = json!(self.user.groups);
+        }
         json!({
             "terminal": self.terminal,
-            "user": {
-                "uid": self.user.uid, "gid": self.user.gid, "additionalGids": self.user.groups,
-            },
+            "user": user,
             "args": self.argv,
             "env": env,
             "cwd": self.cwd,

@@ -21,6 +21,7 @@ const VOLUMES: PathSegment = PathSegment::fixed("volumes");
 const MEMORY: PathSegment = PathSegment::fixed("memory");
 const MEMORY_VOLUMES: PathSegment = PathSegment::fixed("memory-volumes");
 const DATA: PathSegment = PathSegment::fixed("data");
+const SNAPSHOTS: PathSegment = PathSegment::fixed("snapshots");
 const IMAGES: PathSegment = PathSegment::fixed("images");
 const RUN: PathSegment = PathSegment::fixed("run");
 const JAILS: PathSegment = PathSegment::fixed("jails");
@@ -45,6 +46,8 @@ pub(crate) struct Places {
     pub(crate) memory: PathBuf,
     /// Folder of all persistent volumes in memory: a file system of its own from the first one on.
     pub(crate) memory_volumes: PathBuf,
+    /// Folder of the images of snapshots.
+    pub(crate) snapshots: PathBuf,
     /// Folder of images.
     pub(crate) images: PathBuf,
     /// Folder of the warden.
@@ -60,12 +63,14 @@ impl Places {
             volumes: volumes(data),
             memory: MEMORY.below(data),
             memory_volumes: memory_volumes(data),
+            snapshots: SNAPSHOTS.below(data),
             images: IMAGES.below(data),
             jails: JAILS.below(&run),
         };
         make_closed(data, PASSABLE).map_err(Error::folder("make", data))?;
         let volumes = [&places.volumes, &places.memory, &places.memory_volumes];
-        for folder in volumes.into_iter().chain([&places.pods, &places.images, &run, &places.jails]) {
+        let own = [&places.pods, &places.snapshots, &places.images, &run, &places.jails];
+        for folder in volumes.into_iter().chain(own) {
             make_private(folder).map_err(Error::folder("make", folder))?;
         }
         Ok(places)

@@ -23,6 +23,7 @@ use crate::memory_volumes::MemoryVolumes;
 use crate::persistent::ClaimInUse;
 use crate::places::Places;
 use crate::runtime::Launcher;
+use crate::snapshot::Snapshots;
 use crate::trust;
 use crate::walks::Permits;
 
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) shutdown: Shutdown,
     /// Folders on this machine.
     pub(crate) places: Places,
+    /// Images of snapshots.
+    pub(crate) snapshots: Snapshots,
     /// Persistent volumes in memory.
     pub(crate) memory_volumes: MemoryVolumes,
     /// Folders of this machine that Pods may mount.

@@ -16,6 +16,10 @@ pub enum Phase {
     PagingOut,
     /// Its processes are frozen, and their memory was written to swap.
     PagedOut,
+    /// The memory of its processes is being written to disk, after which it is suspended.
+    Saving,
+    /// The memory of its processes is on disk, and they stand still until the Pod is deleted.
+    Saved,
     /// It is terminating: for good, or to be suspended.
     Suspending,
     /// It has terminated. The next instance has its own machine.
@@ -54,6 +58,12 @@ pub enum Input {
     LongQuiet,
     /// The write to swap is over: complete, or given up.
     PagedOut(bool),
+    /// A suspend that keeps the memory begins. Admitted visitors do not prevent it; frozen processes do.
+    Save,
+    /// Memory is on disk, or could not be written.
+    Saved(bool),
+    /// The memory on disk is no longer wanted, and the processes run again.
+    Dropped,
     /// Thawing succeeded or failed.
     Going(bool),
     /// The processes were restarted.
@@ -79,6 +89,8 @@ pub enum Act {
     Freeze,
     /// Thaw the processes and report the result. The visitor waits.
     Thaw,
+    /// Stop the processes, write their memory to disk, and report the result.
+    Save,
     /// Write the memory of the frozen processes to swap and report the result. Give up as soon as the phase is no longer
     /// [`Phase::PagingOut`]; a thaw does not wait for the report.
     PageOut,
@@ -108,7 +120,8 @@ impl Machine {
     /// Applies an event and returns the action to perform.
     pub fn step(&mut self, input: Input) -> Act {
         use Phase::{
-            Failed, Freezing, Frozen, Idle, PagedOut, PagingOut, Resuming, Running, Suspended, Suspending,
+            Failed, Freezing, Frozen, Idle, PagedOut, PagingOut, Resuming, Running, Saved, Saving, Suspended,
+            Suspending,
         };
         match (input, self.phase) {
             (Input::Enter | Input::Visit, Running | Idle) => self.admit(),
@@ -116,7 +129,7 @@ impl Machine {
                 self.waiting = self.waiting.saturating_sub(1);
                 self.admit()
             }
-            (Input::Enter, Freezing | Resuming) => {
+            (Input::Enter, Freezing | Resuming | Saving) => {
                 self.waiting += 1;
                 Act::Wait
             }
@@ -125,14 +138,13 @@ impl Machine {
                 self.thaw()
             }
             (Input::Again, Frozen | PagingOut | PagedOut) => self.thaw(),
-            (Input::Again, Freezing | Resuming) => Act::Wait,
-            (Input::Again, Suspending | Suspended | Failed) => {
+            (Input::Again, Freezing | Resuming | Saving) => Act::Wait,
+            (Input::Again, Saved | Suspending | Suspended | Failed) => {
                 self.waiting = self.waiting.saturating_sub(1);
                 Act::Refuse
             }
-            (Input::Enter, Suspending | Suspended | Failed) | (Input::Visit, Suspending | Suspended) => {
-                Act::Refuse
-            }
+            (Input::Enter, Saved | Suspending | Suspended | Failed)
+            | (Input::Visit, Suspending | Suspended) => Act::Refuse,
             (Input::Visit, _) => Act::Wait,
             (Input::GiveUp, _) => {
                 self.waiting = self.waiting.saturating_sub(1);
@@ -153,7 +165,18 @@ impl Machine {
             }
             (Input::PagedOut(complete), _) => self.paged(complete),
             (Input::Stopped(well), _) => self.stopped(well),
-            (Input::Going(true), Resuming) | (Input::Begun, Failed) => {
+            (Input::Save, Running | Idle) => {
+                self.phase = Saving;
+                Act::Save
+            }
+            (Input::Saved(true), Saving) => {
+                self.phase = Saved;
+                Act::Nothing
+            }
+            (Input::Saved(false), Saving)
+            | (Input::Dropped, Saved)
+            | (Input::Going(true), Resuming)
+            | (Input::Begun, Failed) => {
                 self.phase = Idle;
                 self.settle()
             }
@@ -164,13 +187,22 @@ impl Machine {
             (Input::End, Suspending | Suspended) => Act::Nothing,
             (Input::End, phase) => {
                 self.phase = Suspending;
-                if matches!(phase, Running | Idle) { Act::Nothing } else { Act::Thaw }
+                if matches!(phase, Running | Idle | Saving | Saved) { Act::Nothing } else { Act::Thaw }
             }
             (Input::Ended, _) => {
                 self.phase = Suspended;
                 Act::Nothing
             }
-            (Input::Quiet | Input::LongQuiet | Input::Going(_) | Input::Begun, _) => Act::Nothing,
+            (
+                Input::Quiet
+                | Input::LongQuiet
+                | Input::Save
+                | Input::Saved(_)
+                | Input::Dropped
+                | Input::Going(_)
+                | Input::Begun,
+                _,
+            ) => Act::Nothing,
         }
     }
 

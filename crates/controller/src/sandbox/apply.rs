@@ -160,6 +160,8 @@ async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
             ctx.pods.patch(&key.beside(&name), patch).await.map(drop)
         }
         Action::DeletePod(name) => ctx.pods.delete(&key.beside(&name), None).await,
+        Action::CreateSnapshot(snapshot) => create(&ctx.snapshots, snapshot).await,
+        Action::DeleteSnapshot(name) => ctx.snapshots.delete(&key.beside(&name), None).await,
         Action::CreateService(service) => create(&ctx.services, service).await,
         Action::PatchService(patch) => patch_service(ctx, key, patch).await,
         Action::DeleteService => ctx.services.delete(key, None).await,

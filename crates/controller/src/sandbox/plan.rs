@@ -1,5 +1,6 @@
 //! Decides what to do about a Sandbox. Pure.
 
+use hutch_api::state::SandboxSnapshot;
 use hutch_api::{ShutdownPolicy, annotation, condition::message};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
@@ -7,7 +8,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::{Located, Observed, expiry, network, pod, service, sleep, volume};
+use super::{Located, Observed, expiry, memory, network, pod, service, sleep, volume};
 
 /// Write to the API server.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +23,8 @@ pub(super) enum Action {
     /// Patches labels and annotations of a Pod that the Sandbox owns already: may wait for further changes.
     SyncPod(String, Value),
     DeletePod(String),
+    CreateSnapshot(Box<SandboxSnapshot>),
+    DeleteSnapshot(String),
     CreateService(Box<Service>),
     PatchService(Value),
     DeleteService,
@@ -55,6 +58,8 @@ impl Action {
             | Action::PatchPod(..)
             | Action::SyncPod(..)
             | Action::DeletePod(_)
+            | Action::CreateSnapshot(_)
+            | Action::DeleteSnapshot(_)
             | Action::NotePodName(_)
             | Action::NoteOwnName => Part::Pod,
             Action::CreateService(_) | Action::PatchService(_) | Action::DeleteService => Part::Service,
@@ -106,7 +111,7 @@ fn live(observed: &Observed, plan: &mut Plan) {
     let closed = network::plan(observed, plan);
     let noted = match observed.is_suspended() {
         true => suspend(observed, plan),
-        false if closed => pod::plan(observed, plan),
+        false if closed && memory::resume(observed, plan) => pod::plan(observed, plan),
         false => None,
     };
     let current = observed.sandbox.annotations().get(annotation::POD_NAME);
@@ -123,7 +128,7 @@ fn live(observed: &Observed, plan: &mut Plan) {
 fn suspend(observed: &Observed, plan: &mut Plan) -> Option<Option<String>> {
     let Located::Owned(pod) = observed.locate() else { return Some(None) };
     if pod.metadata.deletion_timestamp.is_none() {
-        plan.actions.push(Action::DeletePod(pod.name_any()));
+        memory::suspend(observed, &pod, plan);
     }
     None
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::plan::{Action, Part, Plan};
 use super::volume::{foreign, may_adopt, unauthorised};
-use super::{Located, Observed, volume};
+use super::{Located, Observed, memory, volume};
 use crate::gateway::Gateway;
 use crate::owner;
 use crate::patch::{Strings, put, put_difference};
@@ -23,7 +23,8 @@ pub(super) fn plan(observed: &Observed, plan: &mut Plan) -> Option<Option<String
     let sandbox = observed.sandbox.as_ref();
     let (pod, adopt) = match observed.locate() {
         Located::Missing | Located::Several(_) => {
-            let pod = desired(sandbox, observed.pool_eviction, observed.gateway.as_deref());
+            let mut pod = desired(sandbox, observed.pool_eviction, observed.gateway.as_deref());
+            memory::begin(observed, &mut pod);
             let name = pod.name_any();
             plan.actions.push(Action::CreatePod(Box::new(pod)));
             return Some(Some(name));

@@ -1,5 +1,6 @@
 mod conditions;
 mod ends;
+mod kept;
 mod networks;
 mod passes;
 mod pods;
@@ -67,6 +68,8 @@ fn observed(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Se
         volumes,
         sandbox,
         pool_eviction: true,
+        snapshot: None,
+        snapshots: true,
         policy: None,
         gateway: None,
     }
@@ -85,6 +88,8 @@ fn steps(observed: &Observed) -> Vec<String> {
         Action::PatchPod(name, _) => format!("patch pod {name}"),
         Action::SyncPod(name, _) => format!("sync pod {name}"),
         Action::DeletePod(name) => format!("delete pod {name}"),
+        Action::CreateSnapshot(snapshot) => format!("create snapshot {}", snapshot.name_any()),
+        Action::DeleteSnapshot(name) => format!("delete snapshot {name}"),
         Action::CreateService(_) => "create service".into(),
         Action::PatchService(_) => "patch service".into(),
         Action::DeleteService => "delete service".into(),

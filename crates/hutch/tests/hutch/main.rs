@@ -54,6 +54,7 @@ mod shared_memory;
 mod sleep;
 mod state_crds;
 mod stock;
+mod suspended_memory;
 mod toolchains;
 mod trusted;
 mod tunnels;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::kills::Reported;
 use super::{MainExit, Output, Running, Screened, Stream, exit_of, keep_logs, late_env, log_tail, message};
 use crate::places::log_file;
-use crate::runtime::{Container, ContainerPlan, PodSandbox, Spawned, StartError};
+use crate::runtime::{Beginning, Container, ContainerPlan, PodSandbox, Spawned, StartError};
 use crate::stdio::{Ends, Terminal, pipes};
 
 /// Maximum time for output to arrive after everything inside was killed. It is in pipes then, so this is ample.
@@ -26,7 +26,7 @@ pub(crate) async fn start(
     restarts: u32,
     screened: Screened,
 ) -> Result<Arc<Running>, StartError> {
-    let blueprint = plan.blueprint.clone();
+    let (blueprint, beginning) = (plan.blueprint.clone(), plan.beginning.clone());
     let (late_env, message) = (blueprint.late_env.clone(), blueprint.message.clone());
     let output = tokio::task::spawn_blocking(move || {
         std::fs::create_dir_all(&logs)?;
@@ -44,8 +44,12 @@ pub(crate) async fn start(
         let (ends, stdio) = pipes(blueprint.stdin, true, true)?;
         (stdio, ends, None)
     };
-    let main = container.start(stdio).await?;
+    let restored = matches!(beginning, Beginning::Restored(_));
     let pumps = pumps(&output, &mut ends, terminal.as_ref());
+    let main = match container.start(stdio).await {
+        Err(error) if restored => return Err(with_output(error, &container, &output, pumps).await),
+        started => started?,
+    };
     let stdin: Option<ByteWriter> = match (&terminal, ends.stdin) {
         (Some(terminal), _) if blueprint.stdin => Some(Box::pin(terminal.clone())),
         (_, stdin) => stdin.map(|pipe| Box::pin(pipe) as ByteWriter),
@@ -56,6 +60,33 @@ pub(crate) async fn start(
     let (stdin, env) = (Mutex::new(stdin), RwLock::new(blueprint.env.clone()));
     let out_of_memory = Reported::default();
     Ok(Arc::new(Running { blueprint, env, container, output, stdin, terminal, out_of_memory, ended }))
+}
+
+/// Adds what was printed to the error of a container that was not restored: runsc says there why.
+async fn with_output(
+    error: StartError,
+    container: &Arc<dyn Container>,
+    output: &Arc<Output>,
+    pumps: Vec<JoinHandle<()>>,
+) -> StartError {
+    container.kill();
+    finish_pumps(pumps).await;
+    let output = output.clone();
+    let tail = tokio::task::spawn_blocking(move || {
+        output.finish();
+        log_tail(output.path())
+    });
+    let said = tail.await.ok().flatten().unwrap_or_default();
+    StartError { message: format!("{}: {}", error.message, said.trim()), of_policy: error.of_policy }
+}
+
+/// Waits until all output of a container that was killed has arrived.
+async fn finish_pumps(pumps: Vec<JoinHandle<()>>) {
+    for mut pump in pumps {
+        if tokio::time::timeout(OUTPUT_GRACE, &mut pump).await.is_err() {
+            pump.abort();
+        }
+    }
 }
 
 /// Copies what the main process prints to its log and to attached clients.
@@ -84,11 +115,7 @@ async fn follow(
         usage.ok().flatten().is_some_and(|usage| usage.oom_kills > 0)
     };
     container.kill();
-    for mut pump in pumps {
-        if tokio::time::timeout(OUTPUT_GRACE, &mut pump).await.is_err() {
-            pump.abort();
-        }
-    }
+    finish_pumps(pumps).await;
     // Fails only when the runtime is shutting down.
     let failed = exit != Exit::Code(0);
     let finished = tokio::task::spawn_blocking(move || {

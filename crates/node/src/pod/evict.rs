@@ -39,6 +39,7 @@ impl Worker {
             enforced: None,
             isolation: None,
             frozen: None,
+            restored: None,
         };
         evicted(&mut self.states, message, &facts)
     }
@@ -112,6 +113,7 @@ pub(super) async fn evict_waiting(node: &Arc<Shared>, live: &Arc<Live>, message:
         enforced: None,
         isolation: None,
         frozen: None,
+        restored: None,
     };
     let status = evicted(&mut states, &message, &facts);
     evict(node, live, &status).await
@@ -141,6 +143,7 @@ mod tests {
             enforced: None,
             isolation: None,
             frozen: None,
+            restored: None,
         };
         let status = evicted(&mut states, "too much", &facts);
         assert_eq!(status.phase.as_deref(), Some("Failed"));

@@ -43,6 +43,11 @@ impl Worker {
             Outcome::Gone | Outcome::Evicted(_) => Duration::ZERO,
         };
         self.sleeper.abort_all();
+        if matches!(outcome, Outcome::Deleted) {
+            // A snapshot that is being made is complete before the processes end.
+            drop(self.live.snapshots.lock().await);
+        }
+        let grace = if self.node.snapshots.has_ended(&self.live.id.uid) { Duration::ZERO } else { grace };
         self.live.prepare_end().await;
         self.stop_all(grace, matches!(outcome, Outcome::Deleted)).await;
         if matches!(outcome, Outcome::Deleted) {

@@ -34,6 +34,7 @@ use crate::live::{Live, Update};
 use crate::out_of_memory;
 use crate::runtime::PodSandbox;
 use crate::shared::Shared;
+use crate::snapshot::Restoring;
 use crate::volumes::Prepared;
 use plan::{Plan, RestartPolicy, plan};
 use probe::{Finding, Kind};
@@ -72,6 +73,8 @@ struct Slot {
     files: Arc<Files>,
     /// Keeps its image from being removed.
     image: hutch_image::Hold,
+    /// It has begun with the snapshot of the Pod.
+    restored: bool,
 }
 
 /// A Pod under way.
@@ -86,6 +89,10 @@ struct Worker {
     volumes: BTreeMap<String, Prepared>,
     /// The sandbox that its containers share; `None` if a service of this process answers for it.
     sandbox: Option<Arc<dyn PodSandbox>>,
+    /// Snapshot with which its containers begin, until each has begun.
+    restoring: Option<Arc<Restoring>>,
+    /// UID of the snapshot with which they have begun.
+    restored: Option<String>,
     /// Descriptions in the order of `states`: init containers first, ephemeral ones last.
     containers: Vec<Container>,
     states: Vec<State>,
@@ -325,6 +332,10 @@ impl Worker {
     }
 
     fn probed(&mut self, index: usize, kind: Kind, finding: Finding) {
+        if matches!(*self.phases.borrow(), Phase::Saving | Phase::Saved) {
+            // Its processes stand still, and answer no probe.
+            return;
+        }
         let state = &mut self.states[index];
         match (kind, finding) {
             (_, Finding::Failed(why)) => {

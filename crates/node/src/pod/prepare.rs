@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{FutureExt, TryFutureExt};
+use hutch_api::state::RESTORED_POD;
+use hutch_image::PathSegment;
 use hutch_jail::{IdRange, NetworkPlan};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
@@ -29,7 +31,7 @@ use crate::security;
 use crate::shared::{HOST_IP, PolicyNews, Shared};
 use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
-use crate::{capacity, cordon};
+use crate::{capacity, cordon, snapshot};
 
 /// First wait before what hindered a Pod is tried again.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -115,7 +117,14 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         admission::check(&spec)?;
         schedule(node, live, pod, &spec)?;
     }
-    if matches!(choice, Choice::Jail(_)) {
+    let mut restoring = None;
+    if let Choice::Jail(handler) = choice {
+        if node.snapshots.has_ended(&live.id.uid) {
+            return Err(no_sandbox("the memory of its processes is on disk, and it is about to be deleted"));
+        }
+        // A second preparation finds the same.
+        let _ = live.handler.set(handler);
+        restoring = snapshot::find(node, live, pod, handler).await?;
         node.tell_policies(PolicyNews::Starts(live.clone()));
     }
     let before = pod.status.as_ref().and_then(|s| s.pod_ip.as_deref()).and_then(|ip| ip.parse().ok());
@@ -141,6 +150,10 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     if matches!(choice, Choice::Jail(_)) {
         restore::restore(&mut states, pod, policy, Timestamp::now());
     }
+    if let Some(restoring) = &restoring {
+        restoring.volumes(live).await?;
+        restore::skip_init(&mut states, Timestamp::now());
+    }
     let (report, happenings) = mpsc::channel(HAPPENINGS);
     let start_time = pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|time| time.0);
     Ok(Worker {
@@ -153,6 +166,8 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         address: lease,
         volumes,
         sandbox,
+        restored: restored_from(pod),
+        restoring,
         slots: states.iter().map(|_| Slot::default()).collect(),
         containers,
         states,
@@ -168,6 +183,13 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         frozen: None,
         sleeper: JoinSet::new(),
     })
+}
+
+/// Returns the snapshot from which the containers of the Pod have begun in an earlier life of the node.
+fn restored_from(pod: &Pod) -> Option<String> {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let restored = conditions.into_iter().find(|one| one.type_ == RESTORED_POD && one.status == "True");
+    restored.and_then(|condition| condition.message.clone())
 }
 
 /// Chooses the handler of a Pod.
@@ -290,6 +312,12 @@ async fn prepare_volumes(
         given.extend(made.digest.map(|digest| (volume.name.clone(), digest)));
         prepared.insert(volume.name.clone(), made.prepared);
     }
+    let own = spec.volumes.iter().flatten().filter(|volume| volume.empty_dir.is_some());
+    let own = own.filter_map(|volume| match prepared.get(&volume.name) {
+        Some(Prepared::Folder { path, .. }) => Some((PathSegment::label(&volume.name)?, path.clone())),
+        _ => None,
+    });
+    live.set_own_volumes(own.collect());
     live.set_volumes(used.into_inner().unwrap_or_else(PoisonError::into_inner), given);
     Ok(prepared)
 }
@@ -361,6 +389,7 @@ impl Waiting {
             enforced: None,
             isolation: None,
             frozen: None,
+            restored: None,
         };
         let status = match refusal.reason {
             FAILED_SCHEDULING => super::status::unscheduled(&refusal.message, &facts),

@@ -56,6 +56,7 @@ impl Worker {
             enforced: self.live.enforced(),
             isolation: Some(self.choice.isolation(self.spec.runtime_class_name.as_deref())),
             frozen: self.frozen,
+            restored: self.restored.as_deref(),
         };
         let new = status(&self.states, plan, &facts);
         if self.written.as_ref() == Some(&new) {

@@ -34,6 +34,15 @@ pub(crate) fn restore(states: &mut [State], pod: &Pod, policy: RestartPolicy, no
     }
 }
 
+/// Takes note that the init containers of a Pod that begins with a snapshot have ended before that was made.
+pub(crate) fn skip_init(states: &mut [State], now: Timestamp) {
+    for state in states.iter_mut().filter(|state| state.role == Role::Init) {
+        let reason = "Completed".to_owned();
+        let message = Some("it ended before the snapshot".to_owned());
+        state.life = Life::Ended(Ended { code: 0, signal: None, reason, message, started: None, at: now });
+    }
+}
+
 /// Puts the facts of the status into the fresh state of an ephemeral container. One that an earlier life of the node has started
 /// has had its life, even if that node was killed before it wrote the status.
 pub(crate) fn restore_ephemeral(state: &mut State, pod: &Pod, places: &PodPlaces, now: Timestamp) {

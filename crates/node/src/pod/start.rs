@@ -14,15 +14,16 @@ use kube::ResourceExt;
 use super::blueprint::{Parts, blueprint};
 use super::plan::Start;
 use super::probe::{self, Kind, Target};
-use super::state::{Ended, Role};
+use super::state::{Ended, NEVER, Role};
 use super::{Happening, What, Worker, late_env};
 use crate::blueprint::Blueprint;
 use crate::config::{ContainerChange, Journal};
 use crate::container::{Running, Screened, code_of, start};
 use crate::environment::{self, References};
 use crate::limits;
-use crate::runtime::{ContainerPlan, StartError};
+use crate::runtime::{Beginning, ContainerPlan, StartError};
 use crate::shared::PolicyNews;
+use crate::snapshot::{RESTORE_FAILED, Restoring};
 use crate::subpath::Held;
 use crate::{disk, trust, volumes};
 
@@ -62,11 +63,21 @@ impl Worker {
         let life = self.states[index].restarts;
         self.live.set_life(&name, life);
         self.node.events.container(&self.pod, &name, false, "Created", format!("Container created: {name}"));
-        let started = self.run(index, blueprint, keep_root).await;
+        let restoring = self.restoring.clone().filter(|_| !self.slots[index].restored);
+        let beginning = match &restoring {
+            Some(restoring) => self.restored(restoring, index, &blueprint).await,
+            None if keep_root => Ok(Beginning::Kept),
+            None => Ok(Beginning::Fresh),
+        };
+        let started = match beginning {
+            Ok(beginning) => self.run(index, blueprint, beginning).await,
+            Err(error) => Err(error),
+        };
         // What a mount was made from may go once the mount is there.
         drop(held);
         match started {
-            Ok(running) => self.began(index, running).await,
+            Ok(running) => self.began(index, running, restoring.is_some()).await,
+            Err(StartError { message, .. }) if restoring.is_some() => self.not_restored(index, message),
             Err(StartError { message, of_policy }) => {
                 if of_policy {
                     self.report_files(&name, Some(format!("{message}: no egress")));
@@ -85,6 +96,34 @@ impl Worker {
                 };
                 self.states[index].end(ended);
             }
+        }
+    }
+
+    /// Writes what a container has in the snapshot with which the Pod begins.
+    async fn restored(
+        &self,
+        restoring: &Arc<Restoring>,
+        index: usize,
+        blueprint: &Blueprint,
+    ) -> Result<Beginning, StartError> {
+        let folder = self.node.places.pod(&self.live.uid).root(&segment(&blueprint.name)?);
+        Ok(restoring.container(blueprint, &self.states[index].image_id, folder).await?)
+    }
+
+    /// Takes note that a container cannot begin with the snapshot. It does not begin without it.
+    fn not_restored(&mut self, index: usize, message: String) {
+        let name = self.states[index].name.clone();
+        let text = format!("Error: failed to restore container {name:?}: {message}");
+        self.node.events.container(&self.pod, &name, true, RESTORE_FAILED, text);
+        self.states[index].wait(RESTORE_FAILED, message, NEVER);
+    }
+
+    /// Takes note of the snapshot once all containers have begun with it.
+    fn note_restored(&mut self) {
+        let all = self.states.iter().zip(&self.slots);
+        let mut later = all.filter(|(state, _)| matches!(state.role, Role::Main | Role::Sidecar));
+        if later.all(|(_, slot)| slot.restored) {
+            self.restored = self.restoring.take().map(|restoring| restoring.uid.clone());
         }
     }
 
@@ -148,6 +187,7 @@ impl Worker {
         });
         let made = made.await.map_err(|e| config(e.to_string()))?.map_err(config)?;
         self.slots[index].late = late_env::Late::new(container, &made.0, late, image_env);
+        self.live.set_image(&self.states[index].name, &image_id);
         self.states[index].image_id = image_id;
         Ok(made)
     }
@@ -173,7 +213,7 @@ impl Worker {
         &self,
         index: usize,
         blueprint: Blueprint,
-        keep_root: bool,
+        beginning: Beginning,
     ) -> Result<Arc<Running>, StartError> {
         let sandbox = self.sandbox.as_ref().ok_or("the pod has no sandbox")?;
         let restarts = self.states[index].restarts;
@@ -181,7 +221,7 @@ impl Worker {
         let plan = ContainerPlan {
             id: format!("pod-{}-{index}-{restarts}", self.live.id.uid),
             folder: places.root(&name),
-            keep_root,
+            beginning,
             disk_bytes: disk::of_container(&self.containers[index]),
             // Also what is suspended when idle: its CPU time is counted in the same group.
             freezable: [annotation::IDLE_AFTER, annotation::SUSPEND_AFTER]
@@ -196,7 +236,11 @@ impl Worker {
     }
 
     /// A container runs: others may reach it, and its probes begin.
-    async fn began(&mut self, index: usize, running: Arc<Running>) {
+    async fn began(&mut self, index: usize, running: Arc<Running>, restored: bool) {
+        if restored {
+            self.slots[index].restored = true;
+            self.note_restored();
+        }
         let name = self.states[index].name.clone();
         self.node.events.container(&self.pod, &name, false, "Started", format!("Container started: {name}"));
         if let Some(sandbox) = &self.sandbox {
@@ -224,7 +268,9 @@ impl Worker {
         if let Some(journal) = self.live.journal.get() {
             record_life(journal.clone(), self.live.id.uid.clone(), &running);
         }
-        self.post_start(index, &running);
+        if !restored {
+            self.post_start(index, &running);
+        }
         match self.states[index].has_startup_probe {
             true => self.begin_probes(index, &[Kind::Startup]),
             false => self.begin_probes(index, &[Kind::Readiness, Kind::Liveness]),

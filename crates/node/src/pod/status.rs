@@ -3,6 +3,7 @@
 use hutch_api::condition::{ISOLATION_OF_POD, POLICY_ENFORCED_OF_POD};
 use hutch_api::late_env;
 use hutch_api::sleep::{FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON, PAGED_OUT_MESSAGE, PAGED_OUT_REASON};
+use hutch_api::state::RESTORED_POD;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -16,7 +17,7 @@ use crate::admission::Isolation;
 use crate::live::Enforced;
 
 /// The conditions that a node owns; others on the object stay as they are.
-const OWN_CONDITIONS: [&str; 8] = [
+const OWN_CONDITIONS: [&str; 9] = [
     "PodScheduled",
     "Initialized",
     "ContainersReady",
@@ -25,6 +26,7 @@ const OWN_CONDITIONS: [&str; 8] = [
     FROZEN_OF_POD,
     POLICY_ENFORCED_OF_POD,
     ISOLATION_OF_POD,
+    RESTORED_POD,
 ];
 /// Maximum bytes of the messages of all containers of a Pod that have ended, as of a kubelet.
 const MESSAGES_BYTES: usize = 12 << 10;
@@ -47,6 +49,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) isolation: Option<Isolation>,
     /// Set while its processes are frozen.
     pub(crate) frozen: Option<Frozen>,
+    /// UID of the snapshot with which its containers have begun.
+    pub(crate) restored: Option<&'a str>,
 }
 
 /// State of a Pod whose processes are frozen.
@@ -223,6 +227,10 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
             ..condition(FROZEN_OF_POD, None, facts)
         }
     }));
+    own.extend(facts.restored.map(|snapshot| PodCondition {
+        message: Some(snapshot.to_owned()),
+        ..condition(RESTORED_POD, None, facts)
+    }));
     own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
     own
 }
@@ -294,6 +302,7 @@ mod tests {
             enforced: None,
             isolation: None,
             frozen: None,
+            restored: None,
         };
         let mut states = vec![State::new("c", Role::Main, "hutch/host")];
         states[0].has_readiness_probe = true;
@@ -336,6 +345,7 @@ mod tests {
             enforced: None,
             isolation: None,
             frozen: None,
+            restored: None,
         };
         let got = unscheduled("0/1 nodes are available: 1 Insufficient cpu.", &facts);
         assert_eq!((got.phase.as_deref(), got.start_time.as_ref()), (Some("Pending"), None));
@@ -375,6 +385,7 @@ mod tests {
             enforced: None,
             isolation: None,
             frozen: None,
+            restored: None,
         };
         let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);
         let of_last = |got: &PodStatus| {

@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -16,23 +16,26 @@ use futures::future::BoxFuture;
 use hutch_image::StopSignal;
 use hutch_image::{PathSegment, remove_tree};
 use hutch_jail::{
-    Capabilities, FileAccess, FileRule, Ids, Mount, Network, PageOut, Process, Profile, Root, RuntimeRoot,
-    Spec, Stdio, Upper, Usage, User,
+    Capabilities, FileAccess, FileRule, Ids, Mount, MountSource, Network, PageOut, Process, ProcessExit,
+    Profile, Root, RuntimeRoot, Spec, Stdio, Upper, Usage, User,
 };
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio::io::AsyncReadExt;
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::jail::JailHandle;
 use super::{
-    Container, ContainerPlan, Exec, Launcher, NewSandbox, PodSandbox, Runtime, SandboxPlan, Spawned,
-    StartError, UPPER, prepare_folder,
+    Beginning, Container, ContainerPlan, Exec, Launcher, NewSandbox, PodSandbox, Runtime, SandboxPlan,
+    Spawned, StartError, UPPER, prepare_folder, upper,
 };
 use crate::blueprint::Blueprint;
+use crate::config::Handler;
 use crate::oci::{Bundle, Runsc, mounts_around, shown};
-use crate::stdio::{Terminal, null};
+use crate::stdio::{Terminal, null, pipes};
 
 /// Maximum time that a further process waits for runsc to start the main process.
 const RUNNING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,6 +49,14 @@ const STATE: PathSegment = PathSegment::fixed("state");
 const EXEC: PathSegment = PathSegment::fixed("exec");
 const WORK: PathSegment = PathSegment::fixed("work");
 const MOUNTS: PathSegment = PathSegment::fixed("mounts");
+/// Memory that runsc writes.
+const CHECKPOINT: PathSegment = PathSegment::fixed("checkpoint");
+/// Where the jail around runsc mounts memory that is restored.
+const IMAGE: PathSegment = PathSegment::fixed("image");
+/// Maximum time of a command of runsc that is waited for. A checkpoint writes a GiB in a second on a fast disk.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
+/// Bytes of its output that are shown.
+const COMMAND_OUTPUT: u64 = 2 << 10;
 
 /// Returns the upperdir of a container in its folder; `None` if the folder is that of another handler.
 pub(super) fn changes(folder: &Path) -> Option<PathBuf> {
@@ -91,14 +102,24 @@ impl PodSandbox for GvisorSandbox {
 
     fn create_container(&self, plan: ContainerPlan) -> BoxFuture<'_, Result<Arc<dyn Container>, StartError>> {
         async move {
-            let ContainerPlan { id, folder, keep_root, disk_bytes, freezable, blueprint } = plan;
+            let ContainerPlan { id, folder, beginning, disk_bytes, freezable, blueprint } = plan;
             let blueprint = Arc::new(without_hidden_mounts(&blueprint));
             let (bundle, config) = (folder.clone(), config(&folder, &blueprint, &self.plan.hostname));
+            let memory = match &beginning {
+                Beginning::Restored(memory) => Some(memory.clone()),
+                Beginning::Fresh | Beginning::Kept => None,
+            };
             let prepared = spawn_blocking(move || {
-                prepare_folder(&bundle, keep_root, disk_bytes)?;
+                prepare_folder(&bundle, &beginning, disk_bytes)?;
                 write_bundle(&bundle, &config)
             });
             prepared.await?.map_err(|error| format!("cannot write the bundle for runsc: {error}"))?;
+            let restored = memory.is_some();
+            let image = memory.map(|memory| Mount {
+                source: MountSource::Bind(memory),
+                target: IMAGE.below(&folder),
+                read_only: true,
+            });
             let spec = Spec {
                 id: id.clone(),
                 hostname: self.plan.hostname.clone(),
@@ -108,7 +129,10 @@ impl PodSandbox for GvisorSandbox {
                     folder: ROOTFS.below(&folder),
                     shown: shown(&blueprint.mounts, &MOUNTS.below(&folder)),
                 }),
-                mounts: mounts_around(&blueprint.mounts, &MOUNTS.below(&folder)),
+                mounts: mounts_around(&blueprint.mounts, &MOUNTS.below(&folder))
+                    .into_iter()
+                    .chain(image)
+                    .collect(),
                 links: Vec::new(),
                 files: blueprint.files.clone(),
                 ids: Ids::Range { base: self.plan.ids.base() },
@@ -126,6 +150,9 @@ impl PodSandbox for GvisorSandbox {
                 blueprint,
                 counter: AtomicU64::new(0),
                 is_running: AtomicBool::new(false),
+                restored,
+                still: Arc::default(),
+                held: Mutex::default(),
             };
             Ok(Arc::new(container) as Arc<dyn Container>)
         }
@@ -149,6 +176,11 @@ struct GvisorContainer {
     counter: AtomicU64,
     /// `true` after runsc was seen to run the main process.
     is_running: AtomicBool,
+    /// `true` if its main process is restored.
+    restored: bool,
+    /// Taken for writing while its processes stand still, and for reading while runsc starts a further one.
+    still: Arc<RwLock<()>>,
+    held: Mutex<Option<OwnedRwLockWriteGuard<()>>>,
 }
 
 /// Files of a process that outlives its runsc client. They are removed with this.
@@ -156,6 +188,8 @@ struct GvisorContainer {
 struct ExecFiles {
     process: PathBuf,
     pid: PathBuf,
+    /// The last reference is dropped with this.
+    exists: Arc<()>,
 }
 
 impl Drop for ExecFiles {
@@ -177,10 +211,18 @@ impl Container for GvisorContainer {
     fn start(&self, stdio: Stdio) -> BoxFuture<'_, Result<Spawned, StartError>> {
         async move {
             let bundle = BUNDLE.below(&self.runsc.folder).display().to_string();
-            let argv = self.runsc.argv(&["run", "--bundle", &bundle, &self.runsc.id]);
+            let image = IMAGE.below(&self.runsc.folder).display().to_string();
+            let argv = match self.restored {
+                true => vec!["restore", "--bundle", &bundle, "--image-path", &image, &self.runsc.id],
+                false => vec!["run", "--bundle", &bundle, &self.runsc.id],
+            };
+            let argv = self.runsc.argv(&argv);
             let process = process(argv, self.blueprint.terminal);
             let mut spawned = self.runsc.jail.spawn(&process, stdio).await?;
             spawned.started().await.map_err(|failed| failed.of_program(&process))?;
+            if self.restored {
+                self.was_restored(&mut spawned).await?;
+            }
             Ok(spawned)
         }
         .boxed()
@@ -189,12 +231,16 @@ impl Container for GvisorContainer {
     fn exec(&self, further: Process, stdio: Stdio) -> BoxFuture<'_, Result<Exec, String>> {
         async move {
             self.running().await;
+            let still = self.still.clone().read_owned().await;
             let number = self.counter.fetch_add(1, Ordering::Relaxed);
             let folder = EXEC.below(&self.runsc.folder);
             let file =
                 |name: String| PathSegment::new(name).map(|name| name.below(&folder)).unwrap_or_default();
-            let files =
-                ExecFiles { process: file(format!("{number}.json")), pid: file(format!("{number}.pid")) };
+            let files = ExecFiles {
+                process: file(format!("{number}.json")),
+                pid: file(format!("{number}.pid")),
+                exists: Arc::default(),
+            };
             // By a file, because arguments show in the machine's process list and the environment may hold secrets.
             let Process { argv, env, terminal, .. } = &further;
             let usual = bundle(&self.blueprint, Path::new(""), "");
@@ -209,6 +255,7 @@ impl Container for GvisorContainer {
             let argv = ["exec", "--process", &file, "--internal-pid-file", &pid, &self.runsc.id];
             let process = process(self.runsc.argv(&argv), *terminal);
             let spawned = self.runsc.jail.spawn(&process, stdio).await.map_err(|error| error.to_string())?;
+            tokio::spawn(until_inside(Arc::downgrade(&files.exists), files.pid.clone(), still));
             let (runsc, number) = (self.runsc.clone(), spawned.number);
             Ok(Exec::new(spawned, move || {
                 runsc.jail.signal(number, Signal::KILL.as_raw());
@@ -248,6 +295,56 @@ impl Container for GvisorContainer {
         self.runsc.jail.thaw()
     }
 
+    fn without_checkpoint(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn stop_still(&self) -> BoxFuture<'_, Result<(), String>> {
+        async move {
+            self.running().await;
+            let still = tokio::time::timeout(COMMAND_TIMEOUT, self.still.clone().write_owned()).await;
+            let still = still.map_err(|_| "a process was being started for too long")?;
+            self.runsc.command(&["pause", &self.runsc.id]).await?;
+            *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(still);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn checkpoint(&self) -> BoxFuture<'_, Result<PathBuf, String>> {
+        async move {
+            let folder = CHECKPOINT.below(&self.runsc.folder);
+            let made = folder.clone();
+            let fresh = move || {
+                remove_tree(&made)?;
+                std::fs::DirBuilder::new().mode(0o700).create(&made)
+            };
+            let made = spawn_blocking(fresh).await.map_err(io::Error::from).flatten();
+            made.map_err(|error| format!("cannot make a folder for the memory: {error}"))?;
+            let path = folder.display().to_string();
+            self.runsc
+                .command(&["checkpoint", "--leave-running", "--image-path", &path, &self.runsc.id])
+                .await?;
+            Ok(folder)
+        }
+        .boxed()
+    }
+
+    fn run_on(&self) -> BoxFuture<'_, Result<(), String>> {
+        async move {
+            let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match held {
+                Some(_still) => self.runsc.command(&["resume", &self.runsc.id]).await,
+                None => Ok(()),
+            }
+        }
+        .boxed()
+    }
+
+    fn changes(&self) -> PathBuf {
+        upper(Handler::Gvisor, &self.runsc.folder)
+    }
+
     fn signal(&self, signal: StopSignal) {
         self.runsc.fire(self.runsc.argv(&["kill", &self.runsc.id, &signal.as_raw().to_string()]));
     }
@@ -258,6 +355,30 @@ impl Container for GvisorContainer {
 }
 
 impl GvisorContainer {
+    /// Waits until the main process was restored.
+    async fn was_restored(&self, main: &mut Spawned) -> Result<(), StartError> {
+        let restored = tokio::time::timeout(COMMAND_TIMEOUT, async {
+            while self.runsc.status().await.as_deref() != Some("running") {
+                tokio::time::sleep(RUNNING_INTERVAL).await;
+            }
+        });
+        tokio::select! {
+            exit = main.exited() => {
+                Err(format!("runsc restore ended ({exit:?})").into())
+            }
+            restored = restored => match restored {
+                Ok(()) => {
+                    self.is_running.store(true, Ordering::Relaxed);
+                    Ok(())
+                }
+                Err(_) => {
+                    self.kill();
+                    Err("runsc restore did not end in time".into())
+                }
+            },
+        }
+    }
+
     /// Waits until runsc runs the main process: before, it takes no further one. Returns also when the container has ended
     /// or the time is over; runsc then refuses with the reason.
     async fn running(&self) {
@@ -296,6 +417,31 @@ impl RunscContainer {
         }
     }
 
+    /// Runs a command beside runsc. The error is what it says.
+    async fn command(&self, argv: &[&str]) -> Result<(), String> {
+        let name = argv.first().copied().unwrap_or_default();
+        let (ends, stdio) = pipes(false, false, true).map_err(|error| error.to_string())?;
+        let spawned = self.jail.spawn(&process(self.argv(argv), false), stdio).await;
+        let mut spawned = spawned.map_err(|error| error.to_string())?;
+        spawned.started().await.map_err(|failed| failed.reason)?;
+        let mut said = Vec::new();
+        let done = async {
+            if let Some(stderr) = ends.stderr {
+                // What comes after these bytes is not read; an error shows in the exit code.
+                let _ = stderr.take(COMMAND_OUTPUT).read_to_end(&mut said).await;
+            }
+            spawned.exited().await
+        };
+        let exit = tokio::time::timeout(COMMAND_TIMEOUT, done).await;
+        match exit.map_err(|_| format!("runsc {name} did not end in time"))? {
+            ProcessExit::Code(0) => Ok(()),
+            exit => {
+                let said = String::from_utf8_lossy(&said);
+                Err(format!("runsc {name}: {} ({exit:?})", said.trim().replace('\n', "; ")))
+            }
+        }
+    }
+
     /// Runs a command beside runsc without waiting for it.
     fn fire(&self, argv: Vec<String>) {
         let (jail, id) = (self.jail.clone(), self.id.clone());
@@ -311,6 +457,19 @@ impl RunscContainer {
             }
         });
     }
+}
+
+/// Keeps a container from standing still until runsc has started a further process, or has failed to: it starts none in a
+/// container that stands still.
+async fn until_inside(exists: Weak<()>, pid: PathBuf, still: OwnedRwLockReadGuard<()>) {
+    let until = Instant::now() + RUNNING_TIMEOUT;
+    while exists.strong_count() > 0 && Instant::now() < until {
+        match tokio::fs::read(&pid).await {
+            Ok(text) if !text.is_empty() => break,
+            _ => tokio::time::sleep(RUNNING_INTERVAL).await,
+        }
+    }
+    drop(still);
 }
 
 /// Returns a container without the mounts that its rules for files hide with the folder in which they are: runsc could make no
@@ -343,7 +502,7 @@ fn config(folder: &Path, blueprint: &Blueprint, hostname: &str) -> Value {
 
 /// Creates the folders of a container and writes its bundle. Of an earlier container, only what it wrote stays. Blocks.
 fn write_bundle(folder: &Path, config: &Value) -> io::Result<()> {
-    for stale in [BUNDLE, STATE, EXEC, MOUNTS] {
+    for stale in [BUNDLE, STATE, EXEC, MOUNTS, CHECKPOINT, IMAGE] {
         remove_tree(&stale.below(folder))?;
     }
     let (bundle, upper) = (BUNDLE.below(folder), UPPER.below(folder));
@@ -435,7 +594,7 @@ mod tests {
         for file in [&written, &folder.join("state/old.state"), &folder.join("exec/0.json")] {
             std::fs::write(file, "x").unwrap();
         }
-        prepare_folder(folder, true, None).unwrap();
+        prepare_folder(folder, &Beginning::Kept, None).unwrap();
         write_bundle(folder, &Value::Null).unwrap();
         let left = |name: &str| std::fs::read_dir(folder.join(name)).unwrap().count();
         assert_eq!((left("state"), left("exec"), written.exists()), (0, 0, true));

@@ -11,15 +11,14 @@
 //! | `ContainerStats` | [`Container::stats`] |
 //! | pause, resume | [`Container::freeze`], [`Container::thaw`] |
 //! | | [`Container::page_out`]: memory of frozen processes goes to swap |
+//! | `CheckpointContainer` | [`Container::stop_still`], [`Container::checkpoint`], [`Container::run_on`] |
+//! | restore | [`Beginning::Restored`] of a [`ContainerPlan`]: created and started like any other |
 //! | `StopContainer` | [`Container::signal`], then [`Container::kill`] when the grace period is over |
 //! | `RemoveContainer`, `RemovePodSandbox` | the last reference is dropped |
 //!
 //! Limits are those of containers, so cgroups belong to containers and a sandbox has none.
 //!
-//! What may come fits without a change of callers. *Checkpoint* is a method of [`Container`] whose default refuses, as
-//! [`Container::freeze`] does where nothing can be frozen. *Restore* is a variant of what [`ContainerPlan`] begins with,
-//! beside a fresh and a kept root: a restored container is created and started like any other. *Fork* is a checkpoint
-//! that another sandbox restores. *A microVM* is a third implementation: its sandbox starts the VM monitor in the Pod's
+//! A *fork* is a checkpoint that another sandbox restores. What may come fits without a change of callers: *a microVM* is a third implementation: its sandbox starts the VM monitor in the Pod's
 //! network namespace, its containers speak to an agent in the guest, which takes the place of a jail's init; streams are
 //! descriptors there too.
 //!
@@ -130,6 +129,21 @@ pub(crate) trait Container: Send + Sync {
     /// Thaws all processes. Blocks until they run, or fails after ten seconds.
     fn thaw(&self) -> Result<(), String>;
 
+    /// Returns why the memory of its processes cannot be written to disk.
+    fn without_checkpoint(&self) -> Option<&'static str>;
+
+    /// Stops all processes where they are, until [`Container::run_on`]. Further processes wait meanwhile.
+    fn stop_still(&self) -> BoxFuture<'_, Result<(), String>>;
+
+    /// Writes the memory of processes that stand still. Returns the folder with the files.
+    fn checkpoint(&self) -> BoxFuture<'_, Result<PathBuf, String>>;
+
+    /// Lets processes that stand still run on.
+    fn run_on(&self) -> BoxFuture<'_, Result<(), String>>;
+
+    /// Returns its upperdir: what it has written outside of its volumes.
+    fn changes(&self) -> PathBuf;
+
     /// Sends a signal to the main process and its group. Without effect if it has ended.
     fn signal(&self, signal: StopSignal);
 
@@ -152,6 +166,17 @@ pub(crate) struct NewSandbox {
     pub(crate) listeners: Vec<OwnedFd>,
 }
 
+/// What a container begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// Nothing: what an earlier container wrote in its folder is removed.
+    Fresh,
+    /// The content of its folder.
+    Kept,
+    /// The content of its folder, and the memory of processes in this one.
+    Restored(PathBuf),
+}
+
 /// Plan of a container.
 #[derive(Debug, Clone)]
 pub(crate) struct ContainerPlan {
@@ -159,8 +184,8 @@ pub(crate) struct ContainerPlan {
     pub(crate) id: String,
     /// Folder of its root file system: what it writes outside of volumes.
     pub(crate) folder: PathBuf,
-    /// `true` if it begins with the content that an earlier container wrote in that folder. If not, that is removed.
-    pub(crate) keep_root: bool,
+    /// What it begins with.
+    pub(crate) beginning: Beginning,
     /// Maximum bytes of that folder, where its file system has quotas.
     pub(crate) disk_bytes: Option<u64>,
     /// `true` if it may be frozen.
@@ -204,6 +229,14 @@ impl Drop for Exec {
     }
 }
 
+/// Returns the upperdir of a container in its folder.
+pub(crate) fn upper(handler: Handler, folder: &Path) -> PathBuf {
+    match handler {
+        Handler::Native => UPPER.below(folder),
+        Handler::Gvisor => UPPER.below(&UPPER.below(folder)),
+    }
+}
+
 /// Returns the runtime of a handler.
 pub(crate) fn of(handler: Handler, launcher: &Arc<Launcher>) -> Box<dyn Runtime> {
     match handler {
@@ -213,8 +246,8 @@ pub(crate) fn of(handler: Handler, launcher: &Arc<Launcher>) -> Box<dyn Runtime>
 }
 
 /// Makes the folder of a container's root, without what an earlier one wrote, or with it. Blocks.
-fn prepare_folder(folder: &Path, keep: bool, disk_bytes: Option<u64>) -> std::io::Result<()> {
-    if !keep {
+fn prepare_folder(folder: &Path, beginning: &Beginning, disk_bytes: Option<u64>) -> std::io::Result<()> {
+    if *beginning == Beginning::Fresh {
         remove_limited(folder)?;
     }
     make_root(folder, disk_bytes)
@@ -229,11 +262,11 @@ mod tests {
     fn root_of_an_earlier_container_is_kept_only_as_planned() {
         let folder = tempfile::tempdir().unwrap();
         let (root, file) = (folder.path().join("c"), folder.path().join("c/upper/file"));
-        for (keep, left) in [(true, true), (false, false)] {
+        for (beginning, left) in [(Beginning::Kept, true), (Beginning::Fresh, false)] {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(&file, "written").unwrap();
-            prepare_folder(&root, keep, None).unwrap();
-            assert_eq!(file.exists(), left, "keep_root: {keep}");
+            prepare_folder(&root, &beginning, None).unwrap();
+            assert_eq!(file.exists(), left, "{beginning:?}");
             assert!(root.is_dir());
         }
     }

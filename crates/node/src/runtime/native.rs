@@ -1,6 +1,7 @@
 //! The native handler: each container is a jail, and its processes are children of the jail's init.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt;
@@ -8,14 +9,19 @@ use futures::future::BoxFuture;
 use hutch_image::StopSignal;
 use hutch_jail::{Ids, Network, PageOut, Process, Profile, Spec, Stdio, Usage};
 use rustix::process::Signal;
+use tokio::task::spawn_blocking;
 
 use super::jail::JailHandle;
 use super::{
-    Container, ContainerPlan, Exec, Launcher, NewSandbox, PodSandbox, Runtime, SandboxPlan, Spawned,
-    StartError, prepare_folder,
+    Beginning, Container, ContainerPlan, Exec, Launcher, NewSandbox, PodSandbox, Runtime, SandboxPlan,
+    Spawned, StartError, prepare_folder, upper,
 };
 use crate::blueprint::Blueprint;
+use crate::config::Handler;
 use crate::stdio::Terminal;
+
+/// Why memory of native jails is not written to disk.
+const WITHOUT_CHECKPOINT: &str = "the native handler keeps no memory on disk; use `runtimeClassName: gvisor`";
 
 /// The native handler.
 pub(super) struct Native {
@@ -53,8 +59,12 @@ impl PodSandbox for NativeSandbox {
 
     fn create_container(&self, plan: ContainerPlan) -> BoxFuture<'_, Result<Arc<dyn Container>, StartError>> {
         async move {
-            let ContainerPlan { id, folder, keep_root, disk_bytes, freezable, blueprint } = plan;
-            tokio::task::spawn_blocking(move || prepare_folder(&folder, keep_root, disk_bytes)).await??;
+            let ContainerPlan { id, folder, beginning, disk_bytes, freezable, blueprint } = plan;
+            if let Beginning::Restored(_) = beginning {
+                return Err(WITHOUT_CHECKPOINT.into());
+            }
+            let root = folder.clone();
+            spawn_blocking(move || prepare_folder(&root, &beginning, disk_bytes)).await??;
             let spec = Spec {
                 id,
                 hostname: self.plan.hostname.clone(),
@@ -72,7 +82,8 @@ impl PodSandbox for NativeSandbox {
                 freezable,
             };
             let jail = self.launcher.launch(spec, &self.network).await?;
-            Ok(Arc::new(NativeContainer { jail, blueprint, main: OnceLock::new() }) as Arc<dyn Container>)
+            let container = NativeContainer { jail, blueprint, folder, main: OnceLock::new() };
+            Ok(Arc::new(container) as Arc<dyn Container>)
         }
         .boxed()
     }
@@ -81,6 +92,8 @@ impl PodSandbox for NativeSandbox {
 struct NativeContainer {
     jail: Arc<JailHandle>,
     blueprint: Arc<Blueprint>,
+    /// Folder for its writes.
+    folder: PathBuf,
     /// Number of the main process in the jail.
     main: OnceLock<u64>,
 }
@@ -138,6 +151,28 @@ impl Container for NativeContainer {
 
     fn thaw(&self) -> Result<(), String> {
         self.jail.thaw()
+    }
+
+    fn without_checkpoint(&self) -> Option<&'static str> {
+        Some(WITHOUT_CHECKPOINT)
+    }
+
+    fn stop_still(&self) -> BoxFuture<'_, Result<(), String>> {
+        let jail = self.jail.clone();
+        async move { spawn_blocking(move || jail.freeze()).await.map_err(|error| error.to_string())? }.boxed()
+    }
+
+    fn checkpoint(&self) -> BoxFuture<'_, Result<PathBuf, String>> {
+        async { Err(WITHOUT_CHECKPOINT.into()) }.boxed()
+    }
+
+    fn run_on(&self) -> BoxFuture<'_, Result<(), String>> {
+        let jail = self.jail.clone();
+        async move { spawn_blocking(move || jail.thaw()).await.map_err(|error| error.to_string())? }.boxed()
+    }
+
+    fn changes(&self) -> PathBuf {
+        upper(Handler::Native, &self.folder)
     }
 
     fn signal(&self, signal: StopSignal) {

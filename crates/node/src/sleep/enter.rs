@@ -73,7 +73,7 @@ impl Live {
             Act::Admit => return Ok(self.busy(true)),
             Act::Refuse => return Err(gone(self)),
             Act::Thaw => self.begin_thaw(),
-            Act::Nothing | Act::Wait | Act::Freeze | Act::PageOut => {}
+            Act::Nothing | Act::Wait | Act::Freeze | Act::PageOut | Act::Save => {}
         }
         let waiting = Waiting(&self.gate);
         let mut phases = self.gate.phases();
@@ -89,7 +89,7 @@ impl Live {
                     return Err(gone(self));
                 }
                 Act::Thaw => self.begin_thaw(),
-                Act::Nothing | Act::Wait | Act::Freeze | Act::PageOut => {}
+                Act::Nothing | Act::Wait | Act::Freeze | Act::PageOut | Act::Save => {}
             }
             if phases.changed().await.is_err() {
                 return Err(gone(self));
@@ -119,7 +119,7 @@ impl Live {
             match self.gate.step(Input::Visit) {
                 Act::Admit => return Some(self.busy(false)),
                 Act::Refuse => return None,
-                Act::Nothing | Act::Wait | Act::Freeze | Act::Thaw | Act::PageOut => {
+                Act::Nothing | Act::Wait | Act::Freeze | Act::Thaw | Act::PageOut | Act::Save => {
                     phases.changed().await.ok()?
                 }
             }

@@ -18,6 +18,9 @@ enum Event {
     PagedOut(bool),
     /// The oldest pending action completes, with success or failure.
     Done(bool),
+    Save,
+    /// The memory on disk is given up.
+    Dropped,
     Begun,
     End,
     Ended,
@@ -36,6 +39,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         6 => Just(Event::LongQuiet),
         4 => prop::bool::weighted(0.8).prop_map(Event::PagedOut),
         8 => prop::bool::weighted(0.8).prop_map(Event::Done),
+        2 => Just(Event::Save),
+        2 => Just(Event::Dropped),
         1 => Just(Event::Begun),
         1 => Just(Event::End),
         1 => Just(Event::Ended),
@@ -55,6 +60,8 @@ struct World {
     still: bool,
     /// A thaw failed, and the frozen processes were killed.
     killed: bool,
+    /// Their memory is on disk: they are killed as they stand.
+    saved: bool,
     /// A write to swap runs.
     paging: bool,
     /// The phase was left in which that write began.
@@ -99,10 +106,21 @@ impl World {
                 self.still = false;
                 self.tell(Input::Begun);
             }
+            Event::Save => self.tell(Input::Save),
+            // The processes run again before that is reported.
+            Event::Dropped if self.machine.phase() == Phase::Saved => {
+                (self.still, self.saved) = (false, false);
+                self.tell(Input::Dropped);
+            }
             Event::End => self.tell(Input::End),
             Event::Ended => self.tell(Input::Ended),
             Event::Restart => *self = World::default(),
-            Event::Again | Event::GiveUp | Event::Leave | Event::Begun | Event::PagedOut(_) => {}
+            Event::Again
+            | Event::GiveUp
+            | Event::Leave
+            | Event::Begun
+            | Event::Dropped
+            | Event::PagedOut(_) => {}
         }
         self.given_up |= self.paging && self.machine.phase() != Phase::PagingOut;
     }
@@ -121,10 +139,15 @@ impl World {
             }
             Act::Refuse => {
                 let phase = self.machine.phase();
-                assert!(matches!(phase, Phase::Suspending | Phase::Suspended | Phase::Failed), "{phase:?}");
+                assert!(
+                    matches!(phase, Phase::Saved | Phase::Suspending | Phase::Suspended | Phase::Failed),
+                    "{phase:?}"
+                );
             }
             Act::Wait => {}
-            Act::Nothing | Act::Freeze | Act::Thaw | Act::PageOut => panic!("{act:?} to {input:?}"),
+            Act::Nothing | Act::Freeze | Act::Thaw | Act::PageOut | Act::Save => {
+                panic!("{act:?} to {input:?}")
+            }
         }
     }
 
@@ -140,6 +163,13 @@ impl World {
                 self.under_way.push_back(act);
             }
             Act::Thaw => self.under_way.push_back(act),
+            Act::Save => {
+                assert!(
+                    !self.still && self.under_way.is_empty(),
+                    "saved while frozen, or while that changes"
+                );
+                self.under_way.push_back(act);
+            }
             Act::PageOut => {
                 assert!(self.still && !self.paging, "one write at a time, of frozen processes");
                 assert_eq!((self.inside, self.waiting), (0, 0), "written to swap with a visitor inside");
@@ -156,6 +186,10 @@ impl World {
             Some(Act::Freeze) => {
                 self.still = well;
                 self.tell(Input::Stopped(well));
+            }
+            Some(Act::Save) => {
+                (self.still, self.saved) = (well, well);
+                self.tell(Input::Saved(well));
             }
             Some(Act::Thaw) => {
                 self.still &= !well;
@@ -179,6 +213,8 @@ impl World {
                 assert!(self.under_way.is_empty(), "frozen while that changes");
                 assert_eq!(phase == Phase::PagingOut, self.paging && !self.given_up);
             }
+            Phase::Saving => assert_eq!(self.under_way.front(), Some(&Act::Save)),
+            Phase::Saved => assert!(self.still && self.under_way.is_empty(), "saved and not still"),
             Phase::Resuming => assert_eq!(self.under_way.back(), Some(&Act::Thaw), "a visitor waits forever"),
             Phase::Suspending | Phase::Suspended | Phase::Failed => {}
         }
@@ -226,7 +262,7 @@ proptest! {
             world.happen(Event::Done(true));
         }
         // A failed thaw kills the processes.
-        prop_assert!(!world.still || world.killed || world.machine.phase() == Phase::Suspended);
+        prop_assert!(!world.still || world.killed || world.saved || world.machine.phase() == Phase::Suspended);
     }
 }
 

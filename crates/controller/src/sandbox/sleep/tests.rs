@@ -32,6 +32,8 @@ fn observed(more: Value) -> Observed {
         volumes: vec![],
         sandbox,
         pool_eviction: true,
+        snapshot: None,
+        snapshots: false,
         policy: None,
         gateway: None,
     }

@@ -47,6 +47,14 @@ fn simulate(observed: &Observed, actions: Vec<Action>) -> Observed {
             Action::CreatePolicy(_) | Action::PatchPolicy(..) | Action::DeletePolicy(_) => {
                 unreachable!("there is no gateway")
             }
+            Action::CreateSnapshot(new) => {
+                let ready = json!({"type": "Ready", "status": "True", "reason": "Completed", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"});
+                let uid = pods.first().and_then(|pod| pod.uid());
+                let more = json!({"metadata": {"uid": "snapshot"}, "status": {"podUid": uid, "conditions": [ready]}});
+                next.snapshot = Some(patched(new.as_ref(), &more));
+            }
+            Action::DeleteSnapshot(_) => next.snapshot = None,
             Action::PatchVolume(..) | Action::DeleteSandbox | Action::Sleep(_) => {}
         }
     }

@@ -199,6 +199,8 @@ fn sandboxes_whose_names_collide_keep_apart() {
         service: None,
         volumes: vec![],
         pool_eviction: true,
+        snapshot: None,
+        snapshots: false,
         policy: None,
         gateway: None,
     };

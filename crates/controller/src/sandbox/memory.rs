@@ -1,0 +1,157 @@
+//! Memory of a Sandbox that is suspended with it: a snapshot that the node makes before the Pod ends, and from which the next
+//! Pod starts. It is used once.
+
+use hutch_api::condition::TRUE;
+use hutch_api::state::{
+    Afterwards, Content, RESTORED_POD, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource, reason,
+    suspend_name,
+};
+use hutch_api::{Sandbox, annotation};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource, ResourceExt};
+
+use super::plan::{Action, Part, Plan};
+use super::{Located, Observed};
+use crate::owner;
+use crate::view::PodView;
+
+/// Value of the annotation with which a suspend keeps memory.
+const MEMORY: &str = "memory";
+
+/// State of the snapshot.
+enum State<'a> {
+    /// The node works on it.
+    Working,
+    /// It holds the memory of the Pod of this uid. Whether the image is still there shows when it is restored.
+    Complete { pod: &'a str },
+    /// It failed: the Pod runs as before.
+    Failed(&'a str),
+}
+
+fn state(snapshot: &SandboxSnapshot) -> State<'_> {
+    let status = snapshot.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+    match ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())) {
+        None | Some((reason::PENDING | reason::IN_PROGRESS, _)) => State::Working,
+        Some((reason::COMPLETED | reason::LOST, _)) => {
+            State::Complete { pod: status.and_then(|status| status.pod_uid.as_deref()).unwrap_or_default() }
+        }
+        Some((_, message)) => State::Failed(message),
+    }
+}
+
+/// Returns true if a suspend of the Sandbox keeps its memory. Its own annotation precedes that of its template.
+fn is_wanted(sandbox: &Sandbox) -> bool {
+    let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
+    let own = sandbox.annotations().get(annotation::SUSPEND_KEEPS);
+    own.or_else(|| template.and_then(|template| template.get(annotation::SUSPEND_KEEPS)))
+        .is_some_and(|said| said == MEMORY)
+}
+
+/// Plans the end of the Pod of a suspended Sandbox.
+pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan) {
+    let (wanted, runs) = (is_wanted(&observed.sandbox), phase(pod) == "Running");
+    if wanted && runs && !observed.snapshots {
+        let text = format!(
+            "annotation {}: memory is kept by `hutch up` alone ({}); the Sandbox is not suspended",
+            annotation::SUSPEND_KEEPS,
+            reason::NOT_SUPPORTED_HERE
+        );
+        plan.problems.push((Part::Pod, text));
+        return;
+    }
+    let delete = Action::DeletePod(pod.name_any());
+    let uid = pod.uid().unwrap_or_default();
+    let Some(snapshot) = &observed.snapshot else {
+        let action = if wanted && runs { make(&observed.sandbox) } else { delete };
+        plan.actions.push(action);
+        return;
+    };
+    match state(snapshot) {
+        State::Working => {}
+        State::Complete { pod: saved } if saved == uid => plan.actions.push(delete),
+        // It is used up: the Pod has begun with it, and lives on.
+        State::Complete { .. } if began_with(pod, snapshot) => plan.actions.push(drop_it(snapshot)),
+        // The Pod could not begin with it, which may be repaired.
+        State::Complete { .. } => plan.actions.push(delete),
+        State::Failed(_) if !wanted => plan.actions.extend([drop_it(snapshot), delete]),
+        State::Failed(why) => {
+            plan.problems
+                .push((Part::Pod, format!("its memory cannot be kept, so it is not suspended: {why}")));
+        }
+    }
+}
+
+/// Plans what becomes of the snapshot when the Sandbox runs. Returns false if the Pod is not to be looked at yet.
+pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
+    let Some(snapshot) = &observed.snapshot else { return true };
+    let pod = match observed.locate() {
+        Located::Owned(pod) => pod,
+        Located::Missing => {
+            if !matches!(state(snapshot), State::Complete { .. }) {
+                plan.actions.push(drop_it(snapshot));
+            }
+            return true;
+        }
+        Located::Foreign(_) | Located::Several(_) => return true,
+    };
+    match state(snapshot) {
+        State::Working => false,
+        // Its processes stand still for ever: it ends as a suspend would end it, and the next Pod begins with its memory.
+        State::Complete { pod: saved } if pod.uid().as_deref() == Some(saved) => {
+            if pod.metadata.deletion_timestamp.is_none() {
+                plan.actions.push(Action::DeletePod(pod.name_any()));
+            }
+            false
+        }
+        State::Complete { .. } => {
+            if began_with(&pod, snapshot) {
+                plan.actions.push(drop_it(snapshot));
+            }
+            true
+        }
+        State::Failed(_) => {
+            plan.actions.push(drop_it(snapshot));
+            true
+        }
+    }
+}
+
+/// Has a new Pod begin with the snapshot, if there is one.
+pub(super) fn begin(observed: &Observed, pod: &mut Pod) {
+    if let Some(snapshot) = &observed.snapshot
+        && matches!(state(snapshot), State::Complete { .. })
+    {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(annotation::RESTORE_FROM.into(), snapshot.name_any());
+    }
+}
+
+/// Returns true if the Pod has begun with the snapshot and is Ready.
+fn began_with(pod: &PodView, snapshot: &SandboxSnapshot) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let holds = |kind: &str| conditions.iter().find(|one| one.type_ == kind && one.status == TRUE);
+    let restored = holds(RESTORED_POD).and_then(|condition| condition.message.as_deref());
+    restored.is_some() && restored == snapshot.metadata.uid.as_deref() && holds("Ready").is_some()
+}
+
+fn phase(pod: &PodView) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+fn make(sandbox: &Sandbox) -> Action {
+    let uid = sandbox.uid().unwrap_or_default();
+    let source = SnapshotSource { sandbox: sandbox.name_any(), uid: Some(uid.clone()) };
+    let spec =
+        SandboxSnapshotSpec { source, content: Content::Full, afterwards: Afterwards::Stop, ttl: None };
+    let mut snapshot = SandboxSnapshot::new(&suspend_name(&uid), spec);
+    let metadata = snapshot.meta_mut();
+    metadata.namespace = sandbox.namespace();
+    metadata.owner_references = Some(vec![owner::reference(sandbox)]);
+    Action::CreateSnapshot(Box::new(snapshot))
+}
+
+fn drop_it(snapshot: &SandboxSnapshot) -> Action {
+    Action::DeleteSnapshot(snapshot.name_any())
+}

@@ -1,0 +1,98 @@
+//! Suspends that keep memory, and what follows.
+
+use super::*;
+
+fn keeping(mode: &str, keeps: &str) -> Arc<Sandbox> {
+    sandbox(json!({
+        "metadata": {"annotations": {"hutch.dev/suspend-keeps": keeps, "agents.x-k8s.io/pod-name": "s"}},
+        "spec": {"operatingMode": mode},
+    }))
+}
+
+/// A Pod of this uid, which has begun with the snapshot `n` or not.
+fn ready(uid: &str, restored: bool) -> Arc<PodView> {
+    let mut more = running();
+    more["metadata"] = json!({"uid": uid});
+    if restored {
+        let begun = json!({"type": "PodRestored", "status": "True", "message": "n"});
+        more["status"]["conditions"].as_array_mut().unwrap().push(begun);
+    }
+    pod("s", more)
+}
+
+/// The snapshot with this reason; `of` is the uid of its Pod.
+fn snapshot(why: &str, of: &str) -> Option<Arc<hutch_api::state::SandboxSnapshot>> {
+    let condition = json!({"type": "Ready", "status": if why == "Completed" { "True" } else { "False" }, "reason": why,
+        "message": "no room", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let body = json!({
+        "metadata": {"uid": "n", "ownerReferences": owned_by(API, "Sandbox", "s")},
+        "spec": {"source": {"sandbox": "s", "uid": "Sandbox-s"}, "content": "Full", "afterwards": "Stop"},
+        "status": {"podUid": of, "conditions": [condition]},
+    });
+    Some(object("hutch.dev/v1alpha1", "SandboxSnapshot", "suspend-Sandbox-s", body))
+}
+
+#[test]
+fn pod_of_a_suspend_with_memory_ends_after_its_snapshot() {
+    let own = || [ready("p", false)];
+    let at = |snapshot| Observed { snapshot, ..observed(keeping("Suspended", "memory"), &own(), None) };
+    assert_eq!(steps(&at(None)), ["create snapshot suspend-Sandbox-s"]);
+    assert!(steps(&at(snapshot("InProgress", ""))).is_empty());
+    assert_eq!(steps(&at(snapshot("Completed", "p"))), ["delete pod s"]);
+    let failed = steps(&at(snapshot("Failed", "")));
+    assert_eq!(failed, ["Pod: its memory cannot be kept, so it is not suspended: no room"]);
+    let given_up = Observed {
+        snapshot: snapshot("Failed", ""),
+        ..observed(keeping("Suspended", "files"), &own(), None)
+    };
+    assert_eq!(steps(&given_up), ["delete snapshot suspend-Sandbox-s", "delete pod s"]);
+    let files = observed(keeping("Suspended", "files"), &own(), None);
+    assert_eq!(steps(&files), ["delete pod s"]);
+}
+
+#[test]
+fn snapshot_is_used_once_and_outlives_a_pod_that_could_not_begin_with_it() {
+    let suspended = |pod| Observed {
+        snapshot: snapshot("Completed", "earlier"),
+        ..observed(keeping("Suspended", "memory"), &[pod], None)
+    };
+    assert_eq!(steps(&suspended(ready("p", true))), ["delete snapshot suspend-Sandbox-s"]);
+    assert_eq!(steps(&suspended(ready("p", false))), ["delete pod s"]);
+    let woken = |pod: &[Arc<PodView>], why: &str, of: &str| Observed {
+        snapshot: snapshot(why, of),
+        ..observed(keeping("Running", "memory"), pod, None)
+    };
+    let acts = |observed: &Observed| -> Vec<String> {
+        steps(observed).into_iter().filter(|step| !step.starts_with("sync")).collect()
+    };
+    assert_eq!(
+        acts(&woken(&[ready("p", true)], "Completed", "earlier")),
+        ["delete snapshot suspend-Sandbox-s"]
+    );
+    assert!(acts(&woken(&[ready("p", false)], "Completed", "earlier")).is_empty());
+    assert_eq!(acts(&woken(&[ready("p", false)], "Completed", "p")), ["delete pod s"]);
+    assert!(acts(&woken(&[ready("p", false)], "InProgress", "")).is_empty());
+    assert_eq!(acts(&woken(&[ready("p", false)], "Failed", "")), ["delete snapshot suspend-Sandbox-s"]);
+    // The image may be lost: the node refuses the Pod then, and does not start it without memory.
+    for why in ["Completed", "Lost"] {
+        let observed = woken(&[], why, "earlier");
+        let Plan { actions, .. } = plan(&observed, now());
+        let Some(Action::CreatePod(made)) = actions.first() else { panic!("{actions:?}") };
+        assert_eq!(made.annotations()["hutch.dev/restore-from"], "suspend-Sandbox-s");
+    }
+    assert_eq!(acts(&woken(&[], "Failed", "")), ["delete snapshot suspend-Sandbox-s", "create pod s"]);
+}
+
+#[test]
+fn suspend_with_memory_is_refused_on_a_cluster() {
+    let observed =
+        Observed { snapshots: false, ..observed(keeping("Suspended", "memory"), &[ready("p", false)], None) };
+    let [problem] = &steps(&observed)[..] else { panic!() };
+    assert!(problem.contains("hutch.dev/suspend-keeps") && problem.contains("NotSupportedHere"), "{problem}");
+}
+
+#[test]
+fn container_that_does_not_run_has_no_memory_to_keep() {
+    let waiting = pod("s", json!({"metadata": {"uid": "p"}, "status": {"phase": "Pending"}}));
+    assert_eq!(steps(&observed(keeping("Suspended", "memory"), &[waiting], None)), ["delete pod s"]);
+}

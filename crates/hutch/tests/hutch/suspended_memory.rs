@@ -1,0 +1,219 @@
+//! Sandboxes that are suspended with their memory: the same processes run on after a resume.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Up, WAIT_LIMIT, succeeded, text};
+
+/// Answers every request with the number of those before it, and writes it to an open file and to the volume.
+const SERVER: &str = r#"
+import http.server, itertools
+count = itertools.count()
+log = open("/tmp/log", "w")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = str(next(count)).encode()
+        for file in (log, open("/scratch/last", "w")):
+            file.write(body.decode())
+            file.flush()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args): pass
+http.server.ThreadingHTTPServer(("0.0.0.0", 8888), Handler).serve_forever()
+"#;
+
+fn start() -> Up {
+    Up::start(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"])
+}
+
+fn router(up: &Up) -> SocketAddr {
+    let printed =
+        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
+    let address = printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next());
+    address.and_then(|address| address.parse().ok()).expect("an address")
+}
+
+fn sandbox(up: &Up, name: &str) {
+    let object = json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+        "metadata": {"name": name, "annotations": {"hutch.dev/suspend-keeps": "memory"}},
+        "spec": {"podTemplate": {"spec": {
+            "runtimeClassName": "gvisor", "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "main", "image": "hutch/host", "command": ["python3", "-u", "-c", SERVER],
+                "readinessProbe": {"tcpSocket": {"port": 8888}, "periodSeconds": 1, "failureThreshold": 1},
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+            }],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+        }}},
+    });
+    let file = up.folder().join(format!("{name}.json"));
+    std::fs::write(&file, object.to_string()).expect("written");
+    up.ok(&format!("apply -f {}", file.display()));
+    up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=120s"));
+}
+
+/// The body of the answer to one request by way of the router.
+#[track_caller]
+fn answer(up: &Up, name: &str) -> String {
+    let mut stream = TcpStream::connect(router(up)).expect("connected");
+    let request = format!("GET / HTTP/1.1\r\nhost: r\r\nx-sandbox-id: {name}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
+}
+
+fn set(up: &Up, name: &str, mode: &str) {
+    let patch = json!({"spec": {"operatingMode": mode}}).to_string();
+    up.ok_args(&["patch", "sandbox", name, "--type=merge", "-p", &patch]);
+}
+
+fn suspend(up: &Up, name: &str) {
+    set(up, name, "Suspended");
+    up.ok(&format!("wait --for=condition=Suspended sandbox/{name} --timeout=120s"));
+}
+
+fn resume(up: &Up, name: &str) {
+    set(up, name, "Running");
+    up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=120s"));
+}
+
+fn snapshots(up: &Up) -> Vec<Value> {
+    let list: Value = serde_json::from_str(&up.ok("get sandboxsnapshots -o json")).expect("JSON");
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+/// Names of the images on the disk.
+fn images(up: &Up) -> Vec<PathBuf> {
+    let folder = up.data().join("snapshots");
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    entries.filter(|path| path.is_dir()).collect()
+}
+
+#[track_caller]
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < WAIT_LIMIT, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn processes_run_on_after_a_suspend_that_keeps_memory() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = start();
+    sandbox(&up, "s");
+    assert_eq!(answer(&up, "s"), "0");
+    for round in 0..3_u32 {
+        up.ok_args(&[
+            "exec",
+            "s",
+            "--",
+            "sh",
+            "-c",
+            &format!("echo {round} > /tmp/round; ln -sf /tmp/round /l"),
+        ]);
+        suspend(&up, "s");
+        assert!(up.ok("get pods -o name").is_empty());
+        let [snapshot] = &snapshots(&up)[..] else { panic!("one snapshot") };
+        assert_eq!(snapshot["status"]["conditions"][0]["reason"], "Completed", "{snapshot:#}");
+        assert_eq!(images(&up).len(), 1);
+        resume(&up, "s");
+        // The same process, its open file, its volume, and what another process has written.
+        assert_eq!(answer(&up, "s"), (round + 1).to_string());
+        let read = up.ok("exec s -- cat /tmp/log /scratch/last /l");
+        let log: String = (0..=round + 1).map(|number| number.to_string()).collect();
+        assert_eq!(read, format!("{log}{}{round}\n", round + 1));
+        until("the snapshot is used up", || snapshots(&up).is_empty() && images(&up).is_empty());
+        let events = up.ok("get events -o json");
+        assert!(!events.contains("RestoreFailed"), "{events}");
+    }
+    // A further suspend that keeps files ends the processes.
+    up.ok("annotate sandbox s hutch.dev/suspend-keeps=files --overwrite");
+    suspend(&up, "s");
+    assert!(snapshots(&up).is_empty());
+    resume(&up, "s");
+    assert_eq!(answer(&up, "s"), "0");
+    up.ok("delete sandbox s");
+}
+
+#[test]
+fn suspended_memory_outlives_the_death_of_the_node() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let mut up = start();
+    sandbox(&up, "s");
+    assert_eq!(answer(&up, "s"), "0");
+    suspend(&up, "s");
+    up.kill();
+    up.restart();
+    assert_eq!(images(&up).len(), 1);
+    resume(&up, "s");
+    assert_eq!(answer(&up, "s"), "1");
+}
+
+#[test]
+fn changed_image_is_refused_and_the_sandbox_does_not_start_without_its_memory() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = start();
+    sandbox(&up, "s");
+    assert_eq!(answer(&up, "s"), "0");
+    suspend(&up, "s");
+    let memory = images(&up)[0].join("memory/main");
+    let pages = memory.join("pages.img");
+    let whole = std::fs::read(&pages).expect("pages");
+    let mut changed = whole.clone();
+    let middle = changed.len() / 2;
+    changed[middle] ^= 1;
+    std::fs::write(&pages, &changed).expect("written");
+    set(&up, "s", "Running");
+    let told = up.eventually("get events -o json", |events| events.contains("RestoreFailed"));
+    assert!(told.contains("pages.img"), "{told}");
+    let pod: Value = serde_json::from_str(&up.ok("get pod s -o json")).expect("JSON");
+    let state = &pod["status"]["containerStatuses"][0]["state"];
+    assert_eq!(state["waiting"]["reason"], "RestoreFailed", "{state:#}");
+    // Its image stays, and is restored once it is whole again.
+    suspend(&up, "s");
+    assert_eq!((snapshots(&up).len(), images(&up).len()), (1, 1));
+    std::fs::write(&pages, &whole).expect("written");
+    resume(&up, "s");
+    assert_eq!(answer(&up, "s"), "1");
+}
+
+#[test]
+fn native_sandbox_whose_memory_cannot_be_kept_is_not_suspended() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start();
+    let object = json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+        "metadata": {"name": "n", "annotations": {"hutch.dev/suspend-keeps": "memory"}},
+        "spec": {"podTemplate": {"spec": {"containers": [
+            {"name": "main", "image": "hutch/host", "command": ["sleep", "infinity"]}]}}},
+    });
+    let file = up.folder().join("n.json");
+    std::fs::write(&file, object.to_string()).expect("written");
+    up.ok(&format!("apply -f {}", file.display()));
+    up.ok("wait --for=condition=Ready sandbox/n --timeout=60s");
+    up.ok("exec n -- touch /tmp/mark");
+    set(&up, "n", "Suspended");
+    let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].message}";
+    let said =
+        up.eventually(&format!("get sandbox n -o {path}"), |said| said.contains("memory cannot be kept"));
+    assert!(said.contains("runtimeClassName: gvisor"), "{said}");
+    // It runs as before, and is suspended once its memory is given up.
+    set(&up, "n", "Running");
+    up.ok("wait --for=condition=Ready sandbox/n --timeout=60s");
+    up.ok("exec n -- test -e /tmp/mark");
+    let refused = up.kubectl("annotate sandbox n hutch.dev/suspend-keeps=everything --overwrite");
+    assert!(text(&refused.stderr).contains("hutch.dev/suspend-keeps"), "{}", text(&refused.stderr));
+    succeeded("annotate", &up.kubectl("annotate sandbox n hutch.dev/suspend-keeps=files --overwrite"));
+    suspend(&up, "n");
+}

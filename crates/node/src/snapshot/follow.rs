@@ -1,0 +1,258 @@
+//! Follows the SandboxSnapshots of all namespaces.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use hutch_api::Read;
+use hutch_api::sleep::Input;
+use hutch_api::state::{Afterwards, SandboxSnapshot, SandboxSnapshotStatus, SnapshotSizes, reason};
+use hutch_image::PathSegment;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::task::{JoinSet, spawn_blocking};
+
+use super::take::{Taken, take};
+use crate::live::Live;
+use crate::shared::Shared;
+
+/// Attempts to write a status. An API server that does not answer has more serious troubles.
+const ATTEMPTS: u32 = 10;
+/// Wait between them.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Takes snapshots as they are requested, and removes the images of those that are deleted, until the node stops.
+pub(crate) async fn run(node: Arc<Shared>) {
+    let api: Api<Read<SandboxSnapshot>> = Api::all(node.client.clone());
+    let stream = watcher(api, watcher::Config::default()).default_backoff();
+    let mut stream = std::pin::pin!(stream);
+    let stopped = node.shutdown.wait();
+    let mut stopped = std::pin::pin!(stopped);
+    let mut tasks = JoinSet::new();
+    // Those that exist, by uid, with what stays stopped for them.
+    let mut known: HashMap<String, ()> = HashMap::new();
+    let mut listed = HashMap::new();
+    loop {
+        let event = tokio::select! {
+            () = &mut stopped => return,
+            Some(_) = tasks.join_next() => continue,
+            event = stream.next() => event,
+        };
+        match event {
+            Some(Ok(watcher::Event::Init)) => listed = HashMap::new(),
+            Some(Ok(watcher::Event::InitApply(snapshot))) => {
+                if let Some(uid) = uid_of(&snapshot) {
+                    listed.insert(uid.clone(), ());
+                    see(&node, snapshot, uid, &mut known, &mut tasks);
+                }
+            }
+            Some(Ok(watcher::Event::InitDone)) => {
+                known = std::mem::take(&mut listed);
+                let node = node.clone();
+                let wanted: Vec<String> = known.keys().cloned().collect();
+                tasks.spawn(async move { sweep(&node, &wanted).await });
+            }
+            Some(Ok(watcher::Event::Apply(snapshot))) => {
+                if let Some(uid) = uid_of(&snapshot) {
+                    see(&node, snapshot, uid, &mut known, &mut tasks);
+                }
+            }
+            Some(Ok(watcher::Event::Delete(snapshot))) => {
+                if let Some(uid) = uid_of(&snapshot) {
+                    known.remove(&uid);
+                    let node = node.clone();
+                    tasks.spawn(async move { remove(&node, &uid).await });
+                }
+            }
+            Some(Err(error)) => tracing::debug!(%error, "watching snapshots is retried"),
+            None => return,
+        }
+    }
+}
+
+fn uid_of(snapshot: &Read<SandboxSnapshot>) -> Option<String> {
+    match snapshot {
+        Read::Object(snapshot) => snapshot.uid(),
+        Read::Unreadable(unreadable) => unreadable.metadata.uid.clone(),
+    }
+}
+
+/// Begins the work on a snapshot that was not seen before.
+fn see(
+    node: &Arc<Shared>,
+    snapshot: Read<SandboxSnapshot>,
+    uid: String,
+    known: &mut HashMap<String, ()>,
+    tasks: &mut JoinSet<()>,
+) {
+    let Read::Object(snapshot) = snapshot else { return };
+    if known.insert(uid.clone(), ()).is_some() {
+        return;
+    }
+    let Some(id) = PathSegment::label(&uid) else { return };
+    let node = node.clone();
+    tasks.spawn(async move {
+        match outcome(&snapshot) {
+            None => work(&node, &snapshot, &id).await,
+            Some(reason::COMPLETED) => check(&node, &snapshot, &id).await,
+            Some(_) => {}
+        }
+    });
+}
+
+/// Returns the reason of a snapshot on which nothing is left to do.
+fn outcome(snapshot: &SandboxSnapshot) -> Option<&str> {
+    let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready")?;
+    let open = [reason::PENDING, reason::IN_PROGRESS];
+    (!open.contains(&ready.reason.as_str())).then_some(ready.reason.as_str())
+}
+
+async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) {
+    let begun = node.snapshots.images.find(id);
+    let complete = matches!(begun, Ok(Some(_)));
+    // Complete, and the node was killed before it wrote that.
+    if complete && snapshot.spec.afterwards == Afterwards::Run {
+        let shared = node.clone();
+        let stale = id.clone();
+        // Whoever waits for it gets one of now.
+        let _ = spawn_blocking(move || shared.snapshots.images.remove(&stale)).await;
+    }
+    report(node, snapshot, status(false, reason::IN_PROGRESS, "The node takes the snapshot")).await;
+    if complete && snapshot.spec.afterwards == Afterwards::Stop {
+        return resume(node, snapshot, id).await;
+    }
+    match take(node, snapshot, id).await {
+        Ok(taken) => report(node, snapshot, complete_status(node, &taken)).await,
+        Err(failure) => {
+            tracing::warn!(snapshot = snapshot.name_any(), failure.message, "a snapshot failed");
+            report(node, snapshot, status(false, failure.reason, &failure.message)).await;
+        }
+    }
+}
+
+/// Reports the image of a suspend that an earlier life of the node completed and did not report.
+async fn resume(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) {
+    let (shared, id) = (node.clone(), id.clone());
+    let read = spawn_blocking(move || {
+        let image = shared.snapshots.images.find(&id).ok()??;
+        let facts = super::Facts::of(&image).ok()?;
+        Some((image.sizes(), facts))
+    });
+    let Ok(Some((sizes, facts))) = read.await else {
+        return report(node, snapshot, status(false, reason::LOST, "Its image cannot be read")).await;
+    };
+    let mut new = status(true, reason::COMPLETED, "Memory and files are on disk");
+    new.sizes = Some(SnapshotSizes { memory: sizes.memory, files: sizes.files });
+    new.handler = Some(if facts.machine.is_some() { "gvisor".into() } else { "hutch".into() });
+    new.runtime = facts.machine.map(|machine| machine.runtime);
+    (new.sandbox_uid, new.pod_uid) = (Some(facts.sandbox_uid), Some(facts.pod_uid));
+    new.node_name = Some(node.config.node_name.clone());
+    report(node, snapshot, new).await;
+}
+
+/// Reports a complete snapshot whose image is gone.
+async fn check(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) {
+    let (shared, image) = (node.clone(), id.clone());
+    let found =
+        spawn_blocking(move || shared.snapshots.images.find(&image).map(|found| found.is_some())).await;
+    let problem = match found {
+        Ok(Ok(true)) | Err(_) => return,
+        Ok(Ok(false)) => "its image is not on this node".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+    };
+    tracing::warn!(snapshot = snapshot.name_any(), problem, "a snapshot is lost");
+    report(node, snapshot, status(false, reason::LOST, &problem)).await;
+}
+
+/// Removes the images without an object.
+async fn sweep(node: &Arc<Shared>, wanted: &[String]) {
+    let images = node.clone();
+    let found = spawn_blocking(move || images.snapshots.images.list().unwrap_or_default()).await;
+    for id in found.unwrap_or_default() {
+        if !wanted.iter().any(|uid| uid == id.as_str()) {
+            remove(node, id.as_str()).await;
+        }
+    }
+}
+
+/// Removes an image. A Pod that stands still for it runs on.
+async fn remove(node: &Arc<Shared>, uid: &str) {
+    let Some(id) = PathSegment::label(uid) else { return };
+    let shared = node.clone();
+    let removed = spawn_blocking(move || {
+        let facts =
+            shared.snapshots.images.find(&id).ok().flatten().and_then(|image| super::Facts::of(&image).ok());
+        shared.snapshots.images.remove(&id).map(|()| facts)
+    });
+    match removed.await {
+        Ok(Ok(Some(facts))) if facts.ends_pod => {
+            node.snapshots.set_ended(&facts.pod_uid, false);
+            if let Some(live) = node.find(&facts.pod_uid) {
+                reopen(&live).await;
+            }
+        }
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!(snapshot = uid, %error, "failed to remove the image of a snapshot"),
+        Err(error) => tracing::warn!(snapshot = uid, %error, "failed to remove the image of a snapshot"),
+    }
+}
+
+/// Lets a Pod run on whose suspend is not wanted any more.
+async fn reopen(live: &Arc<Live>) {
+    let _turn = live.snapshots.lock().await;
+    for running in live.containers() {
+        if let Err(error) = running.container.run_on().await {
+            tracing::error!(pod = live.id.name, error, "a container does not run on; it is killed");
+            running.container.kill();
+        }
+    }
+    live.gate.step(Input::Dropped);
+}
+
+fn status(ready: bool, why: &str, message: &str) -> SandboxSnapshotStatus {
+    let condition = Condition {
+        type_: "Ready".into(),
+        status: if ready { "True".into() } else { "False".into() },
+        reason: why.to_owned(),
+        message: message.chars().take(1024).collect(),
+        last_transition_time: Time(Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()),
+        observed_generation: None,
+    };
+    SandboxSnapshotStatus { conditions: Some(vec![condition]), ..SandboxSnapshotStatus::default() }
+}
+
+fn complete_status(node: &Shared, taken: &Taken) -> SandboxSnapshotStatus {
+    let sizes = taken.image.sizes();
+    let what = if taken.runtime.is_some() { "Memory and files are on disk" } else { "Files are on disk" };
+    SandboxSnapshotStatus {
+        handler: Some(taken.handler.to_owned()),
+        runtime: taken.runtime.clone(),
+        node_name: Some(node.config.node_name.clone()),
+        sandbox_uid: Some(taken.sandbox_uid.clone()),
+        pod_uid: Some(taken.live.id.uid.clone()),
+        sizes: Some(SnapshotSizes { memory: sizes.memory, files: sizes.files }),
+        paused_millis: u64::try_from(taken.paused.as_millis()).ok(),
+        ..status(true, reason::COMPLETED, what)
+    }
+}
+
+/// Writes the status of a snapshot.
+async fn report(node: &Shared, snapshot: &SandboxSnapshot, status: SandboxSnapshotStatus) {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    let api: Api<SandboxSnapshot> = Api::namespaced(node.client.clone(), &namespace);
+    // The uid makes the write fail for a namesake.
+    let change = json!({"metadata": {"uid": snapshot.uid()}, "status": status});
+    for _ in 0..ATTEMPTS {
+        match api.patch_status(&snapshot.name_any(), &PatchParams::default(), &Patch::Merge(&change)).await {
+            Ok(_) => return,
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => return,
+            Err(error) => tracing::warn!(snapshot = snapshot.name_any(), %error, "a status is written again"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

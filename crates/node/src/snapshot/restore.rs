@@ -1,0 +1,168 @@
+//! Starting a Pod from a snapshot.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hutch_api::annotation;
+use hutch_api::state::{Content, RESTORED_POD, SandboxSnapshot, reason};
+use hutch_image::PathSegment;
+use hutch_snapshot::{Image, TreeName};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt};
+use tokio::task::spawn_blocking;
+
+use super::facts::{Facts, Machine, shape};
+use crate::admission::Refusal;
+use crate::blueprint::Blueprint;
+use crate::config::Handler;
+use crate::live::Live;
+use crate::runtime::{Beginning, upper};
+use crate::shared::Shared;
+
+/// Reason of a Pod that waits because its snapshot cannot be restored.
+pub(crate) const RESTORE_FAILED: &str = "RestoreFailed";
+
+/// The image with which a Pod begins.
+pub(crate) struct Restoring {
+    image: Image,
+    facts: Facts,
+    handler: Handler,
+    /// UID of the snapshot.
+    pub(crate) uid: String,
+}
+
+/// Finds the image that a Pod names, if its containers have not begun with it already.
+pub(crate) async fn find(
+    node: &Arc<Shared>,
+    live: &Live,
+    pod: &Pod,
+    handler: Handler,
+) -> Result<Option<Arc<Restoring>>, Refusal> {
+    let Some(name) = pod.annotations().get(annotation::RESTORE_FROM) else { return Ok(None) };
+    if began_with_it(pod) {
+        return Ok(None);
+    }
+    let refuse =
+        |why: String| Refusal { reason: RESTORE_FAILED, message: format!("snapshot {name:?}: {why}") };
+    let api: Api<SandboxSnapshot> = Api::namespaced(node.client.clone(), &live.id.namespace);
+    let found = api.get_opt(name).await.map_err(|error| refuse(error.to_string()))?;
+    let snapshot = found.ok_or_else(|| refuse("it does not exist".into()))?;
+    let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    if ready.is_none_or(|ready| ready.status != "True" || ready.reason != reason::COMPLETED) {
+        let why = ready
+            .map_or_else(|| "not begun".to_owned(), |ready| format!("{}: {}", ready.reason, ready.message));
+        return Err(refuse(format!("it is not complete ({why})")));
+    }
+    let uid = snapshot.uid().unwrap_or_default();
+    let id = PathSegment::label(&uid).ok_or_else(|| refuse("it has no valid uid".into()))?;
+    let shared = node.clone();
+    let opened =
+        spawn_blocking(move || open(&shared, &id)).await.map_err(|error| refuse(error.to_string()))?;
+    let (image, facts) = opened.map_err(refuse)?;
+    if facts.namespace != live.id.namespace {
+        return Err(refuse("its image is of another namespace".into()));
+    }
+    check(&facts, pod, handler).map_err(refuse)?;
+    Ok(Some(Arc::new(Restoring { image, facts, handler, uid })))
+}
+
+/// Returns true if the containers of the Pod have begun with their snapshot: what starts later starts anew.
+fn began_with_it(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == RESTORED_POD && condition.status == "True")
+}
+
+/// Opens an image and checks that memory in it can be restored on this machine. Blocks.
+fn open(node: &Shared, id: &PathSegment) -> Result<(Image, Facts), String> {
+    let image = node.snapshots.images.find(id).map_err(|error| error.to_string())?;
+    let image = image.ok_or("its image is not on this node")?;
+    let facts = Facts::of(&image)?;
+    if let Some(machine) = &facts.machine
+        && let Some(difference) = machine.difference(&Machine::here()?)
+    {
+        return Err(difference);
+    }
+    Ok((image, facts))
+}
+
+/// Checks that the Pod has the containers of the image.
+fn check(facts: &Facts, pod: &Pod, handler: Handler) -> Result<(), String> {
+    if facts.content == Content::Full && handler != Handler::Gvisor {
+        return Err("it holds memory, which only `runtimeClassName: gvisor` restores".into());
+    }
+    let spec = pod.spec.as_ref();
+    let names: Vec<&str> =
+        spec.iter().flat_map(|spec| &spec.containers).map(|one| one.name.as_str()).collect();
+    for name in &names {
+        if !facts.containers.contains_key(*name) {
+            return Err(format!("it has no container {name:?}"));
+        }
+    }
+    let sidecars = spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let known: Vec<&str> = sidecars.map(|one| one.name.as_str()).chain(names).collect();
+    match facts.containers.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(missing) => Err(format!("the Pod has no container {missing:?}")),
+        None => Ok(()),
+    }
+}
+
+impl Restoring {
+    /// Writes the volumes of the Pod that the image has.
+    pub(crate) async fn volumes(self: &Arc<Self>, live: &Live) -> Result<(), Refusal> {
+        let refuse = |why: String| Refusal { reason: RESTORE_FAILED, message: why };
+        let folders = live.own_volumes();
+        let restoring = self.clone();
+        let copied = spawn_blocking(move || {
+            for name in &restoring.facts.volumes {
+                let Some((name, folder)) = folders.iter().find(|(own, _)| own.as_str() == name) else {
+                    return Err(format!("the Pod has no emptyDir {name:?}, and its snapshot has"));
+                };
+                let copied = restoring.image.copy_out(&TreeName::Volume(name.clone()), folder);
+                copied.map_err(|error| error.to_string())?;
+            }
+            Ok(())
+        });
+        copied.await.map_err(|error| refuse(error.to_string()))?.map_err(refuse)
+    }
+
+    /// Writes the root of a container and returns what it begins with. `image` is the identity of its image.
+    ///
+    /// # Errors
+    /// The container differs from that of the snapshot, or the snapshot was changed.
+    pub(crate) async fn container(
+        self: &Arc<Self>,
+        blueprint: &Blueprint,
+        image: &str,
+        folder: PathBuf,
+    ) -> Result<Beginning, String> {
+        let then = self.facts.containers.get(&blueprint.name).ok_or("it is not in the snapshot")?;
+        if then.image != image {
+            return Err(format!("its image was {} and is {image} now", then.image));
+        }
+        let has_memory = self.facts.content == Content::Full;
+        if has_memory && then.shape != shape(blueprint) {
+            let parts = "its command, working directory, user, capabilities, terminal, or mounts";
+            return Err(format!("{parts} are not those of the snapshot"));
+        }
+        let name = PathSegment::label(&blueprint.name).ok_or("its name is not valid")?;
+        let restoring = self.clone();
+        let restored = spawn_blocking(move || -> Result<Beginning, String> {
+            let said = |error: hutch_snapshot::Error| error.to_string();
+            let target = upper(restoring.handler, &folder);
+            hutch_image::remove_tree(&folder).map_err(|error| error.to_string())?;
+            if let Some(parent) = target.parent() {
+                std::fs::create_dir_all(parent).map_err(|error| error.to_string())?;
+            }
+            let tree = TreeName::Upper(name.clone());
+            if restoring.image.trees().any(|one| *one == tree) {
+                restoring.image.copy_out(&tree, &target).map_err(said)?;
+            }
+            match has_memory {
+                true => Ok(Beginning::Restored(restoring.image.memory(&name).map_err(said)?)),
+                false => Ok(Beginning::Kept),
+            }
+        });
+        restored.await.map_err(|error| error.to_string())?
+    }
+}

@@ -1,0 +1,243 @@
+//! Taking one snapshot.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::{join_all, try_join_all};
+use hutch_api::sleep::{Act, Input};
+use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SnapshotRuntime, reason};
+use hutch_image::PathSegment;
+use hutch_snapshot::{Image, Partial, TreeName};
+use tokio::task::spawn_blocking;
+
+use super::facts::{Container, Facts, Machine, shape};
+use crate::container::Running;
+use crate::live::Live;
+use crate::shared::Shared;
+
+/// A snapshot that is complete.
+pub(super) struct Taken {
+    pub(super) live: Arc<Live>,
+    pub(super) image: Image,
+    pub(super) handler: &'static str,
+    pub(super) runtime: Option<SnapshotRuntime>,
+    pub(super) sandbox_uid: String,
+    pub(super) paused: Duration,
+}
+
+/// Why a snapshot failed for good.
+pub(super) struct Failure {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl<E: ToString> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure { reason: reason::FAILED, message: error.to_string() }
+    }
+}
+
+/// A container and the names by which its image has it.
+struct Part {
+    name: PathSegment,
+    running: Arc<Running>,
+}
+
+/// Takes a snapshot. If it fails, the Sandbox runs as before.
+pub(super) async fn take(
+    node: &Arc<Shared>,
+    snapshot: &SandboxSnapshot,
+    id: &PathSegment,
+) -> Result<Taken, Failure> {
+    let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
+    let (live, sandbox_uid) = source(node, namespace, snapshot)?;
+    let _turn = live.snapshots.lock().await;
+    let (spec, stops) = (&snapshot.spec, snapshot.spec.afterwards == Afterwards::Stop);
+    // Thaws it. No visitor of its own prevents what follows.
+    let busy = live.enter().await.map_err(|error| format!("{error}"))?;
+    let parts = parts(node, &live, spec.content).await?;
+    let machine = match spec.content {
+        Content::Full => Some(spawn_blocking(Machine::here).await??),
+        Content::Filesystem => None,
+    };
+    if stops && live.gate.step(Input::Save) != Act::Save {
+        return Err("the Pod is being frozen or ended".into());
+    }
+    let began = Instant::now();
+    let written = write(node, &live, id, &parts, spec.content, stops).await;
+    let (partial, volumes) = match written {
+        Ok(written) => written,
+        Err(error) => {
+            run_on(&live, &parts).await;
+            live.gate.step(Input::Saved(false));
+            return Err(error.into());
+        }
+    };
+    let mut paused = began.elapsed();
+    if !stops {
+        run_on(&live, &parts).await;
+        paused = began.elapsed();
+    }
+    drop(busy);
+    let containers = parts.iter().map(|part| {
+        let image = live.image_id(part.name.as_str()).unwrap_or_default();
+        (part.name.as_str().to_owned(), Container { image, shape: shape(&part.running.blueprint) })
+    });
+    let facts = Facts {
+        namespace: namespace.to_owned(),
+        sandbox: spec.source.sandbox.clone(),
+        sandbox_uid: sandbox_uid.clone(),
+        pod_uid: live.id.uid.clone(),
+        content: spec.content,
+        ends_pod: stops,
+        machine: machine.clone(),
+        containers: containers.collect::<BTreeMap<_, _>>(),
+        volumes,
+    };
+    let finished = async {
+        let facts = serde_json::to_value(&facts).map_err(|error| error.to_string())?;
+        let finished = spawn_blocking(move || partial.finish(facts)).await;
+        finished.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    };
+    match finished.await {
+        Ok(image) => {
+            if stops {
+                node.snapshots.set_ended(&live.id.uid, true);
+                live.gate.step(Input::Saved(true));
+            }
+            let handler = if machine.is_some() { "gvisor" } else { live.handler_name() };
+            let runtime = machine.map(|machine| machine.runtime);
+            Ok(Taken { live: live.clone(), image, handler, runtime, sandbox_uid, paused })
+        }
+        Err(error) => {
+            if stops {
+                run_on(&live, &parts).await;
+                live.gate.step(Input::Saved(false));
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// Finds the Pod of the Sandbox, and the uid of the Sandbox.
+fn source(
+    node: &Shared,
+    namespace: &str,
+    snapshot: &SandboxSnapshot,
+) -> Result<(Arc<Live>, String), Failure> {
+    let wanted = &snapshot.spec.source;
+    let mut replaced = None;
+    for live in node.all().into_iter().filter(|live| live.id.namespace == namespace) {
+        let pod = live.pod();
+        let Some(owner) = hutch_api::owner::sandbox(pod.as_ref()) else { continue };
+        if owner.name != wanted.sandbox || pod.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        if wanted.uid.as_ref().is_some_and(|uid| *uid != owner.uid) {
+            replaced = Some(owner.uid.clone());
+            continue;
+        }
+        return Ok((live.clone(), owner.uid.clone()));
+    }
+    Err(match replaced {
+        Some(uid) => Failure {
+            reason: reason::SOURCE_REPLACED,
+            message: format!("Sandbox {:?} has the uid {uid} now", wanted.sandbox),
+        },
+        None => format!("Sandbox {:?} has no Pod on this node", wanted.sandbox).into(),
+    })
+}
+
+/// Returns the containers of a Pod, all of which run.
+async fn parts(node: &Shared, live: &Arc<Live>, content: Content) -> Result<Vec<Part>, Failure> {
+    let pod = live.pod();
+    let Some(spec) = &pod.spec else { return Err("the Pod has no containers".into()) };
+    let sidecars = spec.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let mut parts = Vec::new();
+    for container in spec.containers.iter().chain(sidecars) {
+        let running = live.container(&container.name).filter(|running| running.ended.borrow().is_none());
+        let running = running.ok_or_else(|| format!("container {} does not run", container.name))?;
+        if content == Content::Full
+            && let Some(why) = running.container.without_checkpoint()
+        {
+            return Err(why.into());
+        }
+        let name = PathSegment::label(&container.name).ok_or("a container has no valid name")?;
+        parts.push(Part { name, running });
+    }
+    check_room(node, &parts, content).await?;
+    Ok(parts)
+}
+
+/// Refuses a snapshot that does not fit on the disk, before anything is stopped for it.
+async fn check_room(node: &Shared, parts: &[Part], content: Content) -> Result<(), Failure> {
+    let folder = node.places.snapshots.clone();
+    let running: Vec<Arc<Running>> = parts.iter().map(|part| part.running.clone()).collect();
+    let checked = spawn_blocking(move || {
+        let memory = |running: &Arc<Running>| running.container.stats().map_or(0, |used| used.memory_bytes);
+        let memory: u64 = if content == Content::Full { running.iter().map(memory).sum() } else { 0 };
+        let files: u64 =
+            running.iter().map(|running| crate::measure(&running.container.changes()).bytes).sum();
+        let needed = memory.saturating_add(files);
+        hutch_image::check_room(&folder, needed)
+            .map_err(|error| format!("{needed} bytes are needed: {error}"))
+    });
+    Ok(checked.await??)
+}
+
+/// Stops the processes and copies what belongs to the image. They stand still afterwards.
+async fn write(
+    node: &Arc<Shared>,
+    live: &Arc<Live>,
+    id: &PathSegment,
+    parts: &[Part],
+    content: Content,
+    stops: bool,
+) -> Result<(Partial, Vec<String>), String> {
+    try_join_all(parts.iter().map(|part| part.running.container.stop_still())).await?;
+    let memory: Vec<PathBuf> = match content {
+        Content::Full => try_join_all(parts.iter().map(|part| part.running.container.checkpoint())).await?,
+        Content::Filesystem => Vec::new(),
+    };
+    // Volumes of a Pod end with it; those of claims stay where they are.
+    let volumes = if stops || content == Content::Full { live.own_volumes() } else { Vec::new() };
+    let uppers: Vec<_> =
+        parts.iter().map(|part| (part.name.clone(), part.running.container.changes())).collect();
+    let (shared, id) = (node.clone(), id.clone());
+    let copied = spawn_blocking(move || -> Result<_, hutch_snapshot::Error> {
+        let mut partial = shared.snapshots.images.begin(&id)?;
+        for ((name, _), memory) in uppers.iter().zip(&memory) {
+            partial.take_memory(name, memory)?;
+        }
+        for (name, upper) in uppers.into_iter().filter(|(_, upper)| upper.is_dir()) {
+            partial.copy_tree(&TreeName::Upper(name), &upper)?;
+        }
+        let mut names = Vec::new();
+        for (name, folder) in volumes {
+            names.push(name.as_str().to_owned());
+            partial.copy_tree(&TreeName::Volume(name), &folder)?;
+        }
+        Ok((partial, names))
+    });
+    copied.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// Lets the processes run on. A container that does not is killed: it would stand still for ever.
+async fn run_on(live: &Live, parts: &[Part]) {
+    let each = parts.iter().map(async |part| {
+        if let Err(error) = part.running.container.run_on().await {
+            let (pod, container) = (&live.id.name, part.name.as_str());
+            tracing::error!(
+                pod,
+                container,
+                error,
+                "a container does not run on after a snapshot; it is killed"
+            );
+            part.running.container.kill();
+        }
+    });
+    join_all(each).await;
+}

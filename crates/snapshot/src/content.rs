@@ -151,8 +151,8 @@ fn regions(
     Ok(found)
 }
 
-/// Moves the pages that are not zeros to the start of a region, which ends here, and puts a bit for each page behind them. Returns
-/// the bytes of these pages.
+/// Moves the pages that are not zeros to the start of a region, which ends here, and puts a bit for each page behind
+/// them. Returns the bytes of these pages.
 fn pack(buffer: &mut [u8], end: usize) -> usize {
     let mut pages = [0_u8; PAGES];
     let mut kept = 0;

@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use rustix::fs::{FileType, OFlags, Stat};
 
 use crate::attributes::{Subject, nanoseconds, xattrs};
-use crate::content::{self, Digest};
+use crate::content::{self, ContentKey, Digest};
 use crate::error::{Cause, Fault};
 use crate::links::{Links, is_whiteout, may_be_linked};
 use crate::walk::{Visit, open_below, walk};
@@ -26,14 +26,16 @@ pub(crate) struct Tree {
 }
 
 /// Reads a tree of at most so many entries.
-pub(crate) fn tree(top: OwnedFd, maximum: u64) -> Result<Tree, Fault> {
-    let mut digester = Digester { context: Context::new(&SHA256), links: Links::new(), number: 0, bytes: 0 };
+pub(crate) fn tree(top: OwnedFd, maximum: u64, key: &ContentKey) -> Result<Tree, Fault> {
+    let mut digester =
+        Digester { key, context: Context::new(&SHA256), links: Links::new(), number: 0, bytes: 0 };
     digester.context.update(DOMAIN);
     let entries = walk(top, maximum, &mut digester)?;
     Ok(Tree { digest: content::finish(digester.context), entries, bytes: digester.bytes })
 }
 
-struct Digester {
+struct Digester<'a> {
+    key: &'a ContentKey,
     context: Context,
     /// Numbers of the first names of files.
     links: Links<u64>,
@@ -42,7 +44,7 @@ struct Digester {
     bytes: u64,
 }
 
-impl Digester {
+impl Digester<'_> {
     fn number(&mut self, number: u64) {
         self.context.update(&number.to_le_bytes());
     }
@@ -78,7 +80,9 @@ impl Digester {
         self.begin(b'f', name);
         self.attributes(Subject::Open(file.as_fd()), found)?;
         let length = u64::try_from(found.st_size).unwrap_or(0);
-        let content = content::content(file.as_fd(), length)?;
+        let number =
+            u32::try_from(self.number).map_err(|_| Cause::Refused("the tree has too many entries"))?;
+        let content = content::content(self.key, number, file.as_fd(), length)?;
         if rustix::fs::fstat(&file).map_err(Cause::io("read"))?.st_size != found.st_size {
             return Err(Cause::CHANGED);
         }
@@ -89,7 +93,7 @@ impl Digester {
     }
 }
 
-impl Visit for Digester {
+impl Visit for Digester<'_> {
     fn enter(&mut self, name: &CStr, opened: BorrowedFd<'_>, found: &Stat) -> Result<(), Cause> {
         self.number += 1;
         self.begin(b'd', name);

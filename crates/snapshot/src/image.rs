@@ -12,14 +12,15 @@ use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use crate::content::content;
+use crate::content::Salt;
 use crate::copy::copy;
 use crate::error::{Fault, Place};
-use crate::manifest::{self, Hex, MAX_BYTES, Manifest, Measured, MeasuredTree};
+use crate::key::Key;
+use crate::manifest::{self, MAX_BYTES, Manifest, Measured, MeasuredTree};
 use crate::name::{MANIFEST, MEMORY, UPPERS, VOLUMES, WHOLE, memory_of};
 use crate::store::Store;
 use crate::walk::MAX_ENTRIES;
-use crate::{Copied, Error, TreeName, digest, private};
+use crate::{Copied, Error, TreeName, private};
 
 /// Maximum files of the memory of a container; `runsc` writes three.
 const MAX_FILES: usize = 64;
@@ -117,7 +118,9 @@ impl Image {
                 let (found, length) = (file.length, expected.length);
                 return Err(place.truncated(format!("{name} has {found} bytes instead of {length}")));
             }
-            if file.length > expected.length || file.measure(&place, name)? != *expected {
+            if file.length > expected.length
+                || file.measure(&self.store.key, expected.salt.0, &place, name)? != *expected
+            {
                 return Err(place.tampered(format!("{name} does not have the content that was written")));
             }
         }
@@ -157,13 +160,12 @@ impl Image {
         if copied.sockets > 0 {
             return Err(place.tampered("a socket was added"));
         }
-        let found = digest::tree(top, MAX_ENTRIES).map_err(not_as_made)?;
-        if MeasuredTree::from(found) == expected {
+        let measure = |top| MeasuredTree::read(&self.store.key, expected.salt.0, top, MAX_ENTRIES);
+        if measure(top).map_err(not_as_made)? == expected {
             return Ok(copied);
         }
         // Either the image or the file system of the copy is to blame.
-        let found = digest::tree(self.tree(name, place)?, MAX_ENTRIES).map_err(not_as_made)?;
-        if MeasuredTree::from(found) == expected {
+        if measure(self.tree(name, place)?).map_err(not_as_made)? == expected {
             let reason = "its file system does not keep owners, times, links or attributes of the copy";
             return Err(place.io("copy")(std::io::Error::new(ErrorKind::Unsupported, reason)));
         }
@@ -239,10 +241,15 @@ pub(crate) struct MemoryFile {
 
 impl MemoryFile {
     /// Reads the file for its digest.
-    pub(crate) fn measure(&self, place: &Place, name: &PathSegment) -> Result<Measured, Error> {
-        let content = content(self.file.as_fd(), self.length)
-            .map_err(|cause| place.not_as_made(Fault { entry: name.to_string(), cause }))?;
-        Ok(Measured { length: self.length, bytes: content.bytes, digest: Hex(content.digest) })
+    pub(crate) fn measure(
+        &self,
+        key: &Key,
+        salt: Salt,
+        place: &Place,
+        name: &PathSegment,
+    ) -> Result<Measured, Error> {
+        Measured::read(key, salt, self.file.as_fd(), self.length)
+            .map_err(|cause| place.not_as_made(Fault { entry: name.to_string(), cause }))
     }
 }
 

@@ -4,11 +4,13 @@ use std::fmt::Write;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::hmac;
 use hutch_image::PathSegment;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
+use crate::content::{ContentKey, Salt};
 use crate::name::KEY;
 use crate::{Error, private};
 
@@ -21,6 +23,7 @@ const ID_BYTES: usize = 8;
 /// Starts of what is signed, one for each use of the key.
 const ID_DOMAIN: &[u8] = b"hutch/snapshot-key-id/v1";
 const MANIFEST_DOMAIN: &[u8] = b"hutch/snapshot-manifest/v1.";
+const CONTENT_DOMAIN: &[u8] = b"hutch/snapshot-content-key/v1.";
 
 /// The key. `Debug` does not show it.
 pub(crate) struct Key {
@@ -75,6 +78,14 @@ impl Key {
         context.update(MANIFEST_DOMAIN);
         context.update(manifest);
         hex(context.sign().as_ref())
+    }
+
+    /// Returns the key of the content of the part that has this salt.
+    pub(crate) fn content(&self, salt: &Salt) -> Result<ContentKey, Unspecified> {
+        let mut context = hmac::Context::with_key(&self.key);
+        context.update(CONTENT_DOMAIN);
+        context.update(salt);
+        ContentKey::new(context.sign().as_ref())
     }
 
     /// Returns `true` if this key has signed a manifest, in constant time.

@@ -1,8 +1,8 @@
 //! Keeps the images of snapshots in a folder of this machine: memory that `runsc` wrote, and copies of upper folders and volumes.
 //!
 //! An image is complete or not there. It is made in a folder of another name, which gets the name of the image after all
-//! bytes are on the disk. Its manifest has a digest of everything in the image, and is authenticated with a key of the machine
-//! (HMAC-SHA256). What differs from the manifest is refused, and so is an image under the name of another one.
+//! bytes are on the disk. Its manifest has a keyed digest of everything in the image, and is authenticated with a key of the
+//! machine (HMAC-SHA256). What differs from the manifest is refused, and so is an image under the name of another one.
 //!
 //! It refuses to follow a link of a tree, to open a device, and to copy a part of a tree and call it whole. It does not
 //! encrypt, and does not recognize an image that was put back after it had been removed: names of images must be unique. Only

@@ -4,14 +4,15 @@
 //! `{"key":"<16 digits>","mac":"<64 digits>","manifest":{...}}`.
 
 use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use hutch_image::PathSegment;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
-use crate::content::Digest;
-use crate::digest::Tree;
-use crate::error::Place;
+use crate::content::{Content, Digest, Salt, content};
+use crate::digest::{self, Tree};
+use crate::error::{Cause, Fault, Place};
 use crate::key::{Key, hex};
 use crate::name::MANIFEST;
 use crate::{Error, TreeName};
@@ -42,6 +43,8 @@ pub(crate) struct Manifest {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Measured {
     pub(crate) length: u64,
+    /// Salt of the key of its content.
+    pub(crate) salt: Hex,
     /// Bytes that are not in pages of zeros.
     pub(crate) bytes: u64,
     pub(crate) digest: Hex,
@@ -53,16 +56,40 @@ pub(crate) struct Measured {
 pub(crate) struct MeasuredTree {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
+    /// Salt of the key of its content.
+    pub(crate) salt: Hex,
     pub(crate) digest: Hex,
 }
 
-impl From<Tree> for MeasuredTree {
-    fn from(tree: Tree) -> MeasuredTree {
-        MeasuredTree { entries: tree.entries, bytes: tree.bytes, digest: Hex(tree.digest) }
+impl MeasuredTree {
+    /// Reads a tree of at most so many entries.
+    pub(crate) fn read(key: &Key, salt: Salt, top: OwnedFd, maximum: u64) -> Result<MeasuredTree, Fault> {
+        let key = key.content(&salt).map_err(|_| Fault { entry: ".".into(), cause: NO_KEY })?;
+        let tree = digest::tree(top, maximum, &key)?;
+        let Tree { digest, entries, bytes } = tree;
+        Ok(MeasuredTree { entries, bytes, salt: Hex(salt), digest: Hex(digest) })
     }
 }
 
-/// A digest, written as lower-case hexadecimal digits.
+impl Measured {
+    /// Reads a file of this length.
+    pub(crate) fn read(key: &Key, salt: Salt, file: BorrowedFd<'_>, length: u64) -> Result<Measured, Cause> {
+        let key = key.content(&salt).map_err(|_| NO_KEY)?;
+        let Content { digest, bytes } = content(&key, 0, file, length)?;
+        Ok(Measured { length, salt: Hex(salt), bytes, digest: Hex(digest) })
+    }
+}
+
+/// Returns a salt that was never used.
+pub(crate) fn new_salt() -> std::io::Result<Salt> {
+    let mut salt = Salt::default();
+    let filled = aws_lc_rs::rand::fill(&mut salt);
+    filled.map(|()| salt).map_err(|_| std::io::Error::other("no randomness"))
+}
+
+const NO_KEY: Cause = Cause::Refused("no key can be made for its content");
+
+/// A digest or salt, written as lower-case hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hex(pub(crate) Digest);
 

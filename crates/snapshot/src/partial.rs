@@ -13,11 +13,11 @@ use serde_json::Value;
 use crate::copy::copy;
 use crate::error::Place;
 use crate::image::memory_files;
-use crate::manifest::{self, Manifest};
+use crate::manifest::{self, Manifest, MeasuredTree};
 use crate::name::{MANIFEST, MEMORY, PARTIAL, UPPERS, VOLUMES, WHOLE, memory_of};
 use crate::store::Store;
 use crate::walk::MAX_ENTRIES;
-use crate::{Copied, Error, Image, TreeName, digest, private};
+use crate::{Copied, Error, Image, TreeName, private};
 
 /// An image that is not complete. It is removed on drop.
 #[derive(Debug)]
@@ -157,6 +157,7 @@ impl Partial {
 
     /// Reads everything in the image for its digests.
     fn measure(&self, facts: Value) -> Result<Manifest, Error> {
+        let key = &self.store.key;
         let mut memory = BTreeMap::new();
         let folder = private::open_folder(&self.folder, MEMORY.as_str());
         let folder = folder.map_err(Place::new(&self.id, WHOLE).io("open"))?;
@@ -165,7 +166,8 @@ impl Partial {
             let files = memory_files(&place, folder.as_fd(), container)?;
             let mut measured = BTreeMap::new();
             for (name, file) in files {
-                measured.insert(name.clone(), file.measure(&place, &name)?);
+                let salt = manifest::new_salt().map_err(place.io("read"))?;
+                measured.insert(name.clone(), file.measure(key, salt, &place, &name)?);
             }
             memory.insert(container.clone(), measured);
         }
@@ -176,8 +178,9 @@ impl Partial {
             let top = private::open_folder(&self.folder, kind.as_str())
                 .and_then(|parent| private::open_folder(parent, own.as_str()))
                 .map_err(place.io("open"))?;
-            let tree = digest::tree(top, MAX_ENTRIES).map_err(|fault| place.not_kept(fault))?;
-            trees.insert(name.clone(), tree.into());
+            let salt = manifest::new_salt().map_err(place.io("read"))?;
+            let tree = MeasuredTree::read(key, salt, top, MAX_ENTRIES);
+            trees.insert(name.clone(), tree.map_err(|fault| place.not_kept(fault))?);
         }
         Ok(Manifest { memory, trees, facts })
     }

@@ -49,6 +49,11 @@ pub const FROZEN_SINCE: &str = "hutch.dev/frozen-since";
 pub const SUSPEND_KEEPS: &str = "hutch.dev/suspend-keeps";
 /// On a Pod template, a Sandbox or a Pod: name of the SandboxSnapshot of the same namespace from which it starts.
 pub const RESTORE_FROM: &str = "hutch.dev/restore-from";
+/// On a Sandbox or its Pod template: command that is run inside after each restore, as JSON: `["/path", "argument"]`.
+pub const AFTER_RESTORE: &str = "hutch.dev/after-restore";
+/// On a Sandbox or its Pod template: `"true"` allows that several Sandboxes start with one memory, although random generators
+/// in it then give all of them the same numbers.
+pub const SHARES_GENERATORS: &str = "hutch.dev/shares-generators";
 /// On a template, a claim or a Sandbox: names of SandboxPolicies of its namespace, joined by commas. From a claim it is
 /// copied to the Sandbox.
 pub const POLICIES: &str = "policy.hutch.dev/policies";

@@ -50,6 +50,8 @@ pub(crate) struct Live {
     pub(crate) snapshots: tokio::sync::Mutex<()>,
     /// Its handler, once it is chosen.
     pub(crate) handler: OnceLock<Handler>,
+    /// Restores in the chain that led to it, if it began with a snapshot.
+    pub(crate) generation: OnceLock<u64>,
     /// Set when a service of this process answers for it.
     pub(crate) service: OnceLock<ServiceKind>,
     /// Counts the callers that are inside.
@@ -114,6 +116,7 @@ impl Live {
             eviction: watch::channel(None).0,
             snapshots: tokio::sync::Mutex::default(),
             handler: OnceLock::new(),
+            generation: OnceLock::new(),
             service: OnceLock::new(),
             gate: Gate::default(),
             files_known: watch::channel(false).0,
@@ -293,6 +296,11 @@ impl Live {
 
     pub(crate) fn image_id(&self, container: &str) -> Option<String> {
         self.inner().images.get(container).cloned()
+    }
+
+    /// Restores in the chain that led to it.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get().copied().unwrap_or(0)
     }
 
     /// Name of its handler, as a RuntimeClass has it.

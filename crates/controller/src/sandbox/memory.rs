@@ -118,13 +118,17 @@ pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
     }
 }
 
-/// Has a new Pod begin with the snapshot, if there is one.
+/// Has a new Pod begin with the memory of a suspend, or else with the snapshot that the Sandbox or its template names.
 pub(super) fn begin(observed: &Observed, pod: &mut Pod) {
-    if let Some(snapshot) = &observed.snapshot
-        && matches!(state(snapshot), State::Complete { .. })
+    let sandbox = observed.sandbox.as_ref();
+    let kept = observed.snapshot.as_ref().filter(|one| matches!(state(one), State::Complete { .. }));
+    let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
+    let named = sandbox.annotations().get(annotation::RESTORE_FROM);
+    let named = named.or_else(|| template.and_then(|template| template.get(annotation::RESTORE_FROM)));
+    if let Some(name) =
+        kept.map(|one| one.name_any()).or_else(|| named.cloned()).filter(|name| !name.is_empty())
     {
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        annotations.insert(annotation::RESTORE_FROM.into(), snapshot.name_any());
+        pod.metadata.annotations.get_or_insert_default().insert(annotation::RESTORE_FROM.into(), name);
     }
 }
 

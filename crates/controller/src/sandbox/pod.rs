@@ -130,11 +130,19 @@ fn labels(sandbox: &Sandbox) -> (Strings, String) {
 fn annotations(sandbox: &Sandbox, pool_eviction: bool) -> (Strings, String) {
     let template = sandbox.spec.pod_template.metadata.annotations.iter().flatten();
     let mut annotations: Strings = template
-        .filter(|(key, _)| !is_reserved_annotation(key))
+        // A new Pod gets the snapshot with which it begins, which may be another one.
+        .filter(|(key, _)| !is_reserved_annotation(key) && *key != annotation::RESTORE_FROM)
         .map(|(k, v)| (k.clone(), v.clone()))
         .collect();
     // The kubelet sees only the Pod.
-    for key in [annotation::IDLE_AFTER, annotation::PAGE_OUT_AFTER, annotation::SUSPEND_AFTER] {
+    let read = [
+        annotation::IDLE_AFTER,
+        annotation::PAGE_OUT_AFTER,
+        annotation::SUSPEND_AFTER,
+        annotation::AFTER_RESTORE,
+        annotation::SHARES_GENERATORS,
+    ];
+    for key in read {
         annotations.extend(sandbox.annotations().get(key).map(|said| (key.to_owned(), said.clone())));
     }
     // A pooled Pod can be evicted without harm. An adopted one loses the mark with its owner.

@@ -45,6 +45,7 @@ mod pulled;
 mod recorded;
 mod registries;
 mod replica;
+mod restored;
 mod router;
 mod run;
 mod sandbox_config;

@@ -3,11 +3,11 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
+use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
-use crate::harness::{Up, WAIT_LIMIT, succeeded, text};
+use crate::harness::{Up, succeeded, text};
 
 /// Answers every request with the number of those before it, and writes it to an open file and to the volume.
 const SERVER: &str = r#"
@@ -67,7 +67,7 @@ fn answer(up: &Up, name: &str) -> String {
     stream.write_all(request.as_bytes()).expect("sent");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.split(' ').nth(1) == Some("200"), "{answer}");
     answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
 }
 
@@ -96,15 +96,6 @@ fn images(up: &Up) -> Vec<PathBuf> {
     let folder = up.data().join("snapshots");
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     entries.filter(|path| path.is_dir()).collect()
-}
-
-#[track_caller]
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < WAIT_LIMIT, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 #[test]
@@ -144,6 +135,27 @@ fn processes_run_on_after_a_suspend_that_keeps_memory() {
     resume(&up, "s");
     assert_eq!(answer(&up, "s"), "0");
     up.ok("delete sandbox s");
+}
+
+#[test]
+fn request_wakes_an_idle_sandbox_from_its_memory() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = start();
+    sandbox(&up, "s");
+    assert_eq!(answer(&up, "s"), "0");
+    up.ok("annotate sandbox s hutch.dev/suspend-after=1s hutch.dev/wake-on-connect=true");
+    for expected in ["1", "2"] {
+        up.ok("wait --for=condition=Suspended sandbox/s --timeout=120s");
+        let requests: Vec<_> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| answer(&up, "s"))).collect();
+            all.into_iter().map(|one| one.join().expect("an answer")).collect()
+        });
+        // One restore for all of them; none is lost, and none finds new processes.
+        let mut numbers: Vec<u32> = requests.iter().map(|body| body.parse().expect("a number")).collect();
+        numbers.sort_unstable();
+        let first = expected.parse::<u32>().expect("a number") * 8 - 7;
+        assert_eq!(numbers, (first..first + 8).collect::<Vec<_>>());
+    }
 }
 
 #[test]

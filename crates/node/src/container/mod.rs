@@ -62,8 +62,22 @@ impl Running {
         terminal: bool,
         stdio: hutch_jail::Stdio,
     ) -> Result<Exec, String> {
+        self.exec_with(argv, Variables::new(), terminal, stdio).await
+    }
+
+    /// Starts a further process with these variables in addition.
+    pub(crate) async fn exec_with(
+        &self,
+        argv: Vec<String>,
+        more: Variables,
+        terminal: bool,
+        stdio: hutch_jail::Stdio,
+    ) -> Result<Exec, String> {
         let Blueprint { cwd, user, .. } = &*self.blueprint;
-        let process = Process { argv, env: self.env(), cwd: cwd.clone(), terminal, user: user.clone() };
+        let mut env = self.env();
+        env.retain(|(name, _)| !more.iter().any(|(new, _)| new == name));
+        env.extend(more);
+        let process = Process { argv, env, cwd: cwd.clone(), terminal, user: user.clone() };
         self.container.exec(process, stdio).await
     }
 

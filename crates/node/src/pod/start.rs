@@ -64,6 +64,7 @@ impl Worker {
         self.live.set_life(&name, life);
         self.node.events.container(&self.pod, &name, false, "Created", format!("Container created: {name}"));
         let restoring = self.restoring.clone().filter(|_| !self.slots[index].restored);
+        let restored = restoring.is_some();
         let beginning = match &restoring {
             Some(restoring) => self.restored(restoring, index, &blueprint).await,
             None if keep_root => Ok(Beginning::Kept),
@@ -76,8 +77,17 @@ impl Worker {
         // What a mount was made from may go once the mount is there.
         drop(held);
         match started {
-            Ok(running) => self.began(index, running, restoring.is_some()).await,
-            Err(StartError { message, .. }) if restoring.is_some() => self.not_restored(index, message),
+            Ok(running) => {
+                if let Some(restoring) = restoring
+                    && self.states[index].role == Role::Main
+                    && let Err(why) = restoring.renew(&running, &self.live).await
+                {
+                    running.container.kill();
+                    return self.not_restored(index, why);
+                }
+                self.began(index, running, restored).await;
+            }
+            Err(StartError { message, .. }) if restored => self.not_restored(index, message),
             Err(StartError { message, of_policy }) => {
                 if of_policy {
                     self.report_files(&name, Some(format!("{message}: no egress")));

@@ -27,6 +27,8 @@ pub(super) struct Facts {
     pub(super) content: Content,
     /// `true` if the Pod may not run again.
     pub(super) ends_pod: bool,
+    /// Restores before it, in the chain of snapshots and forks that led to it.
+    pub(super) generation: u64,
     /// Program that wrote the memory, and the features of the CPU, if there is memory.
     pub(super) machine: Option<Machine>,
     pub(super) containers: BTreeMap<String, Container>,

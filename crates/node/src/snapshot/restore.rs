@@ -2,31 +2,43 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hutch_api::annotation;
 use hutch_api::state::{Content, RESTORED_POD, SandboxSnapshot, reason};
 use hutch_image::PathSegment;
+use hutch_jail::ProcessExit;
 use hutch_snapshot::{Image, TreeName};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
+use tokio::io::AsyncReadExt;
 use tokio::task::spawn_blocking;
 
 use super::facts::{Facts, Machine, shape};
 use crate::admission::Refusal;
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
+use crate::container::Running;
 use crate::live::Live;
 use crate::runtime::{Beginning, upper};
 use crate::shared::Shared;
+use crate::stdio::pipes;
 
 /// Reason of a Pod that waits because its snapshot cannot be restored.
 pub(crate) const RESTORE_FAILED: &str = "RestoreFailed";
+
+/// Maximum time of the command after a restore.
+const HOOK_TIME: Duration = Duration::from_secs(60);
+/// Bytes of its standard error that are shown.
+const HOOK_OUTPUT: u64 = 1 << 10;
 
 /// The image with which a Pod begins.
 pub(crate) struct Restoring {
     image: Image,
     facts: Facts,
     handler: Handler,
+    /// Command that is run in the first container afterwards; empty if there is none.
+    hook: Vec<String>,
     /// UID of the snapshot.
     pub(crate) uid: String,
 }
@@ -64,7 +76,33 @@ pub(crate) async fn find(
         return Err(refuse("its image is of another namespace".into()));
     }
     check(&facts, pod, handler).map_err(refuse)?;
-    Ok(Some(Arc::new(Restoring { image, facts, handler, uid })))
+    let hook = hook(pod).map_err(refuse)?;
+    let shares = pod.annotations().get(annotation::SHARES_GENERATORS).is_some_and(|said| said == "true");
+    if facts.content == Content::Full && !facts.ends_pod && hook.is_empty() && !shares {
+        return Err(refuse(format!(
+            "its memory may be restored more than once, and random generators in it would repeat: set {} to a command \
+             that renews them, or {} to \"true\"",
+            annotation::AFTER_RESTORE,
+            annotation::SHARES_GENERATORS
+        )));
+    }
+    // A second preparation finds the same.
+    let _ = live.generation.set(facts.generation.saturating_add(1));
+    Ok(Some(Arc::new(Restoring { image, facts, handler, hook, uid })))
+}
+
+/// Returns the command that a Pod has run after a restore.
+fn hook(pod: &Pod) -> Result<Vec<String>, String> {
+    let Some(text) = pod.annotations().get(annotation::AFTER_RESTORE) else { return Ok(Vec::new()) };
+    let invalid = || {
+        let shown: String = text.chars().take(64).collect();
+        format!(
+            "annotation {}: {shown:?} is not a JSON array of texts such as [\"/path\", \"argument\"]",
+            annotation::AFTER_RESTORE
+        )
+    };
+    let words: Vec<String> = serde_json::from_str(text).map_err(|_| invalid())?;
+    if words.is_empty() { Err(invalid()) } else { Ok(words) }
 }
 
 /// Returns true if the containers of the Pod have begun with their snapshot: what starts later starts anew.
@@ -124,6 +162,38 @@ impl Restoring {
             Ok(())
         });
         copied.await.map_err(|error| refuse(error.to_string()))?.map_err(refuse)
+    }
+
+    /// Runs the command of the Pod in a restored container, which is not Ready before it has ended.
+    ///
+    /// # Errors
+    /// It failed.
+    pub(crate) async fn renew(&self, running: &Running, live: &Live) -> Result<(), String> {
+        if self.hook.is_empty() {
+            return Ok(());
+        }
+        let kind = if self.facts.ends_pod { "resume" } else { "fork" };
+        let variables = vec![
+            ("HUTCH_RESTORE".to_owned(), kind.to_owned()),
+            ("HUTCH_GENERATION".to_owned(), live.generation().to_string()),
+        ];
+        let (ends, stdio) = pipes(false, false, true).map_err(|error| error.to_string())?;
+        let run = async {
+            let mut exec = running.exec_with(self.hook.clone(), variables, false, stdio).await?;
+            exec.started().await.map_err(|failed| failed.reason)?;
+            let mut said = Vec::new();
+            if let Some(stderr) = ends.stderr {
+                // What cannot be read is missing from the message only.
+                let _ = stderr.take(HOOK_OUTPUT).read_to_end(&mut said).await;
+            }
+            match exec.exited().await {
+                ProcessExit::Code(0) => Ok(()),
+                exit => Err(format!("{exit:?}: {}", String::from_utf8_lossy(&said).trim())),
+            }
+        };
+        let ran = tokio::time::timeout(HOOK_TIME, run).await;
+        let ran = ran.unwrap_or_else(|_| Err(format!("it did not end within {} s", HOOK_TIME.as_secs())));
+        ran.map_err(|why| format!("annotation {}: {why}", annotation::AFTER_RESTORE))
     }
 
     /// Writes the root of a container and returns what it begins with. `image` is the identity of its image.

@@ -92,6 +92,7 @@ pub(super) async fn take(
         pod_uid: live.id.uid.clone(),
         content: spec.content,
         ends_pod: stops,
+        generation: live.generation(),
         machine: machine.clone(),
         containers: containers.collect::<BTreeMap<_, _>>(),
         volumes,

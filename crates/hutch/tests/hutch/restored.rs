@@ -1,0 +1,209 @@
+//! Sandboxes that start from snapshots of others.
+
+use serde_json::{Value, json};
+
+use crate::harness::Up;
+
+/// Answers `/random` with numbers of the generators of Python and of OpenSSL, and renews both for `/renew`.
+const SERVER: &str = r#"
+import http.server, os, random, ssl
+random.seed()
+ssl.RAND_bytes(8)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/renew":
+            random.seed()
+            ssl.RAND_add(os.urandom(48), 48.0)
+        body = ("%032x %s" % (random.getrandbits(128), ssl.RAND_bytes(16).hex())).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args): pass
+http.server.ThreadingHTTPServer(("0.0.0.0", 8888), Handler).serve_forever()
+"#;
+
+/// Requests this path of the server inside.
+fn get(path: &str) -> Vec<String> {
+    let script = "import sys, urllib.request as u; print(u.urlopen('http://127.0.0.1:8888' + sys.argv[1]).read().decode())";
+    ["python3", "-c", script, path].map(str::to_owned).to_vec()
+}
+
+fn apply(up: &Up, object: &Value) {
+    let file = up.folder().join("object.json");
+    std::fs::write(&file, object.to_string()).expect("written");
+    up.ok(&format!("apply -f {}", file.display()));
+}
+
+fn sandbox(name: &str, annotations: Value) -> Value {
+    json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"podTemplate": {"spec": {
+            "runtimeClassName": "gvisor", "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "main", "image": "hutch/host", "command": ["python3", "-u", "-c", SERVER],
+                "readinessProbe": {"tcpSocket": {"port": 8888}, "periodSeconds": 1, "failureThreshold": 1},
+                "lifecycle": {"postStart": {"exec": {"command": ["sh", "-c", "echo x >> /starts"]}}},
+            }],
+        }}},
+    })
+}
+
+fn snapshot(up: &Up, name: &str, sandbox: &str, content: &str) -> Value {
+    apply(
+        up,
+        &json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": name},
+            "spec": {"source": {"sandbox": sandbox}, "content": content}}),
+    );
+    up.ok(&format!("wait --for=condition=Ready sandboxsnapshot/{name} --timeout=120s"));
+    serde_json::from_str(&up.ok(&format!("get sandboxsnapshot {name} -o json"))).expect("JSON")
+}
+
+fn ready(up: &Up, name: &str) {
+    up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=120s"));
+}
+
+/// The numbers of both generators of a Sandbox.
+fn random(up: &Up, name: &str) -> String {
+    let words = get("/random");
+    let words: Vec<&str> = ["exec", name, "--"].into_iter().chain(words.iter().map(String::as_str)).collect();
+    up.ok_args(&words)
+}
+
+#[test]
+fn forks_repeat_random_numbers_unless_a_command_renews_their_generators() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = Up::start(&[]);
+    apply(&up, &sandbox("s", json!({})));
+    ready(&up, "s");
+    let taken = snapshot(&up, "snap", "s", "Full");
+    assert_eq!(taken["status"]["handler"], "gvisor", "{taken:#}");
+    // The source runs on.
+    let of_source = random(&up, "s");
+
+    apply(&up, &sandbox("refused", json!({"hutch.dev/restore-from": "snap"})));
+    let told = up.eventually("get events -o json", |events| events.contains("RestoreFailed"));
+    assert!(
+        told.contains("hutch.dev/after-restore") && told.contains("hutch.dev/shares-generators"),
+        "{told}"
+    );
+    up.ok("delete sandbox refused --wait=false");
+
+    // The control: without renewal, the memory is the same.
+    for name in ["a", "b"] {
+        let shared = json!({"hutch.dev/restore-from": "snap", "hutch.dev/shares-generators": "true"});
+        apply(&up, &sandbox(name, shared));
+        ready(&up, name);
+        assert_eq!(random(&up, name), of_source);
+        // What ran before the snapshot is not run again.
+        assert_eq!(up.ok(&format!("exec {name} -- cat /starts")), "x\n");
+    }
+    let hook = serde_json::to_string(&get("/renew")).expect("JSON");
+    let mut seen = vec![of_source];
+    for name in ["c", "d"] {
+        apply(
+            &up,
+            &sandbox(name, json!({"hutch.dev/restore-from": "snap", "hutch.dev/after-restore": hook})),
+        );
+        ready(&up, name);
+        let numbers = random(&up, name);
+        for other in &seen {
+            for (one, other) in numbers.split_whitespace().zip(other.split_whitespace()) {
+                assert_ne!(one, other, "{name}");
+            }
+        }
+        seen.push(numbers);
+    }
+    let hook = r#"["sh", "-c", "echo $HUTCH_RESTORE $HUTCH_GENERATION; echo no >&2; exit 3"]"#;
+    apply(&up, &sandbox("e", json!({"hutch.dev/restore-from": "snap", "hutch.dev/after-restore": hook})));
+    up.eventually("get events -o json", |events| events.contains("hutch.dev/after-restore: Code(3): no"));
+    let uid = taken["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    assert!(up.data().join("snapshots").join(&uid).is_dir());
+    up.ok("delete sandboxsnapshot snap");
+    up.eventually("get sandboxsnapshots -o name", str::is_empty);
+    hutch_testkit::wait::until("the image goes with its object", || {
+        !up.data().join("snapshots").join(&uid).exists()
+    });
+}
+
+#[test]
+fn files_of_a_snapshot_are_those_of_its_moment_in_both_handlers() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let mut classes = vec!["hutch"];
+    match hutch_testkit::Need::Runsc.missing() {
+        Some(reason) => hutch_testkit::note_skip("snapshots of files in gVisor", reason),
+        None => classes.push("gvisor"),
+    }
+    for class in classes {
+        let make = |name: &str, annotations: Value| {
+            let mut object = sandbox(&format!("{name}-{class}"), annotations);
+            let spec = &mut object["spec"]["podTemplate"]["spec"];
+            spec["runtimeClassName"] = class.into();
+            spec["containers"] =
+                json!([{"name": "main", "image": "hutch/host", "command": ["sleep", "infinity"]}]);
+            apply(&up, &object);
+            ready(&up, &format!("{name}-{class}"));
+        };
+        make("s", json!({"hutch.dev/idle-after": ""}));
+        let run = |name: &str, script: &str| {
+            up.ok_args(&["exec", &format!("{name}-{class}"), "--", "sh", "-c", script])
+        };
+        run(
+            "s",
+            "mkdir /d && echo before > /d/file && ln -s file /d/link && chmod 4750 /d/file && mkdir /etc/own",
+        );
+        snapshot(&up, &format!("snap-{class}"), &format!("s-{class}"), "Filesystem");
+        run("s", "echo after > /d/file && rm /d/link");
+        make("t", json!({"hutch.dev/restore-from": format!("snap-{class}")}));
+        assert_eq!(
+            run("t", "cat /d/link; stat -c %a /d/file; test -d /etc/own && echo own"),
+            "before\n4750\nown\n"
+        );
+        assert_eq!(run("s", "cat /d/file"), "after\n");
+        // A later life of the container has what it wrote itself removed, as always.
+        run("t", "echo own > /d/file");
+        let patch = json!({"spec": {"operatingMode": "Suspended"}}).to_string();
+        up.ok_args(&["patch", "sandbox", &format!("t-{class}"), "--type=merge", "-p", &patch]);
+        up.ok(&format!("wait --for=condition=Suspended sandbox/t-{class} --timeout=60s"));
+        let patch = json!({"spec": {"operatingMode": "Running"}}).to_string();
+        up.ok_args(&["patch", "sandbox", &format!("t-{class}"), "--type=merge", "-p", &patch]);
+        ready(&up, &format!("t-{class}"));
+        assert_eq!(run("t", "cat /d/file"), "before\n");
+    }
+}
+
+#[test]
+fn snapshot_that_cannot_be_had_says_why() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let mut native = sandbox("n", json!({}));
+    native["spec"]["podTemplate"]["spec"] = json!({"containers": [
+        {"name": "main", "image": "hutch/host", "command": ["sleep", "infinity"]}]});
+    apply(&up, &native);
+    ready(&up, "n");
+    for (name, sandbox, uid, reason, words) in [
+        ("memory", "n", None, "Failed", "runtimeClassName: gvisor"),
+        ("absent", "nothing", None, "Failed", "has no Pod"),
+        ("other", "n", Some("another"), "SourceReplaced", "has the uid"),
+    ] {
+        apply(
+            &up,
+            &json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": name},
+                "spec": {"source": {"sandbox": sandbox, "uid": uid}, "content": "Full"}}),
+        );
+        let path = "jsonpath={.status.conditions[0].reason}:{.status.conditions[0].message}";
+        let said =
+            up.eventually(&format!("get sandboxsnapshot {name} -o {path}"), |said| said.starts_with(reason));
+        assert!(said.contains(words), "{name}: {said}");
+    }
+    up.ok("exec n -- true");
+    let mut from = native.clone();
+    from["metadata"] = json!({"name": "f", "annotations": {"hutch.dev/restore-from": "memory"}});
+    apply(&up, &from);
+    up.eventually("get events -o json", |events| {
+        events.contains("RestoreFailed") && events.contains("is not complete")
+    });
+    assert_eq!(up.ok("get pod f -o jsonpath={.status.phase}"), "Pending");
+}

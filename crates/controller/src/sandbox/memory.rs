@@ -7,6 +7,7 @@ use hutch_api::state::{
     suspend_name,
 };
 use hutch_api::{Sandbox, annotation};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
@@ -15,6 +16,8 @@ use super::{Located, Observed};
 use crate::owner;
 use crate::view::PodView;
 
+/// Time after which a suspend whose snapshot failed is tried again.
+const RETRY: SignedDuration = SignedDuration::from_secs(60);
 /// Value of the annotation with which a suspend keeps memory.
 const MEMORY: &str = "memory";
 
@@ -25,19 +28,20 @@ enum State<'a> {
     /// It holds the memory of the Pod of this uid. Whether the image is still there shows when it is restored.
     Complete { pod: &'a str },
     /// It failed: the Pod runs as before.
-    Failed(&'a str),
+    Failed { why: &'a str, since: Timestamp },
 }
 
 fn state(snapshot: &SandboxSnapshot) -> State<'_> {
     let status = snapshot.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
-    match ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())) {
-        None | Some((reason::PENDING | reason::IN_PROGRESS, _)) => State::Working,
-        Some((reason::COMPLETED | reason::LOST, _)) => {
+    let Some(ready) = ready else { return State::Working };
+    match ready.reason.as_str() {
+        reason::PENDING | reason::IN_PROGRESS => State::Working,
+        reason::COMPLETED | reason::LOST => {
             State::Complete { pod: status.and_then(|status| status.pod_uid.as_deref()).unwrap_or_default() }
         }
-        Some((_, message)) => State::Failed(message),
+        _ => State::Failed { why: &ready.message, since: ready.last_transition_time.0 },
     }
 }
 
@@ -50,7 +54,7 @@ fn is_wanted(sandbox: &Sandbox) -> bool {
 }
 
 /// Plans the end of the Pod of a suspended Sandbox.
-pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan) {
+pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: Timestamp) {
     let (wanted, runs) = (is_wanted(&observed.sandbox), phase(pod) == "Running");
     if wanted && runs && !observed.snapshots {
         let text = format!(
@@ -75,8 +79,10 @@ pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan) {
         State::Complete { .. } if began_with(pod, snapshot) => plan.actions.push(drop_it(snapshot)),
         // The Pod could not begin with it, which may be repaired.
         State::Complete { .. } => plan.actions.push(delete),
-        State::Failed(_) if !wanted => plan.actions.extend([drop_it(snapshot), delete]),
-        State::Failed(why) => {
+        State::Failed { .. } if !wanted => plan.actions.extend([drop_it(snapshot), delete]),
+        State::Failed { why, since } => {
+            let again = since.checked_add(RETRY).is_ok_and(|again| again <= now);
+            plan.actions.extend(again.then(|| drop_it(snapshot)));
             plan.problems
                 .push((Part::Pod, format!("its memory cannot be kept, so it is not suspended: {why}")));
         }
@@ -111,7 +117,7 @@ pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
             }
             true
         }
-        State::Failed(_) => {
+        State::Failed { .. } => {
             plan.actions.push(drop_it(snapshot));
             true
         }

@@ -92,7 +92,7 @@ pub(super) struct Plan {
 pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan { stage: Stage::Live, actions: Vec::new(), problems: Vec::new() };
     if !expiry::is_over(&observed.sandbox, now) {
-        live(observed, &mut plan);
+        live(observed, &mut plan, now);
         sleep::plan(observed, &mut plan, now);
     } else if !expiry::is_announced(&observed.sandbox) {
         plan.stage = Stage::Expiring;
@@ -102,7 +102,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
     plan
 }
 
-fn live(observed: &Observed, plan: &mut Plan) {
+fn live(observed: &Observed, plan: &mut Plan, now: Timestamp) {
     volume::plan(observed, plan);
     if let Located::Several(count) = observed.locate() {
         plan.problems.push((Part::Pod, message::multiple_pods(count)));
@@ -110,7 +110,7 @@ fn live(observed: &Observed, plan: &mut Plan) {
     }
     let closed = network::plan(observed, plan);
     let noted = match observed.is_suspended() {
-        true => suspend(observed, plan),
+        true => suspend(observed, plan, now),
         false if closed && memory::resume(observed, plan) => pod::plan(observed, plan),
         false => None,
     };
@@ -125,10 +125,10 @@ fn live(observed: &Observed, plan: &mut Plan) {
 }
 
 /// Plans the deletion of the Pod. Returns the value of the annotation, if known: the name stays until the Pod is gone.
-fn suspend(observed: &Observed, plan: &mut Plan) -> Option<Option<String>> {
+fn suspend(observed: &Observed, plan: &mut Plan, now: Timestamp) -> Option<Option<String>> {
     let Located::Owned(pod) = observed.locate() else { return Some(None) };
     if pod.metadata.deletion_timestamp.is_none() {
-        memory::suspend(observed, &pod, plan);
+        memory::suspend(observed, &pod, plan, now);
     }
     None
 }

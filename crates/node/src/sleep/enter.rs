@@ -67,7 +67,11 @@ impl Live {
         self.pass().await.is_ok()
     }
 
-    async fn pass(self: &Arc<Live>) -> Result<Busy, StreamError> {
+    /// Enters without a report, for a suspend.
+    ///
+    /// # Errors
+    /// The Pod is ending, or could not be thawed.
+    pub(crate) async fn pass(self: &Arc<Live>) -> Result<Busy, StreamError> {
         self.gate.touch();
         match self.gate.step(Input::Enter) {
             Act::Admit => return Ok(self.busy(true)),

@@ -56,7 +56,7 @@ pub(super) async fn take(
     let _turn = live.snapshots.lock().await;
     let (spec, stops) = (&snapshot.spec, snapshot.spec.afterwards == Afterwards::Stop);
     // Thaws it. No visitor of its own prevents what follows.
-    let busy = live.enter().await.map_err(|error| format!("{error}"))?;
+    let busy = live.pass().await.map_err(|error| format!("{error}"))?;
     let parts = parts(node, &live, spec.content).await?;
     let machine = match spec.content {
         Content::Full => Some(spawn_blocking(Machine::here).await??),

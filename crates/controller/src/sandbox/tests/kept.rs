@@ -22,8 +22,12 @@ fn ready(uid: &str, restored: bool) -> Arc<PodView> {
 
 /// The snapshot with this reason; `of` is the uid of its Pod.
 fn snapshot(why: &str, of: &str) -> Option<Arc<hutch_api::state::SandboxSnapshot>> {
+    snapshot_since(why, of, "2026-01-01T00:09:30Z")
+}
+
+fn snapshot_since(why: &str, of: &str, since: &str) -> Option<Arc<hutch_api::state::SandboxSnapshot>> {
     let condition = json!({"type": "Ready", "status": if why == "Completed" { "True" } else { "False" }, "reason": why,
-        "message": "no room", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        "message": "no room", "lastTransitionTime": since});
     let body = json!({
         "metadata": {"uid": "n", "ownerReferences": owned_by(API, "Sandbox", "s")},
         "spec": {"source": {"sandbox": "s", "uid": "Sandbox-s"}, "content": "Full", "afterwards": "Stop"},
@@ -41,6 +45,9 @@ fn pod_of_a_suspend_with_memory_ends_after_its_snapshot() {
     assert_eq!(steps(&at(snapshot("Completed", "p"))), ["delete pod s"]);
     let failed = steps(&at(snapshot("Failed", "")));
     assert_eq!(failed, ["Pod: its memory cannot be kept, so it is not suspended: no room"]);
+    // It is tried again after a minute.
+    let again = steps(&at(snapshot_since("Failed", "", "2026-01-01T00:08:59Z")));
+    assert_eq!(again, ["delete snapshot suspend-Sandbox-s", &failed[0]]);
     let given_up = Observed {
         snapshot: snapshot("Failed", ""),
         ..observed(keeping("Suspended", "files"), &own(), None)

@@ -3,6 +3,10 @@
 //! A snapshot holds what a Sandbox has written and, with [`Content::Full`], the memory of its processes. `hutch up` makes
 //! them; on a cluster every object is answered with `Ready=False` and [`reason::NOT_SUPPORTED_HERE`].
 
+mod copy;
+
+pub use copy::restored;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
@@ -43,6 +47,8 @@ pub mod reason {
     pub const SOURCE_REPLACED: &str = "SourceReplaced";
     /// Snapshots are made by `hutch up` alone.
     pub const NOT_SUPPORTED_HERE: &str = "NotSupportedHere";
+    /// A snapshot is restored more than once, and the Sandbox does not say how its programs get new random numbers.
+    pub const NEEDS_AFTER_RESTORE: &str = "NeedsAfterRestore";
     /// The image of a complete snapshot is gone, or was changed by someone else: `Ready` is False.
     pub const LOST: &str = "Lost";
 }

@@ -47,7 +47,7 @@ pub enum Error {
     /// The object cannot reach the awaited state by itself.
     #[error("{kind} {name}: {obstacle}")]
     Blocked {
-        /// `sandbox` or `claim`.
+        /// Kind, such as `sandbox`.
         kind: &'static str,
         /// Name of the object.
         name: String,
@@ -57,7 +57,7 @@ pub enum Error {
     /// The time limit of a wait has passed.
     #[error("{kind} {name} is not {goal}{}: {state}", after(.limit))]
     TimedOut {
-        /// `sandbox` or `claim`.
+        /// Kind, such as `sandbox`.
         kind: &'static str,
         /// Name of the object.
         name: String,
@@ -71,11 +71,27 @@ pub enum Error {
     /// The object was deleted during a wait.
     #[error("{kind} {name} was deleted meanwhile")]
     Deleted {
-        /// `sandbox` or `claim`.
+        /// Kind, such as `sandbox`.
         kind: &'static str,
         /// Name of the object.
         name: String,
     },
+    /// The Sandbox of a snapshot does not exist, or another one has its name.
+    #[error("snapshot {snapshot} is of a sandbox {sandbox} that is gone, and so is its spec")]
+    NoSource {
+        /// Name of the snapshot.
+        snapshot: String,
+        /// Name of the Sandbox.
+        sandbox: String,
+    },
+    /// The API server keeps no memory.
+    #[error(
+        "the API server has no SandboxSnapshots: `hutch up` alone keeps the memory of a suspended Sandbox"
+    )]
+    NoSnapshots,
+    /// A Sandbox that was suspended without its memory.
+    #[error("sandbox {0} is suspended already, without its memory")]
+    NoMemory(String),
     /// The watch of an object ended.
     #[error("the watch ended")]
     WatchEnded,
@@ -166,7 +182,7 @@ pub enum Obstacle {
     /// A Pod that does not belong to the Sandbox has its name.
     #[error("{0}; delete that Pod, or rename the Sandbox")]
     PodNotOwned(String),
-    /// The claim is rejected.
+    /// The claim is rejected, or the snapshot or the fork has failed.
     #[error("{0}")]
     Rejected(String),
 }

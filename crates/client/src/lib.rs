@@ -14,6 +14,8 @@
 //! - [`logs`](Sandboxes::logs): output of the main process;
 //! - [`port_forward`](Sandboxes::port_forward): a connection to a port;
 //! - [`suspend`](Sandboxes::suspend), [`resume`](Sandboxes::resume): the Sandbox after the change;
+//! - [`snapshot`](Sandboxes::snapshot), [`restore`](Sandboxes::restore), [`fork`](Sandboxes::fork): state of a Sandbox, and
+//!   Sandboxes that start from it;
 //! - [`events`](Sandboxes::events): events of a Sandbox and its Pod.
 //!
 //! A function that waits takes a [`Wait`], which has a time limit and reports what is awaited.
@@ -25,6 +27,7 @@ mod name;
 mod obstacle;
 mod pod;
 mod sandboxes;
+mod state;
 mod wait;
 
 pub use copy::{Destination, Member};
@@ -33,4 +36,5 @@ pub use exec::{CANNOT_START, Command, Ended, Input, Output, Session};
 pub use name::Name;
 pub use pod::LogOptions;
 pub use sandboxes::{Sandboxes, Target};
+pub use state::{NewFork, NewSnapshot, Source};
 pub use wait::{Progress, Wait};

@@ -18,7 +18,10 @@ const ENDING_POLL: Duration = Duration::from_millis(100);
 /// Checks of a failed mount after which the wait ends.
 const MOUNT_CHECKS: u32 = 2;
 /// State of an object without conditions.
-const UNOBSERVED: &str = "the controller has not reconciled it yet";
+pub(crate) const UNOBSERVED: &str = "the controller has not reconciled it yet";
+
+/// Value of the annotation of a Sandbox whose suspends keep its memory.
+const MEMORY: &str = "memory";
 
 /// Sandboxes and SandboxClaims of one namespace.
 #[derive(Clone)]
@@ -110,7 +113,7 @@ impl Sandboxes {
     }
 
     /// Waits until a Sandbox is ready.
-    async fn ready(&self, sandbox: &Sandbox, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
+    pub(crate) async fn ready(&self, sandbox: &Sandbox, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
         let (name, pod) = (sandbox.name_any(), pod_name(sandbox));
         let failed = AtomicU32::new(0);
         let explain = async || {
@@ -178,6 +181,35 @@ impl Sandboxes {
         wait.until(&self.sandboxes, ("sandbox", &name, "suspended"), suspended, async || None).await
     }
 
+    /// Suspends a Sandbox as [`Sandboxes::suspend`] does, and keeps the memory of its processes. The annotation that says so
+    /// stays, for later suspends.
+    ///
+    /// # Errors
+    /// The API server has no snapshots; the Sandbox does not exist, is suspended without its memory, or is not suspended in
+    /// time.
+    pub async fn suspend_with_memory(&self, name: &Name, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
+        if !self.has_snapshots().await? {
+            return Err(Error::NoSnapshots);
+        }
+        let sandbox = self.find(name, wait).await?;
+        let (name, keeps) = (sandbox.name_any(), sandbox.annotations().get(annotation::SUSPEND_KEEPS));
+        let sandbox = match mode(&sandbox) {
+            OperatingMode::Suspended if keeps.is_some_and(|keeps| keeps == MEMORY) => sandbox,
+            OperatingMode::Suspended => return Err(Error::NoMemory(name)),
+            OperatingMode::Running => {
+                let change = json!({
+                    "metadata": {"annotations": {annotation::SUSPEND_KEEPS: MEMORY}},
+                    "spec": {"operatingMode": OperatingMode::Suspended},
+                });
+                self.sandboxes.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await?
+            }
+        };
+        if wait.is_zero() {
+            return Ok(sandbox);
+        }
+        wait.until(&self.sandboxes, ("sandbox", &name, "suspended"), suspended, async || None).await
+    }
+
     /// Resumes a suspended Sandbox. Waits until it is ready, unless the time limit is zero.
     ///
     /// # Errors
@@ -199,6 +231,10 @@ impl Sandboxes {
         } else {
             self.set_mode(&sandbox.name_any(), desired).await
         }
+    }
+
+    pub(crate) fn sandbox_api(&self) -> Api<Sandbox> {
+        self.sandboxes.clone()
     }
 
     pub(crate) fn event_list(&self) -> Api<Event> {

@@ -6,6 +6,7 @@ mod doors;
 mod image;
 mod policy;
 mod sandboxd;
+mod snapshot;
 mod up;
 mod volume;
 
@@ -26,8 +27,8 @@ pub(crate) use audit::{
     AuditShowArguments, AuditVerifyArguments,
 };
 pub(crate) use client::{
-    Container, CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
-    Side,
+    Container, CopyArguments, ExecArguments, LogsArguments, NameArgument, Place, Readiness, ResumeArguments,
+    ShellArguments, Side, SuspendArguments,
 };
 pub(crate) use policy::{
     AllowArguments, PolicyArguments, PolicyCommand, PolicyExplainArguments, PolicyFormat,
@@ -41,6 +42,10 @@ pub(crate) use image::{
     ImageRemoveArguments,
 };
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
+pub(crate) use snapshot::{
+    ForkArguments, SnapshotArguments, SnapshotCommand, SnapshotCreateArguments, SnapshotDeleteArguments,
+    SnapshotListArguments, SnapshotRestoreArguments,
+};
 pub(crate) use up::{AuditMode, UpArguments};
 pub(crate) use volume::{
     DataDir, VolumeArguments, VolumeCommand, VolumeCopyArguments, VolumeDuArguments, VolumeListArguments,
@@ -98,9 +103,13 @@ pub(crate) enum Command {
     /// Print the output of the main process of a Sandbox.
     Logs(LogsArguments),
     /// End the processes of a Sandbox and keep its volumes.
-    Suspend(ModeArguments),
+    Suspend(SuspendArguments),
     /// Start a suspended Sandbox again.
-    Resume(ModeArguments),
+    Resume(ResumeArguments),
+    /// Make, list, delete and restore snapshots of Sandboxes.
+    Snapshot(SnapshotArguments),
+    /// Create Sandboxes that start from the state of another.
+    Fork(ForkArguments),
     /// Let a Sandbox connect to a host, if no other policy decides about its network.
     Allow(AllowArguments),
     /// Explain, test and convert policies.

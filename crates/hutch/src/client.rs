@@ -6,6 +6,7 @@ mod exec;
 mod logs;
 mod mode;
 mod progress;
+mod snapshot;
 mod stdio;
 mod terminal;
 
@@ -23,6 +24,7 @@ pub(crate) use exec::{main as exec, shell};
 pub(crate) use logs::main as logs;
 pub(crate) use mode::{resume, suspend};
 use progress::Progress;
+pub(crate) use snapshot::{fork, main as snapshot};
 
 /// Exit status when the reader of the output has gone: 128 and SIGPIPE.
 const OUTPUT_CLOSED: u8 = 141;

@@ -93,6 +93,8 @@ fn main() -> ExitCode {
         Ok(cli::Command::Logs(arguments)) => client::logs(&arguments),
         Ok(cli::Command::Suspend(arguments)) => client::suspend(&arguments),
         Ok(cli::Command::Resume(arguments)) => client::resume(&arguments),
+        Ok(cli::Command::Snapshot(arguments)) => client::snapshot(&arguments),
+        Ok(cli::Command::Fork(arguments)) => client::fork(arguments),
         Ok(cli::Command::Allow(arguments)) => policy::allow::main(&arguments),
         Ok(cli::Command::Policy(arguments)) => policy::main(&arguments),
         Ok(cli::Command::Audit(arguments)) => audit::main(&arguments),

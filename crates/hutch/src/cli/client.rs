@@ -119,9 +119,19 @@ pub(crate) struct LogsArguments {
     pub(crate) sandbox: NameArgument,
 }
 
-/// `hutch suspend`, `hutch resume`.
+/// `hutch suspend`.
 #[derive(Args)]
-pub(crate) struct ModeArguments {
+pub(crate) struct SuspendArguments {
+    #[command(flatten)]
+    pub(crate) change: ResumeArguments,
+    /// Keep the memory of the processes, in gVisor. Later suspends keep it too.
+    #[arg(long)]
+    pub(crate) memory: bool,
+}
+
+/// `hutch resume`.
+#[derive(Args)]
+pub(crate) struct ResumeArguments {
     #[command(flatten)]
     pub(crate) place: Place,
     /// Maximum time to wait for the change; 0 only sends the request.

@@ -53,6 +53,7 @@ mod scanned_output;
 mod settings;
 mod shared_memory;
 mod sleep;
+mod snapshots;
 mod state_crds;
 mod stock;
 mod suspended_memory;

@@ -1,0 +1,97 @@
+//! A Sandbox that starts from the snapshot of another.
+
+use std::collections::BTreeMap;
+
+use kube_core::ObjectMeta;
+
+use crate::{OperatingMode, Sandbox, annotation, label};
+
+/// Annotations of the source that its copies have: its policies, and the settings of users.
+const COPIED: [&str; 9] = [
+    annotation::POLICIES,
+    annotation::TEMPLATE_REF,
+    annotation::USER,
+    annotation::IDLE_AFTER,
+    annotation::PAGE_OUT_AFTER,
+    annotation::SUSPEND_AFTER,
+    annotation::SUSPEND_KEEPS,
+    annotation::ACTIVITY_PORT,
+    annotation::WAKE_ON_CONNECT,
+];
+/// Domain of labels and annotations that belong to the controllers.
+const DOMAIN: &str = "agents.x-k8s.io/";
+
+/// Returns a new Sandbox with the spec of another, which starts from this snapshot. It is running, belongs to no pool and
+/// no claim, and the policies that apply to the other apply to it: its labels, and the annotations that name them.
+pub fn restored(source: &Sandbox, name: &str, snapshot: &str) -> Sandbox {
+    let labels = source.metadata.labels.iter().flatten();
+    let labels = labels.filter(|(key, _)| *key == label::TEMPLATE_REF_HASH || !key.contains(DOMAIN));
+    let annotations = source
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .filter(|(key, _)| COPIED.contains(&key.as_str()) || key.starts_with(annotation::ATTRIBUTE));
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: source.metadata.namespace.clone(),
+        labels: non_empty(labels.map(pair).collect()),
+        annotations: non_empty(annotations.map(pair).collect()),
+        ..ObjectMeta::default()
+    };
+    let mut spec = source.spec.clone();
+    spec.operating_mode = Some(OperatingMode::Running);
+    let marks = spec.pod_template.metadata.annotations.get_or_insert_default();
+    marks.insert(annotation::RESTORE_FROM.to_owned(), snapshot.to_owned());
+    Sandbox { metadata, spec, status: None }
+}
+
+fn pair((key, value): (&String, &String)) -> (String, String) {
+    (key.clone(), value.clone())
+}
+
+fn non_empty(map: BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
+    (!map.is_empty()).then_some(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn copy_has_the_spec_and_the_policies_and_belongs_to_nothing() {
+        let source: Sandbox = serde_json::from_value(json!({
+            "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+            "metadata": {
+                "name": "a", "namespace": "team", "uid": "1", "resourceVersion": "2", "generation": 3,
+                "finalizers": ["f"], "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "4"}],
+                "labels": {"app": "x", label::TEMPLATE_REF_HASH: "h", label::CLAIM_UID: "c", label::WARM_POOL_SANDBOX: "w"},
+                "annotations": {
+                    annotation::POLICIES: "p", annotation::TEMPLATE_REF: "t", "attr.policy.hutch.dev/risk": "2",
+                    annotation::POD_NAME: "a", annotation::RESTORE_FROM: "old", annotation::FROZEN_SINCE: "now",
+                    annotation::LATE_ENV: "{}", annotation::IDLE_AFTER: "1m",
+                },
+            },
+            "spec": {"operatingMode": "Suspended", "service": true, "podTemplate": {
+                "metadata": {"labels": {"b": "c"}, "annotations": {annotation::RESTORE_FROM: "older", "d": "e"}},
+                "spec": {"containers": [{"name": "main", "image": "i"}]}}},
+            "status": {"serviceFQDN": "x"},
+        }))
+        .unwrap();
+        let copy = serde_json::to_value(restored(&source, "b", "s")).unwrap();
+        let expected = json!({
+            "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+            "metadata": {
+                "name": "b", "namespace": "team", "labels": {"app": "x", label::TEMPLATE_REF_HASH: "h"},
+                "annotations": {annotation::POLICIES: "p", annotation::TEMPLATE_REF: "t", "attr.policy.hutch.dev/risk": "2",
+                    annotation::IDLE_AFTER: "1m"},
+            },
+            "spec": {"operatingMode": "Running", "service": true, "podTemplate": {
+                "metadata": {"labels": {"b": "c"}, "annotations": {annotation::RESTORE_FROM: "s", "d": "e"}},
+                "spec": {"containers": [{"name": "main", "image": "i"}]}}},
+        });
+        assert_eq!(copy, expected);
+    }
+}

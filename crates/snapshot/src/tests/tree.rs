@@ -492,3 +492,55 @@ sys.stdin.read()";
     let error = copied.unwrap_err().to_string();
     assert!(error.contains("\"file\" cannot be kept: a process has a lease of it"), "{error}");
 }
+
+/// An overlay, unmounted on drop.
+struct Overlay(PathBuf);
+
+impl Overlay {
+    fn mount(scratch: &Scratch, lower: &Path, upper: &Path, number: u8) -> Overlay {
+        let (work, at) = (scratch.path(&format!("work{number}")), scratch.path(&format!("overlay{number}")));
+        fs::create_dir(&work).unwrap();
+        fs::create_dir(&at).unwrap();
+        let [lower, upper, work] = [lower, upper, &work].map(|path| path.display());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let mut mount = std::process::Command::new("mount");
+        hutch_testkit::disk::run(mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(&at));
+        Overlay(at)
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        // A failure shows when the temporary folder cannot be removed.
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn overlay_shows_the_same_on_a_copied_upper_folder() {
+    hutch_testkit::require!(root);
+    let scratch = Scratch::new();
+    let (lower, upper) = (scratch.small_tree("lower"), scratch.path("upper"));
+    fs::create_dir_all(lower.join("replaced/old")).unwrap();
+    for name in ["gone1", "gone2", "gone3", "linked"] {
+        fs::write(lower.join(name), name).unwrap();
+    }
+    fs::create_dir(&upper).unwrap();
+    let overlay = Overlay::mount(&scratch, &lower, &upper, 1);
+    let at = &overlay.0;
+    for name in ["gone1", "gone2", "gone3", "sub/other"] {
+        fs::remove_file(at.join(name)).unwrap();
+    }
+    fs::remove_dir_all(at.join("replaced")).unwrap();
+    fs::create_dir(at.join("replaced")).unwrap();
+    fs::write(at.join("replaced/new"), b"new").unwrap();
+    fs::hard_link(at.join("linked"), at.join("sub/linked again")).unwrap();
+    fs::set_permissions(at.join("file"), fs::Permissions::from_mode(0o4711)).unwrap();
+    chown(at.join("sub"), Some(100_000), Some(100_000)).unwrap();
+    let expected = describe(at);
+    drop(overlay);
+    let target = round_trip(&scratch, &upper);
+    let again = Overlay::mount(&scratch, &lower, &target, 2);
+    assert_eq!(describe(&again.0), expected);
+    assert!(!expected.contains_key(Path::new("gone1")) && !expected.contains_key(Path::new("replaced/old")));
+}

@@ -26,7 +26,8 @@ impl Images {
     /// Removes what a process left that was killed while it made or removed an image.
     ///
     /// # Errors
-    /// [`Error::Unsafe`] if another user owns or may use the folder or the key, [`Error::Folder`] if the system fails.
+    /// [`Error::Unsafe`] if another user owns or may use the folder or the key, or there are images and no key;
+    /// [`Error::Folder`] if the system fails.
     pub fn open(folder: &Path) -> Result<Images, Error> {
         private::folder(folder)?;
         for name in entries(folder)? {
@@ -34,6 +35,14 @@ impl Images {
                 let path = name.below(folder);
                 remove_tree(&path).map_err(Error::folder("remove", &path))?;
             }
+        }
+        let path = KEY.below(folder);
+        let has_images = entries(folder)?.iter().any(|name| check_id(name).is_ok());
+        if has_images && !exists(&path).map_err(Error::folder("find", &path))? {
+            // A new key would make them worthless without a word.
+            let reason =
+                "the key of the images in its folder is absent: restore it, or remove the images".into();
+            return Err(Error::Unsafe { path, reason });
         }
         let key = Key::open(folder)?;
         Ok(Images { store: Arc::new(Store { folder: folder.to_owned(), key }) })

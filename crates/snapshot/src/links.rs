@@ -48,3 +48,18 @@ pub(crate) fn may_be_linked(found: &Stat) -> bool {
 pub(crate) fn is_whiteout(found: &Stat) -> bool {
     FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice && found.st_rdev == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_take_limited_memory() {
+        let file = tempfile::tempfile().unwrap();
+        let found = rustix::fs::fstat(&file).unwrap();
+        let mut links = Links::new();
+        links.keep(&found, 7, MAX_HELD_BYTES - ENTRY_BYTES).unwrap();
+        assert_eq!(links.first(&found), Some(&7));
+        assert!(matches!(links.keep(&found, 8, 0), Err(Cause::Refused(_))));
+    }
+}

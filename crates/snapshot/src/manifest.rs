@@ -133,8 +133,8 @@ struct AnyFormat {
     format: u64,
 }
 
-/// Returns the bytes of the file. They are checked as a reader does: what cannot be read is not written.
-pub(crate) fn write(key: &Key, id: &PathSegment, manifest: &Manifest) -> Result<Vec<u8>, Error> {
+/// Returns the bytes of the file, and the manifest as it is read from them: what cannot be read is not written.
+pub(crate) fn write(key: &Key, id: &PathSegment, manifest: &Manifest) -> Result<(Vec<u8>, Manifest), Error> {
     let place = Place::new(id, &MANIFEST);
     let text = |name: &PathSegment| name.as_str().to_owned();
     let (mut uppers, mut volumes) = (BTreeMap::new(), BTreeMap::new());
@@ -156,8 +156,7 @@ pub(crate) fn write(key: &Key, id: &PathSegment, manifest: &Manifest) -> Result<
         return Err(place.refused("facts", "the manifest would be larger than 4 MiB"));
     }
     match read(key, id, &bytes) {
-        Ok(again) if again == *manifest => Ok(bytes),
-        Ok(_) => Err(place.refused("facts", "JSON does not keep them")),
+        Ok(again) => Ok((bytes, again)),
         Err(error) => Err(place.refused("facts", error.to_string())),
     }
 }

@@ -148,11 +148,26 @@ impl Partial {
         if self.has_failed {
             return Err(Place::new(&self.id, WHOLE).refused("image", "a part of it could not be copied"));
         }
-        let manifest = self.measure(facts)?;
-        let bytes = manifest::write(&self.store.key, &self.id, &manifest)?;
+        let manifest = self.measure_and_sync(facts)?;
+        let (bytes, manifest) = manifest::write(&self.store.key, &self.id, &manifest)?;
         private::write(&self.folder, &MANIFEST, &bytes).map_err(place.io("write"))?;
         rustix::fs::syncfs(&self.folder).map_err(Place::new(&self.id, WHOLE).io("write out"))?;
         Ok(manifest)
+    }
+
+    /// Reads everything in the image for its digests, while another thread writes it to the disk.
+    fn measure_and_sync(&self, facts: Value) -> Result<Manifest, Error> {
+        std::thread::scope(|scope| {
+            // Without the thread, all is written at the end.
+            let sync = || rustix::fs::syncfs(&self.folder);
+            let synced = std::thread::Builder::new().spawn_scoped(scope, sync).ok();
+            let manifest = self.measure(facts)?;
+            match synced.map(std::thread::ScopedJoinHandle::join) {
+                // An error is reported once only, so it counts.
+                Some(Ok(Err(errno))) => Err(Place::new(&self.id, WHOLE).io("write out")(errno)),
+                _ => Ok(manifest),
+            }
+        })
     }
 
     /// Reads everything in the image for its digests.

@@ -216,3 +216,27 @@ impl Names {
 fn name_at(bytes: &[u8], start: u32) -> &CStr {
     CStr::from_bytes_until_nul(&bytes[start as usize..]).unwrap_or(c"")
 }
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_sorted_by_their_bytes_and_take_limited_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b", "a", "aa", "B", "\u{e4}"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let opened = std::fs::File::open(folder.path()).unwrap();
+        let mut names = Names::read(opened.as_fd(), 1000).unwrap();
+        let mut found = Vec::new();
+        while names.advance() {
+            found.push(names.current().to_str().unwrap().to_owned());
+        }
+        assert_eq!(found, ["B", "a", "aa", "b", "\u{e4}"]);
+        assert_eq!(names.held(), 3 * 2 + 2 * 3 + 5 * 4);
+        assert!(matches!(Names::read(opened.as_fd(), names.held() - 1), Err(Cause::Refused(_))));
+        Names::read(opened.as_fd(), names.held()).unwrap();
+    }
+}

@@ -210,6 +210,9 @@ fn an_image_of_another_key_is_foreign() {
     let scratch = Scratch::new();
     scratch.image(&ID);
     fs::remove_file(scratch.stored("key")).unwrap();
+    let error = Images::open(&scratch.path("images")).unwrap_err().to_string();
+    assert!(error.contains("the key of the images in its folder is absent"), "{error}");
+    fs::copy(Scratch::new().stored("key"), scratch.stored("key")).unwrap();
     let error = scratch.reopen().find(&ID).unwrap_err();
     assert!(matches!(error, Error::Foreign { .. }), "{error}");
 }

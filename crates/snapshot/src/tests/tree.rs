@@ -105,11 +105,8 @@ fn each_kind_of_entry_is_copied_exactly() {
 
 #[test]
 fn files_share_their_blocks_where_the_file_system_can() {
-    hutch_testkit::require!(root);
-    if hutch_testkit::on_path("mkfs.xfs").is_none() {
-        return;
-    }
-    let disk = hutch_testkit::disk::Disk::new(400 << 20, &["mkfs.xfs", "-q", "-m", "reflink=1"]);
+    hutch_testkit::require!(root, btrfs);
+    let disk = hutch_testkit::disk::Disk::new(400 << 20, &["mkfs.btrfs", "--quiet"]);
     let folder = disk.path().join("tree");
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("large"), vec![3; 16 << 20]).unwrap();
@@ -138,14 +135,11 @@ fn a_file_system_that_cannot_keep_everything_is_not_a_changed_image() {
     hutch_testkit::require!(root);
     let scratch = Scratch::new();
     let image = scratch.image(&ID);
-    // Its times are in seconds, or it has no owners: something is lost.
-    if hutch_testkit::on_path("mkfs.vfat").is_none() {
-        return;
-    }
-    let disk = hutch_testkit::disk::Disk::new(8 << 20, &["mkfs.vfat"]);
+    // Its times are in seconds.
+    let disk = hutch_testkit::disk::Disk::new(8 << 20, &["mkfs.ext4", "-q", "-I", "128"]);
     let target = disk.path().join("target");
     let error = image.copy_out(&UPPER, &target).unwrap_err();
-    assert!(matches!(error, Error::Io { .. }), "{error}");
+    assert!(error.to_string().contains("its file system does not keep owners, times"), "{error}");
     assert!(!target.exists());
 }
 
@@ -465,4 +459,88 @@ fn make_entries(tree: &Path, entries: &[RandomEntry]) {
             }
         }
     }
+}
+
+#[test]
+fn file_that_is_leased_does_not_block_the_copy() {
+    hutch_testkit::require!(python);
+    let scratch = Scratch::new();
+    let folder = scratch.path("tree");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("file"), b"leased").unwrap();
+    // The lease is broken with a signal, which the process ignores.
+    let script = "import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('leased', flush=True)
+sys.stdin.read()";
+    let mut python = std::process::Command::new("python3")
+        .args(["-c", script])
+        .arg(folder.join("file"))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let output = python.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).unwrap();
+    let copied = copied(&scratch, &folder);
+    drop(python.stdin.take());
+    python.wait().unwrap();
+    assert_eq!(line, "leased\n");
+    let error = copied.unwrap_err().to_string();
+    assert!(error.contains("\"file\" cannot be kept: a process has a lease of it"), "{error}");
+}
+
+/// An overlay, unmounted on drop.
+struct Overlay(PathBuf);
+
+impl Overlay {
+    fn mount(scratch: &Scratch, lower: &Path, upper: &Path, number: u8) -> Overlay {
+        let (work, at) = (scratch.path(&format!("work{number}")), scratch.path(&format!("overlay{number}")));
+        fs::create_dir(&work).unwrap();
+        fs::create_dir(&at).unwrap();
+        let [lower, upper, work] = [lower, upper, &work].map(|path| path.display());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let mut mount = std::process::Command::new("mount");
+        hutch_testkit::disk::run(mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(&at));
+        Overlay(at)
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        // A failure shows when the temporary folder cannot be removed.
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn overlay_shows_the_same_on_a_copied_upper_folder() {
+    hutch_testkit::require!(root);
+    let scratch = Scratch::new();
+    let (lower, upper) = (scratch.small_tree("lower"), scratch.path("upper"));
+    fs::create_dir_all(lower.join("replaced/old")).unwrap();
+    for name in ["gone1", "gone2", "gone3", "linked"] {
+        fs::write(lower.join(name), name).unwrap();
+    }
+    fs::create_dir(&upper).unwrap();
+    let overlay = Overlay::mount(&scratch, &lower, &upper, 1);
+    let at = &overlay.0;
+    for name in ["gone1", "gone2", "gone3", "sub/other"] {
+        fs::remove_file(at.join(name)).unwrap();
+    }
+    fs::remove_dir_all(at.join("replaced")).unwrap();
+    fs::create_dir(at.join("replaced")).unwrap();
+    fs::write(at.join("replaced/new"), b"new").unwrap();
+    fs::hard_link(at.join("linked"), at.join("sub/linked again")).unwrap();
+    fs::set_permissions(at.join("file"), fs::Permissions::from_mode(0o4711)).unwrap();
+    chown(at.join("sub"), Some(100_000), Some(100_000)).unwrap();
+    let expected = describe(at);
+    drop(overlay);
+    let target = round_trip(&scratch, &upper);
+    let again = Overlay::mount(&scratch, &lower, &target, 2);
+    assert_eq!(describe(&again.0), expected);
+    assert!(!expected.contains_key(Path::new("gone1")) && !expected.contains_key(Path::new("replaced/old")));
 }

@@ -47,6 +47,8 @@ pub const LAST_ACTIVITY: &str = "hutch.dev/last-activity";
 pub const FROZEN_SINCE: &str = "hutch.dev/frozen-since";
 /// On a Sandbox or its Pod template: what a suspend keeps, `memory` or `files`. On a Pod it is ignored.
 pub const SUSPEND_KEEPS: &str = "hutch.dev/suspend-keeps";
+/// On a Sandbox or its Pod template: time after a suspend that keeps memory at which the memory is removed (Go duration).
+pub const DROP_MEMORY_AFTER: &str = "hutch.dev/drop-memory-after";
 /// On a Pod template, a Sandbox or a Pod: name of the SandboxSnapshot of the same namespace from which it starts.
 pub const RESTORE_FROM: &str = "hutch.dev/restore-from";
 /// On a Sandbox or its Pod template: command that is run inside after each restore, as JSON: `["/path", "argument"]`.

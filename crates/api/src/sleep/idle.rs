@@ -19,6 +19,8 @@ pub struct IdleTimes {
     pub page_out_after: Option<Duration>,
     /// Idle time before it is suspended.
     pub suspend_after: Option<Duration>,
+    /// Time after a suspend that keeps memory at which the memory is removed.
+    pub drop_memory_after: Option<Duration>,
     /// Port at which its sandboxd reports the time of last use.
     pub activity_port: Option<u16>,
 }
@@ -61,6 +63,7 @@ impl IdleTimes {
             freeze_after: time(annotation::IDLE_AFTER)?,
             page_out_after: time(annotation::PAGE_OUT_AFTER)?,
             suspend_after: time(annotation::SUSPEND_AFTER)?,
+            drop_memory_after: time(annotation::DROP_MEMORY_AFTER)?,
             activity_port: read(annotation::ACTIVITY_PORT, value(annotation::ACTIVITY_PORT), PORT, port)?,
         };
         let key = annotation::PAGE_OUT_AFTER;

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
 use super::plan::{Action, Part, Plan};
-use super::{Located, Observed};
+use super::{Located, Observed, sleep};
 use crate::owner;
 use crate::view::PodView;
 
@@ -86,6 +86,27 @@ pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: 
             plan.problems
                 .push((Part::Pod, format!("its memory cannot be kept, so it is not suspended: {why}")));
         }
+    }
+}
+
+/// Returns when the memory of a Sandbox that stays suspended is removed.
+pub(super) fn removal(observed: &Observed) -> Option<Timestamp> {
+    let snapshot = observed.snapshot.as_ref().filter(|one| matches!(state(one), State::Complete { .. }))?;
+    if !observed.is_suspended() || !matches!(observed.locate(), Located::Missing) {
+        return None;
+    }
+    let after = sleep::timeouts(&observed.sandbox).ok()?.drop_memory_after?;
+    let conditions = snapshot.status.as_ref().and_then(|status| status.conditions.as_deref())?;
+    let since = conditions.iter().find(|condition| condition.type_ == "Ready")?.last_transition_time.0;
+    since.checked_add(SignedDuration::try_from(after).ok()?).ok()
+}
+
+/// Plans the removal of memory that was kept for long enough.
+pub(super) fn remove_when_due(observed: &Observed, plan: &mut Plan, now: Timestamp) {
+    if let Some(snapshot) =
+        observed.snapshot.as_ref().filter(|_| removal(observed).is_some_and(|at| at <= now))
+    {
+        plan.actions.push(drop_it(snapshot));
     }
 }
 

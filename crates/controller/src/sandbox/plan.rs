@@ -126,7 +126,10 @@ fn live(observed: &Observed, plan: &mut Plan, now: Timestamp) {
 
 /// Plans the deletion of the Pod. Returns the value of the annotation, if known: the name stays until the Pod is gone.
 fn suspend(observed: &Observed, plan: &mut Plan, now: Timestamp) -> Option<Option<String>> {
-    let Located::Owned(pod) = observed.locate() else { return Some(None) };
+    let Located::Owned(pod) = observed.locate() else {
+        memory::remove_when_due(observed, plan, now);
+        return Some(None);
+    };
     if pod.metadata.deletion_timestamp.is_none() {
         memory::suspend(observed, &pod, plan, now);
     }

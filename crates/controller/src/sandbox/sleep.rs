@@ -12,8 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::Observed;
 use super::plan::{Action, Plan};
+use super::{Observed, memory};
 use crate::clock::wait_until;
 use crate::{condition, owner};
 
@@ -75,10 +75,11 @@ pub(super) fn plan(observed: &Observed, plan: &mut Plan, now: Timestamp) {
 
 /// Returns the time until the next change, if there is one.
 pub(super) fn remaining(observed: &Observed, now: Timestamp) -> Option<Duration> {
-    match next(observed) {
-        Next::Sleep(at) | Next::Wake(at) => Some(wait_until(at, now)),
+    let next = match next(observed) {
+        Next::Sleep(at) | Next::Wake(at) => Some(at),
         Next::Never => None,
-    }
+    };
+    next.into_iter().chain(memory::removal(observed)).min().map(|at| wait_until(at, now))
 }
 
 fn next(observed: &Observed) -> Next {

@@ -103,3 +103,23 @@ fn container_that_does_not_run_has_no_memory_to_keep() {
     let waiting = pod("s", json!({"metadata": {"uid": "p"}, "status": {"phase": "Pending"}}));
     assert_eq!(steps(&observed(keeping("Suspended", "memory"), &[waiting], None)), ["delete pod s"]);
 }
+
+#[test]
+fn memory_is_removed_when_it_was_kept_for_long_enough() {
+    let at = |after: &str, since: &str| {
+        let mut sandbox = keeping("Suspended", "memory").as_ref().clone();
+        sandbox.annotations_mut().insert("hutch.dev/drop-memory-after".into(), after.into());
+        sandbox.annotations_mut().remove("agents.x-k8s.io/pod-name");
+        Observed {
+            snapshot: snapshot_since("Completed", "p", since),
+            ..observed(Arc::new(sandbox), &[], None)
+        }
+    };
+    let (early, due) = (at("1m", "2026-01-01T00:09:30Z"), at("1m", "2026-01-01T00:09:00Z"));
+    assert!(steps(&early).is_empty());
+    assert_eq!(super::sleep::remaining(&early, now()), Some(std::time::Duration::from_secs(30)));
+    assert_eq!(steps(&due), ["delete snapshot suspend-Sandbox-s"]);
+    // A Pod that still ends has its memory there.
+    let ending = Observed { labelled: vec![ready("p", false)], tracked: Some(ready("p", false)), ..due };
+    assert_eq!(steps(&ending), ["delete pod s"]);
+}

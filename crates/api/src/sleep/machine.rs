@@ -165,21 +165,7 @@ impl Machine {
             }
             (Input::PagedOut(complete), _) => self.paged(complete),
             (Input::Stopped(well), _) => self.stopped(well),
-            (Input::Save, Running | Idle) => {
-                self.phase = Saving;
-                Act::Save
-            }
-            (Input::Saved(true), Saving) => {
-                self.phase = Saved;
-                Act::Nothing
-            }
-            (Input::Saved(false), Saving)
-            | (Input::Dropped, Saved)
-            | (Input::Going(true), Resuming)
-            | (Input::Begun, Failed) => {
-                self.phase = Idle;
-                self.settle()
-            }
+            (Input::Going(true), Resuming) | (Input::Begun, Failed) => self.run(),
             (Input::Going(false), Resuming) => {
                 self.phase = Failed;
                 Act::Nothing
@@ -193,17 +179,31 @@ impl Machine {
                 self.phase = Suspended;
                 Act::Nothing
             }
-            (
-                Input::Quiet
-                | Input::LongQuiet
-                | Input::Save
-                | Input::Saved(_)
-                | Input::Dropped
-                | Input::Going(_)
-                | Input::Begun,
-                _,
-            ) => Act::Nothing,
+            (Input::Save | Input::Saved(_) | Input::Dropped, _) => self.saving(input),
+            (Input::Quiet | Input::LongQuiet | Input::Going(_) | Input::Begun, _) => Act::Nothing,
         }
+    }
+
+    /// Suspends that keep memory.
+    fn saving(&mut self, input: Input) -> Act {
+        match (input, self.phase) {
+            (Input::Save, Phase::Running | Phase::Idle) => {
+                self.phase = Phase::Saving;
+                Act::Save
+            }
+            (Input::Saved(true), Phase::Saving) => {
+                self.phase = Phase::Saved;
+                Act::Nothing
+            }
+            (Input::Saved(false), Phase::Saving) | (Input::Dropped, Phase::Saved) => self.run(),
+            _ => Act::Nothing,
+        }
+    }
+
+    /// The processes run.
+    fn run(&mut self) -> Act {
+        self.phase = Phase::Idle;
+        self.settle()
     }
 
     fn admit(&mut self) -> Act {

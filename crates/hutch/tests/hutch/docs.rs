@@ -29,13 +29,14 @@ const LOCAL: [Page; 6] = [
     ("docs/policy.md", "no rule of policy \\\"packages\\\" allows it"),
 ];
 /// Examples that need a running `hutch up`.
-const SERVER: [Page; 7] = [
+const SERVER: [Page; 8] = [
     ("docs/annotations.md", "\"agents.x-k8s.io/launch-type\":"),
     ("docs/api.md", "42\n"),
     ("docs/audit.md", " 0 faults"),
     ("docs/router.md", "\"stdout\":\"hello\\n\""),
     ("docs/sandboxd.md", "\"exitCode\":0"),
     ("docs/sleep.md", "awake\n"),
+    ("docs/state.md", "first version\n"),
     ("docs/volumes.md", "shared text\n"),
 ];
 /// Examples that need a running `hutch up` and the Python client.

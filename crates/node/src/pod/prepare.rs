@@ -29,6 +29,7 @@ use crate::places::{PodPlaces, make_private};
 use crate::runtime::{self, NewSandbox, PodSandbox, SandboxPlan};
 use crate::security;
 use crate::shared::{HOST_IP, PolicyNews, Shared};
+use crate::snapshot::Restoring;
 use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
 use crate::{capacity, cordon, snapshot};
@@ -117,16 +118,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         admission::check(&spec)?;
         schedule(node, live, pod, &spec)?;
     }
-    let mut restoring = None;
-    if let Choice::Jail(handler) = choice {
-        if node.snapshots.has_ended(&live.id.uid) {
-            return Err(no_sandbox("the memory of its processes is on disk, and it is about to be deleted"));
-        }
-        // A second preparation finds the same.
-        let _ = live.handler.set(handler);
-        restoring = snapshot::find(node, live, pod, handler).await?;
-        node.tell_policies(PolicyNews::Starts(live.clone()));
-    }
+    let restoring = begin(node, live, pod, choice).await?;
     let before = pod.status.as_ref().and_then(|s| s.pod_ip.as_deref()).and_then(|ip| ip.parse().ok());
     // A Sandbox's next Pod, after a suspend, has the same address. The uid alone may be claimed in any namespace.
     let sandbox = hutch_api::owner::sandbox(pod.as_ref());
@@ -183,6 +175,24 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         frozen: None,
         sleeper: JoinSet::new(),
     })
+}
+
+/// Begins the work on a Pod; returns the snapshot with which it starts, if it names one.
+async fn begin(
+    node: &Arc<Shared>,
+    live: &Arc<Live>,
+    pod: &Pod,
+    choice: Choice,
+) -> Result<Option<Arc<Restoring>>, Refusal> {
+    let Choice::Jail(handler) = choice else { return Ok(None) };
+    if node.snapshots.has_ended(&live.id.uid) {
+        return Err(no_sandbox("the memory of its processes is on disk, and it is about to be deleted"));
+    }
+    // A second preparation finds the same.
+    let _ = live.handler.set(handler);
+    let restoring = snapshot::find(node, live, pod, handler).await?;
+    node.tell_policies(PolicyNews::Starts(live.clone()));
+    Ok(restoring)
 }
 
 /// Returns the snapshot from which the containers of the Pod have begun in an earlier life of the node.

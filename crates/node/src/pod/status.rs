@@ -204,6 +204,14 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
         (false, _) => Some(not_ready()),
     };
     own.push(condition("Ready", ready, facts));
+    own.extend(told(facts));
+    own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
+    own
+}
+
+/// Returns the conditions that Kubernetes does not have.
+fn told(facts: &Facts<'_>) -> Vec<PodCondition> {
+    let mut own = Vec::new();
     own.extend(facts.late_env.map(|reason| {
         let pending = (reason == late_env::PENDING).then_some((reason, None));
         PodCondition { reason: Some(reason.into()), ..condition(late_env::CONDITION, pending, facts) }
@@ -231,7 +239,6 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
         message: Some(snapshot.to_owned()),
         ..condition(RESTORED_POD, None, facts)
     }));
-    own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
     own
 }
 

@@ -16,18 +16,16 @@ use futures::future::BoxFuture;
 use hutch_image::StopSignal;
 use hutch_image::{PathSegment, remove_tree};
 use hutch_jail::{
-    Capabilities, FileAccess, FileRule, Ids, Mount, MountSource, Network, PageOut, Process, ProcessExit,
-    Profile, Root, RuntimeRoot, Spec, Stdio, Upper, Usage, User,
+    Capabilities, FileAccess, FileRule, Ids, Mount, MountSource, Network, PageOut, Process, Profile, Root,
+    RuntimeRoot, Spec, Stdio, Upper, Usage,
 };
 use rustix::process::Signal;
 use serde_json::Value;
-use tokio::io::AsyncReadExt;
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::jail::JailHandle;
+use super::runsc::{COMMAND_TIMEOUT, ExecFiles, RunscContainer, process};
 use super::{
     Beginning, Container, ContainerPlan, Exec, Launcher, NewSandbox, PodSandbox, Runtime, SandboxPlan,
     Spawned, StartError, UPPER, prepare_folder, upper,
@@ -35,7 +33,7 @@ use super::{
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
 use crate::oci::{Bundle, Runsc, mounts_around, shown};
-use crate::stdio::{Terminal, null, pipes};
+use crate::stdio::Terminal;
 
 /// Maximum time that a further process waits for runsc to start the main process.
 const RUNNING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,7 +43,7 @@ const RUNNING_INTERVAL: Duration = Duration::from_millis(5);
 const BUNDLE: PathSegment = PathSegment::fixed("bundle");
 const CONFIG: PathSegment = PathSegment::fixed("config.json");
 const ROOTFS: PathSegment = PathSegment::fixed("rootfs");
-const STATE: PathSegment = PathSegment::fixed("state");
+pub(super) const STATE: PathSegment = PathSegment::fixed("state");
 const EXEC: PathSegment = PathSegment::fixed("exec");
 const WORK: PathSegment = PathSegment::fixed("work");
 const MOUNTS: PathSegment = PathSegment::fixed("mounts");
@@ -53,10 +51,6 @@ const MOUNTS: PathSegment = PathSegment::fixed("mounts");
 const CHECKPOINT: PathSegment = PathSegment::fixed("checkpoint");
 /// Where the jail around runsc mounts memory that is restored.
 const IMAGE: PathSegment = PathSegment::fixed("image");
-/// Maximum time of a command of runsc that is waited for. A checkpoint writes a GiB in a second on a fast disk.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
-/// Bytes of its output that are shown.
-const COMMAND_OUTPUT: u64 = 2 << 10;
 
 /// Returns the upperdir of a container in its folder; `None` if the folder is that of another handler.
 pub(super) fn changes(folder: &Path) -> Option<PathBuf> {
@@ -160,15 +154,6 @@ impl PodSandbox for GvisorSandbox {
     }
 }
 
-/// Commands of runsc for one container.
-struct RunscContainer {
-    runsc: Runsc,
-    jail: Arc<JailHandle>,
-    /// Its bundle, its state and its root file system.
-    folder: PathBuf,
-    id: String,
-}
-
 struct GvisorContainer {
     runsc: Arc<RunscContainer>,
     blueprint: Arc<Blueprint>,
@@ -181,25 +166,6 @@ struct GvisorContainer {
     /// Taken for writing while its processes stand still, and for reading while runsc starts a further one.
     still: Arc<RwLock<()>>,
     held: Mutex<Option<OwnedRwLockWriteGuard<()>>>,
-}
-
-/// Files of a process that outlives its runsc client. They are removed with this.
-#[derive(Debug)]
-struct ExecFiles {
-    process: PathBuf,
-    pid: PathBuf,
-    /// The last reference is dropped with this.
-    exists: Arc<()>,
-}
-
-impl Drop for ExecFiles {
-    fn drop(&mut self) {
-        let files = [std::mem::take(&mut self.process), std::mem::take(&mut self.pid)];
-        // Without a runtime the program ends; the container's folder, which holds them, is removed in any case.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn_blocking(move || files.iter().for_each(|file| drop(std::fs::remove_file(file))));
-        }
-    }
 }
 
 impl Container for GvisorContainer {
@@ -395,70 +361,6 @@ impl GvisorContainer {
     }
 }
 
-impl RunscContainer {
-    /// Returns the status of the container in the state file of runsc, if it has one yet.
-    async fn status(&self) -> Option<String> {
-        let name = PathSegment::new(format!("{0}_sandbox:{0}.state", self.id))?;
-        let file = tokio::fs::read(name.below(&STATE.below(&self.folder))).await.ok()?;
-        // A file that is being written is read again.
-        let state: Value = serde_json::from_slice(&file).ok()?;
-        Some(state["status"].as_str()?.to_owned())
-    }
-
-    fn argv(&self, rest: &[&str]) -> Vec<String> {
-        self.runsc.argv(&STATE.below(&self.folder), rest)
-    }
-
-    /// Kills a process whose client was killed.
-    fn kill_inside(&self, files: &ExecFiles) {
-        let pid = std::fs::read_to_string(&files.pid).unwrap_or_default();
-        if let Ok(pid @ 2..) = pid.trim().parse::<u32>() {
-            self.fire(self.argv(&["kill", "--pid", &pid.to_string(), &self.id, "KILL"]));
-        }
-    }
-
-    /// Runs a command beside runsc. The error is what it says.
-    async fn command(&self, argv: &[&str]) -> Result<(), String> {
-        let name = argv.first().copied().unwrap_or_default();
-        let (ends, stdio) = pipes(false, false, true).map_err(|error| error.to_string())?;
-        let spawned = self.jail.spawn(&process(self.argv(argv), false), stdio).await;
-        let mut spawned = spawned.map_err(|error| error.to_string())?;
-        spawned.started().await.map_err(|failed| failed.reason)?;
-        let mut said = Vec::new();
-        let done = async {
-            if let Some(stderr) = ends.stderr {
-                // What comes after these bytes is not read; an error shows in the exit code.
-                let _ = stderr.take(COMMAND_OUTPUT).read_to_end(&mut said).await;
-            }
-            spawned.exited().await
-        };
-        let exit = tokio::time::timeout(COMMAND_TIMEOUT, done).await;
-        match exit.map_err(|_| format!("runsc {name} did not end in time"))? {
-            ProcessExit::Code(0) => Ok(()),
-            exit => {
-                let said = String::from_utf8_lossy(&said);
-                Err(format!("runsc {name}: {} ({exit:?})", said.trim().replace('\n', "; ")))
-            }
-        }
-    }
-
-    /// Runs a command beside runsc without waiting for it.
-    fn fire(&self, argv: Vec<String>) {
-        let (jail, id) = (self.jail.clone(), self.id.clone());
-        tokio::spawn(async move {
-            let stdio = null()
-                .and_then(|fd| Ok(Stdio { stdin: fd.try_clone()?, stdout: fd.try_clone()?, stderr: fd }));
-            let spawned = match stdio {
-                Ok(stdio) => jail.spawn(&process(argv, false), stdio).await.map_err(|e| e.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
-            if let Err(error) = spawned {
-                tracing::warn!(container = id, error, "failed to start runsc to send a signal");
-            }
-        });
-    }
-}
-
 /// Keeps a container from standing still until runsc has started a further process, or has failed to: it starts none in a
 /// container that stands still.
 async fn until_inside(exists: Weak<()>, pid: PathBuf, still: OwnedRwLockReadGuard<()>) {
@@ -486,12 +388,6 @@ fn without_hidden_mounts(blueprint: &Blueprint) -> Blueprint {
     };
     let mounts = blueprint.mounts.iter().filter(|mount| is_shown(mount)).cloned().collect();
     Blueprint { mounts, ..blueprint.clone() }
-}
-
-fn process(argv: Vec<String>, terminal: bool) -> Process {
-    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let env = vec![("PATH".to_owned(), path.to_owned()), ("HOME".to_owned(), "/".to_owned())];
-    Process { argv, env, cwd: PathBuf::from("/"), terminal, user: User::default() }
 }
 
 /// Returns the content of the bundle's `config.json`.
@@ -559,7 +455,7 @@ mod tests {
             argv: Vec::new(),
             env: Vec::new(),
             cwd: "/".into(),
-            user: User::default(),
+            user: hutch_jail::User::default(),
             terminal: false,
             stdin: false,
             stdin_once: false,

@@ -11,14 +11,15 @@
 //! | `ContainerStats` | [`Container::stats`] |
 //! | pause, resume | [`Container::freeze`], [`Container::thaw`] |
 //! | | [`Container::page_out`]: memory of frozen processes goes to swap |
-//! | `CheckpointContainer` | [`Container::stop_still`], [`Container::checkpoint`], [`Container::run_on`] |
-//! | restore | [`Beginning::Restored`] of a [`ContainerPlan`]: created and started like any other |
+//! | `CheckpointContainer` | [`Container::stop_still`], [`checkpoint`](Container::checkpoint), [`run_on`](Container::run_on) |
+//! | restore | [`Beginning::Restored`] of a [`ContainerPlan`] |
 //! | `StopContainer` | [`Container::signal`], then [`Container::kill`] when the grace period is over |
 //! | `RemoveContainer`, `RemovePodSandbox` | the last reference is dropped |
 //!
 //! Limits are those of containers, so cgroups belong to containers and a sandbox has none.
 //!
-//! A *fork* is a checkpoint that another sandbox restores. What may come fits without a change of callers: *a microVM* is a third implementation: its sandbox starts the VM monitor in the Pod's
+//! A *fork* is a checkpoint that another sandbox restores. What may come fits without a change of callers: *a microVM*
+//! is a third implementation: its sandbox starts the VM monitor in the Pod's
 //! network namespace, its containers speak to an agent in the guest, which takes the place of a jail's init; streams are
 //! descriptors there too.
 //!
@@ -30,6 +31,7 @@ mod gvisor;
 mod jail;
 mod launcher;
 mod native;
+mod runsc;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

@@ -1,16 +1,17 @@
 //! Follows the SandboxSnapshots of all namespaces.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use hutch_api::Read;
 use hutch_api::sleep::Input;
 use hutch_api::state::{Afterwards, SandboxSnapshot, SandboxSnapshotStatus, SnapshotSizes, reason};
 use hutch_image::PathSegment;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -23,7 +24,10 @@ use crate::shared::Shared;
 /// Attempts to write a status. An API server that does not answer has more serious troubles.
 const ATTEMPTS: u32 = 10;
 /// Wait between them.
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Maximum time between two looks at the clock.
+const CLOCK: Duration = Duration::from_secs(60);
 
 /// Takes snapshots as they are requested, and removes the images of those that are deleted, until the node stops.
 pub(crate) async fn run(node: Arc<Shared>) {
@@ -33,9 +37,9 @@ pub(crate) async fn run(node: Arc<Shared>) {
     let stopped = node.shutdown.wait();
     let mut stopped = std::pin::pin!(stopped);
     let mut tasks = JoinSet::new();
-    // Those that exist, by uid, with what stays stopped for them.
-    let mut known: HashMap<String, ()> = HashMap::new();
-    let mut listed = HashMap::new();
+    // UIDs of those that exist.
+    let mut known = HashSet::new();
+    let mut listed = HashSet::new();
     loop {
         let event = tokio::select! {
             () = &mut stopped => return,
@@ -43,17 +47,17 @@ pub(crate) async fn run(node: Arc<Shared>) {
             event = stream.next() => event,
         };
         match event {
-            Some(Ok(watcher::Event::Init)) => listed = HashMap::new(),
+            Some(Ok(watcher::Event::Init)) => listed = HashSet::new(),
             Some(Ok(watcher::Event::InitApply(snapshot))) => {
                 if let Some(uid) = uid_of(&snapshot) {
-                    listed.insert(uid.clone(), ());
+                    listed.insert(uid.clone());
                     see(&node, snapshot, uid, &mut known, &mut tasks);
                 }
             }
             Some(Ok(watcher::Event::InitDone)) => {
                 known = std::mem::take(&mut listed);
                 let node = node.clone();
-                let wanted: Vec<String> = known.keys().cloned().collect();
+                let wanted: Vec<String> = known.iter().cloned().collect();
                 tasks.spawn(async move { sweep(&node, &wanted).await });
             }
             Some(Ok(watcher::Event::Apply(snapshot))) => {
@@ -86,33 +90,76 @@ fn see(
     node: &Arc<Shared>,
     snapshot: Read<SandboxSnapshot>,
     uid: String,
-    known: &mut HashMap<String, ()>,
+    known: &mut HashSet<String>,
     tasks: &mut JoinSet<()>,
 ) {
     let Read::Object(snapshot) = snapshot else { return };
-    if known.insert(uid.clone(), ()).is_some() {
+    if !known.insert(uid.clone()) {
         return;
     }
     let Some(id) = PathSegment::label(&uid) else { return };
     let node = node.clone();
     tasks.spawn(async move {
         match outcome(&snapshot) {
-            None => work(&node, &snapshot, &id).await,
-            Some(reason::COMPLETED) => check(&node, &snapshot, &id).await,
+            None => {
+                if let Some(at) = work(&node, &snapshot, &id).await {
+                    delete_at(&node, &snapshot, at).await;
+                }
+            }
+            Some(reason::COMPLETED) => {
+                check(&node, &snapshot, &id).await;
+                let since = ready(&snapshot).map(|ready| ready.last_transition_time.0);
+                delete_at(&node, &snapshot, since.unwrap_or_else(Timestamp::now)).await;
+            }
             Some(_) => {}
         }
     });
 }
 
+fn ready(snapshot: &SandboxSnapshot) -> Option<&Condition> {
+    let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().find(|condition| condition.type_ == "Ready")
+}
+
 /// Returns the reason of a snapshot on which nothing is left to do.
 fn outcome(snapshot: &SandboxSnapshot) -> Option<&str> {
-    let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready")?;
+    let ready = ready(snapshot)?;
     let open = [reason::PENDING, reason::IN_PROGRESS];
     (!open.contains(&ready.reason.as_str())).then_some(ready.reason.as_str())
 }
 
-async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) {
+/// Deletes a snapshot whose time is over, after waiting for that. `since` is the time of its completion.
+async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp) {
+    let Some(ttl) = snapshot.spec.ttl.as_deref().and_then(hutch_api::go_duration) else { return };
+    let Ok(ttl) = SignedDuration::try_from(ttl) else { return };
+    // One that ends later than time itself never does.
+    let Ok(at) = since.checked_add(ttl) else { return };
+    while let Ok(left) = Duration::try_from(at.duration_since(Timestamp::now())) {
+        tokio::select! {
+            () = node.shutdown.wait() => return,
+            // Clocks are set, so the time is looked at again.
+            () = tokio::time::sleep(left.min(CLOCK)) => {}
+        }
+        if left.is_zero() {
+            break;
+        }
+    }
+    let api: Api<SandboxSnapshot> =
+        Api::namespaced(node.client.clone(), &snapshot.namespace().unwrap_or_default());
+    let preconditions = Preconditions { uid: snapshot.uid(), resource_version: None };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    for _ in 0..ATTEMPTS {
+        match api.delete(&snapshot.name_any(), &parameters).await {
+            Ok(_) => return,
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => return,
+            Err(error) => tracing::warn!(snapshot = snapshot.name_any(), %error, "a deletion is tried again"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Returns the time of completion, if it is complete.
+async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) -> Option<Timestamp> {
     let begun = node.snapshots.images.find(id);
     let complete = matches!(begun, Ok(Some(_)));
     // Complete, and the node was killed before it wrote that.
@@ -124,13 +171,18 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
     }
     report(node, snapshot, status(false, reason::IN_PROGRESS, "The node takes the snapshot")).await;
     if complete && snapshot.spec.afterwards == Afterwards::Stop {
-        return resume(node, snapshot, id).await;
+        resume(node, snapshot, id).await;
+        return None;
     }
     match take(node, snapshot, id).await {
-        Ok(taken) => report(node, snapshot, complete_status(node, &taken)).await,
+        Ok(taken) => {
+            report(node, snapshot, complete_status(node, &taken)).await;
+            Some(Timestamp::now())
+        }
         Err(failure) => {
             tracing::warn!(snapshot = snapshot.name_any(), failure.message, "a snapshot failed");
             report(node, snapshot, status(false, failure.reason, &failure.message)).await;
+            None
         }
     }
 }

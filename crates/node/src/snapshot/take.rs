@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::{join_all, try_join_all};
 use hutch_api::sleep::{Act, Input};
-use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SnapshotRuntime, reason};
+use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, SnapshotRuntime, reason};
 use hutch_image::PathSegment;
 use hutch_snapshot::{Image, Partial, TreeName};
 use tokio::task::spawn_blocking;
@@ -70,8 +70,7 @@ pub(super) async fn take(
     let (partial, volumes) = match written {
         Ok(written) => written,
         Err(error) => {
-            run_on(&live, &parts).await;
-            live.gate.step(Input::Saved(false));
+            give_up(&live, &parts).await;
             return Err(error.into());
         }
     };
@@ -81,45 +80,57 @@ pub(super) async fn take(
         paused = began.elapsed();
     }
     drop(busy);
+    let mut facts = facts(&live, &parts, spec, volumes);
+    facts.sandbox_uid.clone_from(&sandbox_uid);
+    facts.machine.clone_from(&machine);
+    let image = match finish(partial, &facts).await {
+        Ok(image) => image,
+        Err(error) => {
+            if stops {
+                give_up(&live, &parts).await;
+            }
+            return Err(error.into());
+        }
+    };
+    if stops {
+        node.snapshots.set_ended(&live.id.uid, true);
+        live.gate.step(Input::Saved(true));
+    }
+    let (handler, runtime) = (live.handler_name(), machine.map(|machine| machine.runtime));
+    Ok(Taken { live: live.clone(), image, handler, runtime, sandbox_uid, paused })
+}
+
+/// Returns what an image says about itself.
+fn facts(live: &Live, parts: &[Part], spec: &SandboxSnapshotSpec, volumes: Vec<String>) -> Facts {
     let containers = parts.iter().map(|part| {
         let image = live.image_id(part.name.as_str()).unwrap_or_default();
         (part.name.as_str().to_owned(), Container { image, shape: shape(&part.running.blueprint) })
     });
-    let facts = Facts {
-        namespace: namespace.to_owned(),
+    Facts {
+        namespace: live.id.namespace.clone(),
         sandbox: spec.source.sandbox.clone(),
-        sandbox_uid: sandbox_uid.clone(),
+        sandbox_uid: String::new(),
         pod_uid: live.id.uid.clone(),
         content: spec.content,
-        ends_pod: stops,
+        ends_pod: spec.afterwards == Afterwards::Stop,
         generation: live.generation(),
-        machine: machine.clone(),
+        machine: None,
         containers: containers.collect::<BTreeMap<_, _>>(),
         volumes,
-    };
-    let finished = async {
-        let facts = serde_json::to_value(&facts).map_err(|error| error.to_string())?;
-        let finished = spawn_blocking(move || partial.finish(facts)).await;
-        finished.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
-    };
-    match finished.await {
-        Ok(image) => {
-            if stops {
-                node.snapshots.set_ended(&live.id.uid, true);
-                live.gate.step(Input::Saved(true));
-            }
-            let handler = if machine.is_some() { "gvisor" } else { live.handler_name() };
-            let runtime = machine.map(|machine| machine.runtime);
-            Ok(Taken { live: live.clone(), image, handler, runtime, sandbox_uid, paused })
-        }
-        Err(error) => {
-            if stops {
-                run_on(&live, &parts).await;
-                live.gate.step(Input::Saved(false));
-            }
-            Err(error.into())
-        }
     }
+}
+
+/// Makes an image durable.
+async fn finish(partial: Partial, facts: &Facts) -> Result<Image, String> {
+    let facts = serde_json::to_value(facts).map_err(|error| error.to_string())?;
+    let finished = spawn_blocking(move || partial.finish(facts)).await;
+    finished.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// Lets a Sandbox run as before whose snapshot failed.
+async fn give_up(live: &Live, parts: &[Part]) {
+    run_on(live, parts).await;
+    live.gate.step(Input::Saved(false));
 }
 
 /// Finds the Pod of the Sandbox, and the uid of the Sandbox.

@@ -326,3 +326,20 @@ fn still_as(opened: BorrowedFd<'_>, found: &Stat) -> Result<(), Cause> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn change_of_length_or_time_is_noticed() {
+        let file = tempfile::tempfile().unwrap();
+        let found = rustix::fs::fstat(&file).unwrap();
+        still_as(file.as_fd(), &found).unwrap();
+        file.set_len(1).unwrap();
+        assert!(still_as(file.as_fd(), &found).is_err());
+        let found = rustix::fs::fstat(&file).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        assert!(still_as(file.as_fd(), &found).is_err());
+    }
+}

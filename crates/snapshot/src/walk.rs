@@ -239,4 +239,21 @@ mod tests {
         assert!(matches!(Names::read(opened.as_fd(), names.held() - 1), Err(Cause::Refused(_))));
         Names::read(opened.as_fd(), names.held()).unwrap();
     }
+
+    #[test]
+    fn entry_or_parent_that_is_another_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["one", "two"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let top = std::fs::File::open(folder.path()).unwrap();
+        let find = |name: &CStr| rustix::fs::statat(&top, name, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        let (own, one, two) = (find(c"."), find(c"one"), find(c"two"));
+        let opened = open_below(top.as_fd(), c"one", &one, OFlags::DIRECTORY).unwrap();
+        assert!(open_below(top.as_fd(), c"one", &two, OFlags::DIRECTORY).is_err());
+        open_parent(opened.as_fd(), identity(&own)).unwrap();
+        assert!(open_parent(opened.as_fd(), identity(&two)).is_err());
+        std::fs::rename(folder.path().join("one"), folder.path().join("two/one")).unwrap();
+        assert!(open_parent(opened.as_fd(), identity(&own)).is_err());
+    }
 }

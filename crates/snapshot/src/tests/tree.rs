@@ -25,6 +25,17 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()).unwrap();
 }
 
+/// An ACL: user::rwx, user:7:r-x, group::r-x, mask::r-x, other::---.
+fn acl() -> Vec<u8> {
+    let entry = |tag: u16, mode: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &mode.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let none = u32::MAX;
+    let entries =
+        [entry(1, 7, none), entry(2, 5, 7), entry(4, 5, none), entry(16, 5, none), entry(32, 0, none)];
+    [vec![2, 0, 0, 0], entries.concat()].concat()
+}
+
 /// A tree with each kind of entry, which root can make.
 fn every_kind(folder: &Path) {
     fs::create_dir_all(folder.join("folder/empty")).unwrap();
@@ -59,14 +70,7 @@ fn every_kind(folder: &Path) {
     set_xattr(&folder.join("odd link"), "trusted.overlay.origin", b"link");
     set_xattr(&folder.join("gone too"), "trusted.overlay.origin", b"device");
     set_xattr(folder, "trusted.overlay.impure", b"y");
-    // An access ACL and a default ACL: user::rwx, user:7:r-x, group::r-x, mask::r-x, other::---.
-    let entry = |tag: u16, mode: u16, id: u32| {
-        [&tag.to_le_bytes()[..], &mode.to_le_bytes(), &id.to_le_bytes()].concat()
-    };
-    let none = u32::MAX;
-    let entries =
-        [entry(1, 7, none), entry(2, 5, 7), entry(4, 5, none), entry(16, 5, none), entry(32, 0, none)];
-    let acl = [vec![2, 0, 0, 0], entries.concat()].concat();
+    let acl = acl();
     set_xattr(&folder.join("folder"), "system.posix_acl_default", &acl);
     set_xattr(&folder.join("empty"), "system.posix_acl_access", &acl);
     for (name, mode) in
@@ -334,6 +338,8 @@ fn race(folder: &Path, change: impl Fn() + Sync, check: impl Fn(&Path)) {
                 change();
             }
         });
+        // Also when a check fails, so that the thread ends.
+        let _end = End(&ended);
         for _ in 0..200 {
             let mut partial = scratch.images.begin(&ID).unwrap();
             match partial.copy_tree(&DATA, folder) {
@@ -341,8 +347,16 @@ fn race(folder: &Path, change: impl Fn() + Sync, check: impl Fn(&Path)) {
                 Err(error) => assert!(matches!(error, Error::Refused { .. }), "{error:?}"),
             }
         }
-        ended.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+/// Sets a flag on drop.
+struct End<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 #[test]
@@ -543,4 +557,40 @@ fn overlay_shows_the_same_on_a_copied_upper_folder() {
     let again = Overlay::mount(&scratch, &lower, &target, 2);
     assert_eq!(describe(&again.0), expected);
     assert!(!expected.contains_key(Path::new("gone1")) && !expected.contains_key(Path::new("replaced/old")));
+}
+
+#[test]
+fn copy_inherits_nothing_from_the_folder_around_it() {
+    let scratch = Scratch::new();
+    let image = scratch.image(&ID);
+    let parent = scratch.path("parent");
+    fs::create_dir(&parent).unwrap();
+    set_xattr(&parent, "system.posix_acl_default", &acl());
+    for name in ["absent", "empty"] {
+        let target = parent.join(name);
+        if name == "empty" {
+            fs::create_dir(&target).unwrap();
+            assert!(!xattr_names(&target).is_empty(), "inherited");
+        }
+        image.copy_out(&DATA, &target).unwrap();
+        assert_eq!(describe(&target), describe(&scratch.path("data")), "{name}");
+    }
+}
+
+#[test]
+fn digest_depends_on_the_folder_of_an_entry() {
+    let digests = ["a/b", "b"].map(|place| {
+        let tree = tempfile::tempdir().unwrap();
+        fs::create_dir(tree.path().join("a")).unwrap();
+        fs::write(tree.path().join(place), b"").unwrap();
+        for name in [place, "a", "."] {
+            let path = fs::File::open(tree.path().join(name)).unwrap();
+            path.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        }
+        let opened = crate::private::open_folder(CWD, tree.path()).unwrap();
+        let key = crate::content::ContentKey::new(&[7; 32]).unwrap();
+        crate::digest::tree(opened, 10, &key).unwrap()
+    });
+    assert_ne!(digests[0].digest, digests[1].digest);
+    assert_eq!(digests[0].entries, digests[1].entries);
 }

@@ -18,7 +18,7 @@ pub enum Phase {
     PagedOut,
     /// The memory of its processes is being written to disk, after which it is suspended.
     Saving,
-    /// The memory of its processes is on disk, and they stand still until the Pod is deleted.
+    /// The memory of its processes is on disk, and they are paused until the Pod is deleted.
     Saved,
     /// It is terminating: for good, or to be suspended.
     Suspending,

@@ -110,7 +110,7 @@ pub(super) fn remove_when_due(observed: &Observed, plan: &mut Plan, now: Timesta
     }
 }
 
-/// Plans what becomes of the snapshot when the Sandbox runs. Returns false if the Pod is not to be looked at yet.
+/// Plans what becomes of the snapshot when the Sandbox runs. Returns false while the Pod is not planned.
 pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
     let Some(snapshot) = &observed.snapshot else { return true };
     let pod = match observed.locate() {
@@ -125,7 +125,7 @@ pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
     };
     match state(snapshot) {
         State::Working => false,
-        // Its processes stand still for ever: it ends as a suspend would end it, and the next Pod begins with its memory.
+        // Its processes stay paused: it ends as a suspend would end it, and the next Pod begins with its memory.
         State::Complete { pod: saved } if pod.uid().as_deref() == Some(saved) => {
             if pod.metadata.deletion_timestamp.is_none() {
                 plan.actions.push(Action::DeletePod(pod.name_any()));

@@ -333,7 +333,7 @@ impl Worker {
 
     fn probed(&mut self, index: usize, kind: Kind, finding: Finding) {
         if matches!(*self.phases.borrow(), Phase::Saving | Phase::Saved) {
-            // Its processes stand still, and answer no probe.
+            // Its processes are paused, and answer no probe.
             return;
         }
         let state = &mut self.states[index];

@@ -204,13 +204,13 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
         (false, _) => Some(not_ready()),
     };
     own.push(condition("Ready", ready, facts));
-    own.extend(told(facts));
+    own.extend(own_conditions(facts));
     own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
     own
 }
 
 /// Returns the conditions that Kubernetes does not have.
-fn told(facts: &Facts<'_>) -> Vec<PodCondition> {
+fn own_conditions(facts: &Facts<'_>) -> Vec<PodCondition> {
     let mut own = Vec::new();
     own.extend(facts.late_env.map(|reason| {
         let pending = (reason == late_env::PENDING).then_some((reason, None));

@@ -145,7 +145,7 @@ impl PodSandbox for GvisorSandbox {
                 counter: AtomicU64::new(0),
                 is_running: AtomicBool::new(false),
                 restored,
-                still: Arc::default(),
+                pausing: Arc::default(),
                 held: Mutex::default(),
             };
             Ok(Arc::new(container) as Arc<dyn Container>)
@@ -163,8 +163,8 @@ struct GvisorContainer {
     is_running: AtomicBool,
     /// `true` if its main process is restored.
     restored: bool,
-    /// Taken for writing while its processes stand still, and for reading while runsc starts a further one.
-    still: Arc<RwLock<()>>,
+    /// Taken for writing while its processes are paused, and for reading while runsc starts a further one.
+    pausing: Arc<RwLock<()>>,
     held: Mutex<Option<OwnedRwLockWriteGuard<()>>>,
 }
 
@@ -197,7 +197,7 @@ impl Container for GvisorContainer {
     fn exec(&self, further: Process, stdio: Stdio) -> BoxFuture<'_, Result<Exec, String>> {
         async move {
             self.running().await;
-            let still = self.still.clone().read_owned().await;
+            let still = self.pausing.clone().read_owned().await;
             let number = self.counter.fetch_add(1, Ordering::Relaxed);
             let folder = EXEC.below(&self.runsc.folder);
             let file =
@@ -265,10 +265,10 @@ impl Container for GvisorContainer {
         None
     }
 
-    fn stop_still(&self) -> BoxFuture<'_, Result<(), String>> {
+    fn pause(&self) -> BoxFuture<'_, Result<(), String>> {
         async move {
             self.running().await;
-            let still = tokio::time::timeout(COMMAND_TIMEOUT, self.still.clone().write_owned()).await;
+            let still = tokio::time::timeout(COMMAND_TIMEOUT, self.pausing.clone().write_owned()).await;
             let still = still.map_err(|_| "a process was being started for too long")?;
             self.runsc.command(&["pause", &self.runsc.id]).await?;
             *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(still);
@@ -296,7 +296,7 @@ impl Container for GvisorContainer {
         .boxed()
     }
 
-    fn run_on(&self) -> BoxFuture<'_, Result<(), String>> {
+    fn resume(&self) -> BoxFuture<'_, Result<(), String>> {
         async move {
             let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
             match held {
@@ -361,8 +361,8 @@ impl GvisorContainer {
     }
 }
 
-/// Keeps a container from standing still until runsc has started a further process, or has failed to: it starts none in a
-/// container that stands still.
+/// Keeps a container from being paused until runsc has started a further process, or has failed to: it starts none in a
+/// container that is paused.
 async fn until_inside(exists: Weak<()>, pid: PathBuf, still: OwnedRwLockReadGuard<()>) {
     let until = Instant::now() + RUNNING_TIMEOUT;
     while exists.strong_count() > 0 && Instant::now() < until {

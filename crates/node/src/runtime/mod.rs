@@ -11,7 +11,7 @@
 //! | `ContainerStats` | [`Container::stats`] |
 //! | pause, resume | [`Container::freeze`], [`Container::thaw`] |
 //! | | [`Container::page_out`]: memory of frozen processes goes to swap |
-//! | `CheckpointContainer` | [`Container::stop_still`], [`checkpoint`](Container::checkpoint), [`run_on`](Container::run_on) |
+//! | `CheckpointContainer` | [`Container::pause`], [`checkpoint`](Container::checkpoint), [`resume`](Container::resume) |
 //! | restore | [`Beginning::Restored`] of a [`ContainerPlan`] |
 //! | `StopContainer` | [`Container::signal`], then [`Container::kill`] when the grace period is over |
 //! | `RemoveContainer`, `RemovePodSandbox` | the last reference is dropped |
@@ -134,14 +134,14 @@ pub(crate) trait Container: Send + Sync {
     /// Returns why the memory of its processes cannot be written to disk.
     fn without_checkpoint(&self) -> Option<&'static str>;
 
-    /// Stops all processes where they are, until [`Container::run_on`]. Further processes wait meanwhile.
-    fn stop_still(&self) -> BoxFuture<'_, Result<(), String>>;
+    /// Pauses all processes until [`Container::resume`]. Further processes wait meanwhile.
+    fn pause(&self) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Writes the memory of processes that stand still. Returns the folder with the files.
+    /// Writes the memory of paused processes. Returns the folder with the files.
     fn checkpoint(&self) -> BoxFuture<'_, Result<PathBuf, String>>;
 
-    /// Lets processes that stand still run on.
-    fn run_on(&self) -> BoxFuture<'_, Result<(), String>>;
+    /// Resumes paused processes. Without effect if they run.
+    fn resume(&self) -> BoxFuture<'_, Result<(), String>>;
 
     /// Returns its upperdir: what it has written outside of its volumes.
     fn changes(&self) -> PathBuf;
@@ -168,7 +168,7 @@ pub(crate) struct NewSandbox {
     pub(crate) listeners: Vec<OwnedFd>,
 }
 
-/// What a container begins with.
+/// Beginning of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Beginning {
     /// Nothing: what an earlier container wrote in its folder is removed.
@@ -186,7 +186,7 @@ pub(crate) struct ContainerPlan {
     pub(crate) id: String,
     /// Folder of its root file system: what it writes outside of volumes.
     pub(crate) folder: PathBuf,
-    /// What it begins with.
+    /// Its beginning.
     pub(crate) beginning: Beginning,
     /// Maximum bytes of that folder, where its file system has quotas.
     pub(crate) disk_bytes: Option<u64>,

@@ -157,7 +157,7 @@ impl Container for NativeContainer {
         Some(WITHOUT_CHECKPOINT)
     }
 
-    fn stop_still(&self) -> BoxFuture<'_, Result<(), String>> {
+    fn pause(&self) -> BoxFuture<'_, Result<(), String>> {
         let jail = self.jail.clone();
         async move { spawn_blocking(move || jail.freeze()).await.map_err(|error| error.to_string())? }.boxed()
     }
@@ -166,7 +166,7 @@ impl Container for NativeContainer {
         async { Err(WITHOUT_CHECKPOINT.into()) }.boxed()
     }
 
-    fn run_on(&self) -> BoxFuture<'_, Result<(), String>> {
+    fn resume(&self) -> BoxFuture<'_, Result<(), String>> {
         let jail = self.jail.clone();
         async move { spawn_blocking(move || jail.thaw()).await.map_err(|error| error.to_string())? }.boxed()
     }

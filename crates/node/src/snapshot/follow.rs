@@ -137,7 +137,7 @@ async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp) 
     while let Ok(left) = Duration::try_from(at.duration_since(Timestamp::now())) {
         tokio::select! {
             () = node.shutdown.wait() => return,
-            // Clocks are set, so the time is looked at again.
+            // Clocks are set, so the time is read again.
             () = tokio::time::sleep(left.min(CLOCK)) => {}
         }
         if left.is_zero() {
@@ -166,7 +166,7 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
     if complete && snapshot.spec.afterwards == Afterwards::Run {
         let shared = node.clone();
         let stale = id.clone();
-        // Whoever waits for it gets one of now.
+        // The client has not seen it: it gets one of this moment.
         let _ = spawn_blocking(move || shared.snapshots.images.remove(&stale)).await;
     }
     report(node, snapshot, status(false, reason::IN_PROGRESS, "The node takes the snapshot")).await;
@@ -232,7 +232,7 @@ async fn sweep(node: &Arc<Shared>, wanted: &[String]) {
     }
 }
 
-/// Removes an image. A Pod that stands still for it runs on.
+/// Removes an image. A Pod that is paused for it is resumed.
 async fn remove(node: &Arc<Shared>, uid: &str) {
     let Some(id) = PathSegment::label(uid) else { return };
     let shared = node.clone();
@@ -254,12 +254,12 @@ async fn remove(node: &Arc<Shared>, uid: &str) {
     }
 }
 
-/// Lets a Pod run on whose suspend is not wanted any more.
+/// Resumes a Pod whose suspend is not wanted any more.
 async fn reopen(live: &Arc<Live>) {
     let _turn = live.snapshots.lock().await;
     for running in live.containers() {
-        if let Err(error) = running.container.run_on().await {
-            tracing::error!(pod = live.id.name, error, "a container does not run on; it is killed");
+        if let Err(error) = running.container.resume().await {
+            tracing::error!(pod = live.id.name, error, "a container cannot be resumed and is killed");
             running.container.kill();
         }
     }

@@ -37,7 +37,7 @@ pub(crate) struct Restoring {
     image: Image,
     facts: Facts,
     handler: Handler,
-    /// Command that is run in the first container afterwards; empty if there is none.
+    /// Command that each container runs afterwards; may be empty.
     hook: Vec<String>,
     /// UID of the snapshot.
     pub(crate) uid: String,
@@ -61,7 +61,7 @@ pub(crate) async fn find(
     let snapshot = found.ok_or_else(|| refuse("it does not exist".into()))?;
     let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
-    if ready.is_none_or(|ready| ready.status != "True" || ready.reason != reason::COMPLETED) {
+    if !ready.is_some_and(|ready| ready.status == "True" && ready.reason == reason::COMPLETED) {
         let why = ready
             .map_or_else(|| "not begun".to_owned(), |ready| format!("{}: {}", ready.reason, ready.message));
         return Err(refuse(format!("it is not complete ({why})")));

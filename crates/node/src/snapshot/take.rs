@@ -76,7 +76,7 @@ pub(super) async fn take(
     };
     let mut paused = began.elapsed();
     if !stops {
-        run_on(&live, &parts).await;
+        resume(&live, &parts).await;
         paused = began.elapsed();
     }
     drop(busy);
@@ -129,7 +129,7 @@ async fn finish(partial: Partial, facts: &Facts) -> Result<Image, String> {
 
 /// Lets a Sandbox run as before whose snapshot failed.
 async fn give_up(live: &Live, parts: &[Part]) {
-    run_on(live, parts).await;
+    resume(live, parts).await;
     live.gate.step(Input::Saved(false));
 }
 
@@ -200,7 +200,7 @@ async fn check_room(node: &Shared, parts: &[Part], content: Content) -> Result<(
     Ok(checked.await??)
 }
 
-/// Stops the processes and copies what belongs to the image. They stand still afterwards.
+/// Pauses the processes and copies what belongs to the image.
 async fn write(
     node: &Arc<Shared>,
     live: &Arc<Live>,
@@ -209,7 +209,7 @@ async fn write(
     content: Content,
     stops: bool,
 ) -> Result<(Partial, Vec<String>), String> {
-    try_join_all(parts.iter().map(|part| part.running.container.stop_still())).await?;
+    try_join_all(parts.iter().map(|part| part.running.container.pause())).await?;
     let memory: Vec<PathBuf> = match content {
         Content::Full => try_join_all(parts.iter().map(|part| part.running.container.checkpoint())).await?,
         Content::Filesystem => Vec::new(),
@@ -237,16 +237,16 @@ async fn write(
     copied.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-/// Lets the processes run on. A container that does not is killed: it would stand still for ever.
-async fn run_on(live: &Live, parts: &[Part]) {
+/// Resumes the processes. A container that cannot be resumed is killed.
+async fn resume(live: &Live, parts: &[Part]) {
     let each = parts.iter().map(async |part| {
-        if let Err(error) = part.running.container.run_on().await {
+        if let Err(error) = part.running.container.resume().await {
             let (pod, container) = (&live.id.name, part.name.as_str());
             tracing::error!(
                 pod,
                 container,
                 error,
-                "a container does not run on after a snapshot; it is killed"
+                "a container cannot be resumed after a snapshot and is killed"
             );
             part.running.container.kill();
         }

@@ -28,11 +28,19 @@ enum Way {
     RunInGvisorWithNetwork,
     Pod(In),
     PodInGvisor(In),
+    /// A Sandbox that was suspended with its memory and resumed.
+    RestoredInGvisor(In),
 }
 
 impl Way {
     fn in_gvisor(self) -> bool {
-        matches!(self, Way::RunInGvisor(_) | Way::RunInGvisorWithNetwork | Way::PodInGvisor(_))
+        matches!(
+            self,
+            Way::RunInGvisor(_)
+                | Way::RunInGvisorWithNetwork
+                | Way::PodInGvisor(_)
+                | Way::RestoredInGvisor(_)
+        )
     }
 }
 
@@ -115,6 +123,7 @@ fn ways() -> Vec<Way> {
     for place in places() {
         ways.extend([Way::Pod(place), Way::PodInGvisor(place)]);
     }
+    ways.extend([In::Overlay, In::Exec, In::ExecWithCapabilities].map(Way::RestoredInGvisor));
     ways
 }
 
@@ -158,7 +167,9 @@ fn cell(way: Way, attack: &Attack) -> Cell {
     match (attack.name, way) {
         _ if way.in_gvisor() && attack.kept == Kept::Natively => Cell::Skipped("gVisor's own kernel answers"),
         // Of the sandbox alone: memory, or a folder of the Pod's that goes with it.
-        ("the root folder", Way::Pod(place) | Way::PodInGvisor(place)) if place != In::ReadOnlyRoot => {
+        ("the root folder", Way::Pod(place) | Way::PodInGvisor(place) | Way::RestoredInGvisor(place))
+            if place != In::ReadOnlyRoot =>
+        {
             Cell::Other(OK)
         }
         // Without a folder of the host to leave it in, such a file is useless: `no_new_privs` is set.
@@ -174,13 +185,17 @@ fn cell(way: Way, attack: &Attack) -> Cell {
             Cell::Other(&["ENOENT"])
         }
         // Those that a kubelet gives, less what reaches beyond the ids of the Pod.
-        ("no capabilities", Way::Pod(place) | Way::PodInGvisor(place)) if place.has_capabilities() => {
+        ("no capabilities", Way::Pod(place) | Way::PodInGvisor(place) | Way::RestoredInGvisor(place))
+            if place.has_capabilities() =>
+        {
             Cell::Other(ALL_CAPABILITIES)
         }
         // The main process runs a program of the sandbox's own view.
-        ("programs of other processes", Way::PodInGvisor(In::Exec | In::ExecWithCapabilities)) => {
-            Cell::Other(&["1: ETXTBSY", "none"])
-        }
+        (
+            "programs of other processes",
+            Way::PodInGvisor(In::Exec | In::ExecWithCapabilities)
+            | Way::RestoredInGvisor(In::Exec | In::ExecWithCapabilities),
+        ) => Cell::Other(&["1: ETXTBSY", "none"]),
         _ => Cell::AsListed,
     }
 }
@@ -235,6 +250,7 @@ impl Bench {
             }
             Way::Pod(place) => self.pod(up.expect("a server"), place, None),
             Way::PodInGvisor(place) => self.pod(up.expect("a server"), place, Some("gvisor")),
+            Way::RestoredInGvisor(place) => self.restored(up.expect("a server"), place),
         }
     }
 
@@ -278,17 +294,57 @@ impl Bench {
         create(up, &pod(&name, spec));
         if place.is_exec() {
             up.ok(&format!("wait --for=condition=Ready pod/{name} --timeout=90s"));
-            let mut words = vec!["exec", &name, "--", "/tmp/hutch-attack"];
-            let attempts = self.attempts();
-            words.extend(attempts.iter().map(String::as_str));
-            up.ok_args(&["exec", &name, "--", "sh", "-c", UNPACK]);
-            return up.ok_args(&words);
+            return self.exec(up, &name);
         }
         up.eventually(&format!("get pod {name} -o jsonpath={{.status.phase}}"), |phase| {
             ["Succeeded", "Failed"].contains(&phase)
         });
         let container = if place == In::InitContainer { "init" } else { "c" };
         up.ok(&format!("logs {name} -c {container}"))
+    }
+
+    /// Returns the output of the attacks by a further process of a Pod.
+    fn exec(&self, up: &Up, name: &str) -> String {
+        let mut words = vec!["exec", name, "--", "/tmp/hutch-attack"];
+        let attempts = self.attempts();
+        words.extend(attempts.iter().map(String::as_str));
+        up.ok_args(&["exec", name, "--", "sh", "-c", UNPACK]);
+        up.ok_args(&words)
+    }
+
+    /// Returns the output of the attacks after a suspend with memory: the main process waits for a file before it begins with
+    /// them.
+    fn restored(&self, up: &Up, place: In) -> String {
+        let name = format!("restored-{place:?}").to_lowercase();
+        let mut spec = self.spec(place);
+        spec["runtimeClassName"] = "gvisor".into();
+        if !place.is_exec() {
+            let script = spec["containers"][0]["command"][2].as_str().expect("a script").to_owned();
+            let waiting = format!("until test -e /tmp/go; do sleep 0.1; done; {script}");
+            spec["containers"][0]["command"][2] = waiting.into();
+        }
+        create(
+            up,
+            &json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+                "metadata": {"name": name, "annotations": {"hutch.dev/suspend-keeps": "memory"}},
+                "spec": {"podTemplate": {"spec": spec}}}),
+        );
+        up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=90s"));
+        for (mode, condition) in [("Suspended", "Suspended"), ("Running", "Ready")] {
+            let patch = json!({"spec": {"operatingMode": mode}}).to_string();
+            up.ok_args(&["patch", "sandbox", &name, "--type=merge", "-p", &patch]);
+            up.ok(&format!("wait --for=condition={condition} sandbox/{name} --timeout=90s"));
+        }
+        // The control: without it, the processes would be new ones.
+        up.ok(&format!("wait --for=condition=PodRestored pod/{name} --timeout=90s"));
+        if place.is_exec() {
+            return self.exec(up, &name);
+        }
+        up.ok_args(&["exec", &name, "--", "touch", "/tmp/go"]);
+        up.eventually(&format!("get pod {name} -o jsonpath={{.status.phase}}"), |phase| {
+            ["Succeeded", "Failed"].contains(&phase)
+        });
+        up.ok(&format!("logs {name} -c c"))
     }
 
     /// The program comes in a ConfigMap, compressed, and is unpacked into memory.

@@ -83,6 +83,7 @@ fn text(facts: &Facts) -> String {
     line("gVisor", facts.runsc.as_ref().map_or_else(|| "no".to_owned(), gvisor));
     line("/dev/kvm", yes(facts.kvm));
     line("swap", swap(facts.swap_bytes));
+    line("suspend with memory", memory_on_disk(facts.runsc.as_ref(), facts.root));
     for missing in &facts.missing {
         out.push_str(&format!(
             "\nmissing: {}\n  effect:  {}\n  remedy:  {}\n",
@@ -97,6 +98,17 @@ fn swap(bytes: u64) -> String {
     match bytes >> 20 {
         0 => "no: idle memory stays in RAM".to_owned(),
         mebibytes => format!("{mebibytes} MiB"),
+    }
+}
+
+/// Returns whether Sandboxes can be suspended with their memory, or why not.
+fn memory_on_disk(runsc: Option<&Runsc>, root: bool) -> String {
+    match runsc {
+        None => "no: it needs gVisor".to_owned(),
+        Some(Runsc { problem: Some(_), .. }) => "no: it needs gVisor, which cannot be used here".to_owned(),
+        Some(runsc) if !runsc.checkpoint => "no: this runsc makes no checkpoints".to_owned(),
+        Some(_) if !root => "no: gVisor needs root".to_owned(),
+        Some(_) => "yes, in gVisor".to_owned(),
     }
 }
 
@@ -122,6 +134,27 @@ mod tests {
     fn machine_without_swap_keeps_idle_memory_in_ram() {
         assert_eq!(swap(0), "no: idle memory stays in RAM");
         assert_eq!(swap(256 << 20), "256 MiB");
+    }
+
+    #[test]
+    fn suspend_with_memory_needs_a_runsc_that_makes_checkpoints() {
+        let runsc = |problem: Option<&str>, checkpoint| Runsc {
+            path: "/usr/bin/runsc".into(),
+            version: None,
+            platforms: Vec::new(),
+            networks: Vec::new(),
+            checkpoint,
+            problem: problem.map(Into::into),
+        };
+        for (runsc, root, expected) in [
+            (None, true, "no: it needs gVisor"),
+            (Some(runsc(Some("old"), true)), true, "no: it needs gVisor, which cannot be used here"),
+            (Some(runsc(None, false)), true, "no: this runsc makes no checkpoints"),
+            (Some(runsc(None, true)), false, "no: gVisor needs root"),
+            (Some(runsc(None, true)), true, "yes, in gVisor"),
+        ] {
+            assert_eq!(memory_on_disk(runsc.as_ref(), root), expected);
+        }
     }
 
     #[test]

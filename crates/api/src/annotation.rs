@@ -49,6 +49,13 @@ pub const FROZEN_SINCE: &str = "hutch.dev/frozen-since";
 pub const SUSPEND_KEEPS: &str = "hutch.dev/suspend-keeps";
 /// On a Pod template, a Sandbox or a Pod: name of the SandboxSnapshot of the same namespace from which it starts.
 pub const RESTORE_FROM: &str = "hutch.dev/restore-from";
+/// On a Sandbox or its Pod template: command, as a JSON array of strings, that renews in a fork what must not be in two
+/// Sandboxes, such as the state of random number generators.
+pub const AFTER_RESTORE: &str = "hutch.dev/after-restore";
+/// On a Sandbox or its Pod template: `"true"` lets forks of it have the same random numbers.
+pub const SHARES_GENERATORS: &str = "hutch.dev/shares-generators";
+/// On a Sandbox of a fork: UID of the SandboxFork.
+pub const FORK_UID: &str = "hutch.dev/fork-uid";
 /// On a template, a claim or a Sandbox: names of SandboxPolicies of its namespace, joined by commas. From a claim it is
 /// copied to the Sandbox.
 pub const POLICIES: &str = "policy.hutch.dev/policies";

@@ -281,6 +281,7 @@ fn controllers(
         // Writes are cheap here, and the next claim needs a refilled pool.
         let config = hutch_controller::Config {
             late_env: true,
+            snapshots: true,
             give_way: Duration::ZERO,
             // A try costs little here, and no event reports that a quota or a disk has room again.
             longest_backoff: LONGEST_BACKOFF,

@@ -56,6 +56,8 @@ pub const AFTER_RESTORE: &str = "hutch.dev/after-restore";
 /// On a Sandbox or its Pod template: `"true"` allows that several Sandboxes start with one memory, although random generators
 /// in it then give all of them the same numbers.
 pub const SHARES_GENERATORS: &str = "hutch.dev/shares-generators";
+/// On a Sandbox of a fork: UID of the SandboxFork.
+pub const FORK_UID: &str = "hutch.dev/fork-uid";
 /// On a template, a claim or a Sandbox: names of SandboxPolicies of its namespace, joined by commas. From a claim it is
 /// copied to the Sandbox.
 pub const POLICIES: &str = "policy.hutch.dev/policies";

@@ -16,6 +16,8 @@ pub const POD_TEMPLATE_HASH: &str = "agents.x-k8s.io/sandbox-pod-template-hash";
 pub const LAUNCH_TYPE: &str = "agents.x-k8s.io/launch-type";
 /// On claim, Sandbox and Pod: kind of the requesting client.
 pub const CREATED_BY: &str = "agents.x-k8s.io/created-by";
+/// On a Sandbox of a fork: name of the SandboxFork.
+pub const FORK: &str = "hutch.dev/fork";
 /// On a claimed Sandbox: UID of the claim. Records the assignment.
 pub const CLAIM_UID: &str = "agents.x-k8s.io/claim-uid";
 

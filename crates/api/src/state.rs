@@ -5,7 +5,7 @@
 
 mod copy;
 
-pub use copy::restored;
+pub use copy::{Renewal, after_restore, renewal, restored};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;

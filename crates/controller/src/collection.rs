@@ -240,8 +240,7 @@ impl<K: Object> Collection<K> {
         let config =
             watcher::Config { label_selector: self.selector.map(str::to_owned), ..Default::default() };
         let stream = watcher::watcher(Api::<Read<K>>::all(self.client.clone()), config);
-        let pauses = Pauses { ambient: ambient.clone(), last: None };
-        let mut stream = std::pin::pin!(stream.backoff(pauses).into_stream());
+        let mut stream = std::pin::pin!(stream.backoff(Pauses::new(ambient.clone())).into_stream());
         let (mut listed, mut undecodable) = (Vec::new(), Vec::new());
         let mut first = true;
         while let Some(event) = stream.next().await {
@@ -371,9 +370,15 @@ impl<K: Object> Collection<K> {
 
 /// Backoff of a watch that fails: each pause is twice the last, with up to 100% jitter, so that the clients of a restarted
 /// server do not all connect at once.
-struct Pauses {
+pub(crate) struct Pauses {
     ambient: Ambient,
     last: Option<Duration>,
+}
+
+impl Pauses {
+    pub(crate) fn new(ambient: Ambient) -> Pauses {
+        Pauses { ambient, last: None }
+    }
 }
 
 impl Iterator for Pauses {

@@ -56,7 +56,8 @@ pub struct Config {
     /// Declares that the nodes can pass the environment variables of a claim to a running Pod. Otherwise, as on a cluster,
     /// a claim with variables starts cold.
     pub late_env: bool,
-    /// Declares that the nodes make snapshots.
+    /// Declares that the nodes make snapshots, and enables the controller of forks. Otherwise, as on a cluster, snapshots
+    /// and forks are answered with a condition.
     pub snapshots: bool,
     /// Domains, including their subdomains, that labels of a claim's `additionalPodMetadata` may have.
     pub label_domains: Vec<String>,

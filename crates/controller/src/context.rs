@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hutch_api::state::SandboxSnapshot;
+use hutch_api::state::{SandboxFork, SandboxSnapshot};
 use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation, label};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
@@ -34,8 +34,9 @@ pub(crate) struct Context {
     pub(crate) services: Arc<Collection<Service>>,
     pub(crate) volumes: Arc<Collection<PersistentVolumeClaim>>,
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
-    /// Empty where the nodes make none.
+    /// Snapshots and forks, if this server makes them.
     pub(crate) snapshots: Arc<Collection<SandboxSnapshot>>,
+    pub(crate) forks: Arc<Collection<SandboxFork>>,
     pub(crate) bundles: Bundles,
     pub(crate) spans: Arc<Spans>,
     recorder: Recorder,
@@ -88,6 +89,7 @@ impl Context {
             volumes: Arc::new(Collection::new(client(), |_| Vec::new(), trim_volume)),
             policies: Arc::new(Collection::new(client(), |_| Vec::new(), trim_policy)),
             snapshots: Arc::new(Collection::new(client(), |_| Vec::new(), drop_noise)),
+            forks: Arc::new(Collection::new(client(), fork_terms, drop_noise)),
             bundles: Bundles::new(client()),
             recorder,
             taking: Mutex::default(),
@@ -182,6 +184,16 @@ pub(crate) fn metadata_term(namespace: &str, pool: &str) -> String {
 /// Index term: pools, by template.
 pub(crate) fn template_term(namespace: &str, template: &str) -> String {
     format!("template:{namespace}/{template}")
+}
+
+/// Index term: forks of a snapshot.
+pub(crate) fn snapshot_term(namespace: &str, snapshot: &str) -> String {
+    format!("snapshot:{namespace}/{snapshot}")
+}
+
+fn fork_terms(fork: &SandboxFork) -> Vec<String> {
+    let namespace = fork.namespace().unwrap_or_default();
+    fork.spec.source.snapshot.iter().map(|snapshot| snapshot_term(&namespace, snapshot)).collect()
 }
 
 fn sandbox_terms(sandbox: &Sandbox) -> Vec<String> {

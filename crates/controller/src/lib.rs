@@ -19,6 +19,7 @@ mod context;
 mod error;
 #[cfg(test)]
 mod fixture;
+mod fork;
 mod gateway;
 mod memory;
 mod metrics;
@@ -32,6 +33,7 @@ mod scheduler;
 mod span;
 mod template;
 mod undecodable;
+mod unsupported;
 mod view;
 mod wiring;
 
@@ -91,6 +93,12 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
         start(&ctx, &queues.pools, |ctx, key| async move { pool::reconcile(&ctx, &key).await });
         start(&ctx, &queues.claims, |ctx, key| async move { claim::reconcile(&ctx, &key).await });
     }
+    if !ctx.config.snapshots {
+        background.spawn(unsupported::answer(client, ctx.config.ambient.clone()));
+    }
+    if let Some(queue) = &queues.forks {
+        start(&ctx, queue, |ctx, key| async move { fork::reconcile(&ctx, &key).await });
+    }
     tracing::info!("controllers run");
 
     shutdown.wait().await;
@@ -98,7 +106,12 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
         queues.claims.stop(),
         queues.pools.stop(),
         queues.sandboxes.stop(),
-        queues.templates.stop()
+        queues.templates.stop(),
+        async {
+            if let Some(queue) = &queues.forks {
+                queue.stop().await;
+            }
+        }
     );
     background.abort_all();
     ctx.config.metrics.stop_reading();
@@ -133,7 +146,8 @@ fn feed(ctx: &Context, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -
     }
     if ctx.config.snapshots {
         tasks.spawn(ctx.snapshots.clone().feed(synced.clone(), ambient(), recorder()));
-        kinds += 1;
+        tasks.spawn(ctx.forks.clone().feed(synced.clone(), ambient(), recorder()));
+        kinds += 2;
     }
     if !ctx.config.extensions {
         return kinds;

@@ -12,7 +12,7 @@ use crate::claim::is_in_force;
 use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::config::Config;
-use crate::context::{Context, metadata_term, template_term, waiting_term};
+use crate::context::{Context, metadata_term, snapshot_term, template_term, waiting_term};
 use crate::key::Key;
 use crate::metrics::QueueMetrics;
 use crate::owner;
@@ -21,12 +21,17 @@ use crate::view::PodView;
 /// Work queue of one kind.
 pub(crate) type Queue = queue::Queue<Key, QueueMetrics>;
 
+/// Concurrent reconciles of forks.
+const FORK_WORKERS: usize = 2;
+
 /// Work queue of each kind.
 pub(crate) struct Queues {
     pub(crate) sandboxes: Arc<Queue>,
     pub(crate) claims: Arc<Queue>,
     pub(crate) pools: Arc<Queue>,
     pub(crate) templates: Arc<Queue>,
+    /// Only where this server makes snapshots.
+    pub(crate) forks: Option<Arc<Queue>>,
 }
 
 impl Queues {
@@ -39,11 +44,14 @@ impl Queues {
             claims: queue("sandboxclaim", config.claim_workers),
             pools: queue("sandboxwarmpool", config.pool_workers),
             templates: queue("sandboxtemplate", config.template_workers),
+            forks: config.snapshots.then(|| queue("sandboxfork", FORK_WORKERS)),
         }
     }
 
     pub(crate) fn measure(&self) {
-        for queue in [&self.sandboxes, &self.claims, &self.pools, &self.templates] {
+        for queue in
+            [&self.sandboxes, &self.claims, &self.pools, &self.templates].into_iter().chain(&self.forks)
+        {
             queue.measure();
         }
     }
@@ -59,6 +67,7 @@ pub(crate) fn connect(ctx: &Context, queues: &Queues) {
     });
     listen_to_pools(ctx, queues);
     listen_to_templates(ctx, queues);
+    listen_to_forks(ctx, queues);
     let (queue, claims, sandboxes) = (queues.sandboxes.clone(), queues.claims.clone(), ctx.sandboxes.clone());
     ctx.pods.listen(move |change| {
         wake_sandbox(&queue, &sandboxes, change);
@@ -79,6 +88,20 @@ pub(crate) fn connect(ctx: &Context, queues: &Queues) {
     });
 }
 
+fn listen_to_forks(ctx: &Context, queues: &Queues) {
+    let Some(queue) = &queues.forks else { return };
+    let (own, forks, known) = (queue.clone(), queue.clone(), ctx.forks.clone());
+    ctx.forks.listen(move |change| own.add(Key::of(change.latest().as_ref())));
+    ctx.snapshots.listen(move |change| {
+        let key = Key::of(change.latest().as_ref());
+        for fork in known.find(&snapshot_term(&key.namespace, &key.name)) {
+            forks.add(Key::of(fork.as_ref()));
+        }
+        // That of a fork of a Sandbox has the name of the fork.
+        forks.add(key);
+    });
+}
+
 fn listen_to_sandboxes(ctx: &Context, queues: &Queues) {
     let pools = queues.pools.clone();
     ctx.sandboxes.listen_to_undecodable(move |sandbox| {
@@ -88,11 +111,16 @@ fn listen_to_sandboxes(ctx: &Context, queues: &Queues) {
     });
     let claims_by_pool = ctx.claims.clone();
     let (sandboxes, claims, pools) = (queues.sandboxes.clone(), queues.claims.clone(), queues.pools.clone());
-    let spans = ctx.spans.clone();
+    let (spans, forks) = (ctx.spans.clone(), queues.forks.clone());
     ctx.sandboxes.listen(move |change| {
         spans.forget_gone(change);
         let key = Key::of(change.latest().as_ref());
         sandboxes.add(key.clone());
+        if let Some(forks) = &forks
+            && let Some(fork) = change.latest().labels().get(label::FORK)
+        {
+            forks.add(key.beside(fork));
+        }
         for sandbox in [&change.old, &change.new].into_iter().flatten() {
             if let Some(pool) = owner::extension(sandbox.as_ref(), "SandboxWarmPool") {
                 pools.add(key.beside(&pool.name));

@@ -7,7 +7,7 @@ use kube_core::ObjectMeta;
 use crate::{OperatingMode, Sandbox, annotation, label};
 
 /// Annotations of the source that its copies have: its policies, and the settings of users.
-const COPIED: [&str; 9] = [
+const COPIED: [&str; 11] = [
     annotation::POLICIES,
     annotation::TEMPLATE_REF,
     annotation::USER,
@@ -17,6 +17,8 @@ const COPIED: [&str; 9] = [
     annotation::SUSPEND_KEEPS,
     annotation::ACTIVITY_PORT,
     annotation::WAKE_ON_CONNECT,
+    annotation::AFTER_RESTORE,
+    annotation::SHARES_GENERATORS,
 ];
 /// Domain of labels and annotations that belong to the controllers.
 const DOMAIN: &str = "agents.x-k8s.io/";
@@ -25,7 +27,9 @@ const DOMAIN: &str = "agents.x-k8s.io/";
 /// no claim, and the policies that apply to the other apply to it: its labels, and the annotations that name them.
 pub fn restored(source: &Sandbox, name: &str, snapshot: &str) -> Sandbox {
     let labels = source.metadata.labels.iter().flatten();
-    let labels = labels.filter(|(key, _)| *key == label::TEMPLATE_REF_HASH || !key.contains(DOMAIN));
+    let labels = labels.filter(|(key, _)| {
+        *key == label::TEMPLATE_REF_HASH || (!key.contains(DOMAIN) && *key != label::FORK)
+    });
     let annotations = source
         .metadata
         .annotations
@@ -44,6 +48,48 @@ pub fn restored(source: &Sandbox, name: &str, snapshot: &str) -> Sandbox {
     let marks = spec.pod_template.metadata.annotations.get_or_insert_default();
     marks.insert(annotation::RESTORE_FROM.to_owned(), snapshot.to_owned());
     Sandbox { metadata, spec, status: None }
+}
+
+/// How the programs of a copied memory get new random numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewal {
+    /// By this command.
+    Command(Vec<String>),
+    /// Not at all: the Sandbox may share them with its copies.
+    Shared,
+}
+
+/// Returns how copies of the memory of a Sandbox get new random numbers.
+///
+/// # Errors
+/// The Sandbox does not say it: the text names the annotations.
+pub fn renewal(source: &Sandbox) -> Result<Renewal, String> {
+    let own = source.metadata.annotations.as_ref();
+    let of_template = source.spec.pod_template.metadata.annotations.as_ref();
+    let value = |key| own.and_then(|own| own.get(key)).or_else(|| of_template.and_then(|of| of.get(key)));
+    if value(annotation::SHARES_GENERATORS).is_some_and(|value| value == "true") {
+        return Ok(Renewal::Shared);
+    }
+    let (after, shares) = (annotation::AFTER_RESTORE, annotation::SHARES_GENERATORS);
+    match value(annotation::AFTER_RESTORE).map(|text| after_restore(text)) {
+        Some(Ok(command)) => Ok(Renewal::Command(command)),
+        Some(Err(why)) => Err(format!("{after}: {why}; or set {shares} to \"true\"")),
+        None => Err(format!(
+            "the random numbers of its programs would be the same in each copy of the memory: the Sandbox needs the \
+             annotation {after} with a command that renews them, or {shares} with \"true\" where that does no harm"
+        )),
+    }
+}
+
+/// Reads the command of the annotation [`annotation::AFTER_RESTORE`].
+///
+/// # Errors
+/// It is no JSON array of a program, by its absolute path, and its arguments.
+pub fn after_restore(text: &str) -> Result<Vec<String>, String> {
+    let command: Option<Vec<String>> = serde_json::from_str(text).ok();
+    let command = command.filter(|command| command.first().is_some_and(|program| program.starts_with('/')));
+    command
+        .ok_or_else(|| "must be a JSON array of the absolute path of a program and its arguments".to_owned())
 }
 
 fn pair((key, value): (&String, &String)) -> (String, String) {

@@ -1,7 +1,7 @@
-//! The creator of a Sandbox or a claim, for conditions of policies.
+//! The creator of a Sandbox, a claim or forks, for conditions of policies.
 
 use hutch_api::annotation::USER;
-use hutch_api::{EXTENSIONS_GROUP, GROUP};
+use hutch_api::{EXTENSIONS_GROUP, GROUP, state};
 use serde_json::Value;
 
 use super::map;
@@ -44,5 +44,7 @@ pub(crate) fn keep(call: &Call, old: &Value, object: &mut Value) -> Result<(), F
 
 fn is_recorded(call: &Call) -> bool {
     let resource = &call.resource;
-    call.external && (resource.is(GROUP, "sandboxes") || resource.is(EXTENSIONS_GROUP, "sandboxclaims"))
+    let is_fork = resource.is(state::GROUP, "sandboxforks");
+    call.external
+        && (resource.is(GROUP, "sandboxes") || resource.is(EXTENSIONS_GROUP, "sandboxclaims") || is_fork)
 }

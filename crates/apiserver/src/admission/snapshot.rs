@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use hutch_api::annotation::{RESTORE_FROM, SUSPEND_KEEPS};
+use hutch_api::annotation::{AFTER_RESTORE, RESTORE_FROM, SHARES_GENERATORS, SUSPEND_KEEPS};
 use hutch_api::{EXTENSIONS_GROUP, state, syntax};
 use serde_json::Value;
 
@@ -18,6 +18,8 @@ use crate::meta;
 
 /// Plural of the snapshots.
 const SNAPSHOTS: &str = "sandboxsnapshots";
+/// Annotations that are checked.
+const KEYS: [&str; 4] = [RESTORE_FROM, SUSPEND_KEEPS, SHARES_GENERATORS, AFTER_RESTORE];
 /// Values of the annotation that says what a suspend keeps.
 const KEEPS: [&str; 2] = ["memory", "files"];
 
@@ -59,10 +61,18 @@ fn annotations(call: &Call, before: Option<&Value>, object: &Value) -> Result<()
             Err(Failure::invalid(call.kind(), meta::text(object, "name"), vec![cause]))
         };
         let text = value.as_str().unwrap_or_default();
-        if key == SUSPEND_KEEPS {
-            if !KEEPS.contains(&text) {
-                return invalid("must be `memory` or `files`");
+        let wrong = match key {
+            SUSPEND_KEEPS if !KEEPS.contains(&text) => Some("must be `memory` or `files`".to_owned()),
+            SHARES_GENERATORS if !matches!(text, "true" | "false") => {
+                Some("must be `true` or `false`".to_owned())
             }
+            AFTER_RESTORE => state::after_restore(text).err(),
+            _ => None,
+        };
+        if let Some(why) = wrong {
+            return invalid(&why);
+        }
+        if key != RESTORE_FROM {
             continue;
         }
         if let Some(why) = syntax::subdomain(text).first() {
@@ -86,7 +96,7 @@ fn gather<'a>(value: &'a Value, path: &str, found: &mut BTreeMap<String, (&'stat
             for (name, part) in fields {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 if name == "annotations" {
-                    for key in [RESTORE_FROM, SUSPEND_KEEPS] {
+                    for key in KEYS {
                         found.extend(part.get(key).map(|value| (format!("{path}[{key}]"), (key, value))));
                     }
                 }

@@ -101,6 +101,10 @@ impl<K> Object for K where
 
 impl Cluster {
     pub(crate) async fn start() -> Cluster {
+        Cluster::start_with(Config::default()).await
+    }
+
+    pub(crate) async fn start_with(controllers: Config) -> Cluster {
         let config = hutch_apiserver::Config { default_node: Some("hutch".into()), ..Default::default() };
         let server = ApiServer::open(config).await.expect("an API server in memory opens");
         let client: Client = server.client(Identity::admin(), "default");
@@ -113,7 +117,7 @@ impl Cluster {
             kubelet,
             controllers: None,
         }
-        .start_controllers()
+        .start_controllers_with(controllers)
     }
 
     pub(crate) fn start_controllers(self) -> Cluster {

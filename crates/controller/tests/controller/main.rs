@@ -2,6 +2,7 @@
 
 mod cluster;
 mod embedded;
+mod forks;
 mod hostile;
 mod late_env;
 mod lost_answers;

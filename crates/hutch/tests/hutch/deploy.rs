@@ -23,13 +23,24 @@ const CONTROLLER: &str = "agent-sandbox-controller";
 const EXTENSIONS: &str = "agent-sandbox-controller-extensions";
 const ROUTER: &str = "sandbox-router";
 /// Optional manifests.
-const OPTIONAL: [&str; 5] = [
+const OPTIONAL: [&str; 6] = [
     "egress.yaml",
     "sandbox-sleep.yaml",
     "sandboxd/one-machine.yaml",
     "sandboxd/template.yaml",
     "sandboxd/template-with-token.yaml",
+    SNAPSHOTS,
 ];
+
+/// File of the optional role for the kinds that the embedded API server has, and a cluster only by choice.
+const SNAPSHOTS: &str = "snapshots.yaml";
+
+/// The kustomization, with that role.
+fn with_snapshots() -> Vec<Value> {
+    let mut objects = objects();
+    objects.extend(read(&folder().join(SNAPSHOTS)));
+    objects
+}
 
 /// Everything that can be applied.
 fn with_optional() -> Vec<Value> {
@@ -159,12 +170,13 @@ fn reason(grant: &str) -> Option<&'static str> {
 #[tokio::test]
 async fn controllers_and_webhook_need_exactly_their_roles() {
     let cluster = Cluster::start().await;
-    let grants = granted(&objects(), CONTROLLER, &[]);
+    let grants = granted(&with_snapshots(), CONTROLLER, &[]);
     let (client, asked) = cluster.confined(grants.clone());
     let controllers = controllers(client.clone(), Config::default());
     beside(controllers, async {
         work::on_sandboxes(&cluster.admin).await;
         work::on_extensions(&cluster.admin).await;
+        work::on_snapshots(&cluster.admin).await;
         work::on_certificates(&cluster.admin, client).await;
     })
     .await;
@@ -178,7 +190,7 @@ async fn controllers_and_webhook_need_exactly_their_roles() {
 #[tokio::test]
 async fn controller_without_extensions_needs_only_the_first_role() {
     let cluster = Cluster::start().await;
-    let (client, asked) = cluster.confined(granted(&objects(), CONTROLLER, &[EXTENSIONS]));
+    let (client, asked) = cluster.confined(granted(&with_snapshots(), CONTROLLER, &[EXTENSIONS]));
     let config = Config { extensions: false, ..Config::default() };
     beside(controllers(client, config), work::on_sandboxes(&cluster.admin)).await;
     assert!(asked.lock().unwrap().refused.is_empty(), "not granted: {:#?}", asked.lock().unwrap().refused);

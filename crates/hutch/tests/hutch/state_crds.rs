@@ -102,8 +102,11 @@ impl Server<'_> {
             self.refuses(fork, "bad", &spec, word);
         }
         self.refuses(fork, "f", &several(json!({})), "a fork cannot be changed");
-        for name in ["a.b", &"i".repeat(61)] {
-            self.refuses(fork, name, &several(json!({})), "`spec.nameTemplate` is needed");
+        self.refuses(fork, &"i".repeat(61), &several(json!({})), "`spec.nameTemplate` is needed");
+        let template = json!({"nameTemplate": "i-$(INDEX)"});
+        self.takes(fork, &"i".repeat(63), &several(template.clone()));
+        for name in ["a.b", &"i".repeat(64)] {
+            self.refuses(fork, name, &several(template.clone()), "the value of a label");
         }
     }
 

@@ -271,6 +271,16 @@ async fn invalid_values_and_names_of_the_server_are_refused_by_their_field() {
             let words = [&format!("{field}[{KEEPS}]"), "`memory`", "`files`"];
             assert!(code == 422 && words.iter().all(|word| message.contains(*word)), "{code} {message}");
         }
+        for (key, bad) in [
+            ("hutch.dev/shares-generators", "yes"),
+            ("hutch.dev/after-restore", "reseed"),
+            ("hutch.dev/after-restore", "[]"),
+            ("hutch.dev/after-restore", "[\"reseed\"]"),
+        ] {
+            let (code, refused) = site.post("bob", path, &marked(&plain, place, key, &bad.into())).await;
+            let message = refused["message"].as_str().unwrap();
+            assert!(code == 422 && message.contains(&format!("{field}[{key}]: Invalid value")), "{message}");
+        }
         for good in ["memory", "files"] {
             let dry = format!("{path}?dryRun=All");
             assert_eq!(site.post("alice", &dry, &marked(&plain, place, KEEPS, &good.into())).await.0, 201);

@@ -57,6 +57,18 @@ pub(crate) async fn on_sandboxes(admin: &Admin) {
     admin.until(CORE, "Sandbox", "b", Value::is_null).await;
 }
 
+pub(crate) async fn on_snapshots(admin: &Admin) {
+    let version = "hutch.dev/v1alpha1";
+    for (kind, spec) in [
+        ("SandboxSnapshot", json!({"source": {"sandbox": "a"}, "content": "Full"})),
+        ("SandboxFork", json!({"source": {"sandbox": "a"}, "replicas": 1})),
+    ] {
+        admin.create(version, kind, "s", json!({ "spec": spec })).await;
+        let is_answered = |object: &Value| object["status"]["conditions"][0]["reason"] == "NotSupportedHere";
+        admin.until(version, kind, "s", is_answered).await;
+    }
+}
+
 pub(crate) async fn on_extensions(admin: &Admin) {
     let policy = "t-network-policy";
     admin

@@ -67,7 +67,7 @@ pub(crate) fn connect(ctx: &Context, queues: &Queues) {
     });
     listen_to_pools(ctx, queues);
     listen_to_templates(ctx, queues);
-    listen_to_forks(ctx, queues);
+    listen_to_snapshots(ctx, queues);
     let (queue, claims, sandboxes) = (queues.sandboxes.clone(), queues.claims.clone(), ctx.sandboxes.clone());
     ctx.pods.listen(move |change| {
         wake_sandbox(&queue, &sandboxes, change);
@@ -75,8 +75,6 @@ pub(crate) fn connect(ctx: &Context, queues: &Queues) {
     });
     let (queue, sandboxes) = (queues.sandboxes.clone(), ctx.sandboxes.clone());
     ctx.services.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
-    let (queue, sandboxes) = (queues.sandboxes.clone(), ctx.sandboxes.clone());
-    ctx.snapshots.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
     let (queue, own, sandboxes) = (queues.templates.clone(), queues.sandboxes.clone(), ctx.sandboxes.clone());
     ctx.policies.listen(move |change| {
         wake_sandbox(&own, &sandboxes, change);
@@ -88,11 +86,13 @@ pub(crate) fn connect(ctx: &Context, queues: &Queues) {
     });
 }
 
-fn listen_to_forks(ctx: &Context, queues: &Queues) {
+fn listen_to_snapshots(ctx: &Context, queues: &Queues) {
     let Some(queue) = &queues.forks else { return };
     let (own, forks, known) = (queue.clone(), queue.clone(), ctx.forks.clone());
+    let (suspended, sandboxes) = (queues.sandboxes.clone(), ctx.sandboxes.clone());
     ctx.forks.listen(move |change| own.add(Key::of(change.latest().as_ref())));
     ctx.snapshots.listen(move |change| {
+        wake_sandbox(&suspended, &sandboxes, change);
         let key = Key::of(change.latest().as_ref());
         for fork in known.find(&snapshot_term(&key.namespace, &key.name)) {
             forks.add(Key::of(fork.as_ref()));

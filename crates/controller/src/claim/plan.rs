@@ -152,8 +152,14 @@ fn bind(observed: &Observed) -> (Vec<Attempt>, Fallback) {
     let volumes = claim.spec.volume_claim_templates.as_ref();
     // Policies of the claim bind from the first process on, so the Sandbox starts with them.
     let policies = claim.annotations().contains_key(annotation::POLICIES);
-    let own =
-        policies || (!variables(claim).is_empty() && !late) || volumes.is_some_and(|list| !list.is_empty());
+    // Processes begin with a snapshot, and those of a pooled Sandbox have begun.
+    let metadata = claim.spec.additional_pod_metadata.as_ref();
+    let annotations = metadata.and_then(|metadata| metadata.annotations.as_ref());
+    let restores = annotations.is_some_and(|annotations| annotations.contains_key(annotation::RESTORE_FROM));
+    let own = policies
+        || restores
+        || (!variables(claim).is_empty() && !late)
+        || volumes.is_some_and(|list| !list.is_empty());
     if own || observed.pool.is_none() {
         return (attempts, Fallback::Create);
     }

@@ -26,7 +26,7 @@ http.server.ThreadingHTTPServer(("0.0.0.0", 8888), Handler).serve_forever()
 /// Requests this path of the server inside.
 fn get(path: &str) -> Vec<String> {
     let script = "import sys, urllib.request as u; print(u.urlopen('http://127.0.0.1:8888' + sys.argv[1]).read().decode())";
-    ["python3", "-c", script, path].map(str::to_owned).to_vec()
+    ["/usr/bin/env", "python3", "-c", script, path].map(str::to_owned).to_vec()
 }
 
 fn apply(up: &Up, object: &Value) {
@@ -115,7 +115,7 @@ fn forks_repeat_random_numbers_unless_a_command_renews_their_generators() {
         }
         seen.push(numbers);
     }
-    let hook = r#"["sh", "-c", "echo $HUTCH_RESTORE $HUTCH_GENERATION; echo no >&2; exit 3"]"#;
+    let hook = r#"["/bin/sh", "-c", "echo $HUTCH_RESTORE $HUTCH_GENERATION; echo no >&2; exit 3"]"#;
     apply(&up, &sandbox("e", json!({"hutch.dev/restore-from": "snap", "hutch.dev/after-restore": hook})));
     up.eventually("get events -o json", |events| events.contains("hutch.dev/after-restore: Code(3): no"));
     let uid = taken["metadata"]["uid"].as_str().expect("a uid").to_owned();
@@ -206,4 +206,45 @@ fn snapshot_that_cannot_be_had_says_why() {
         events.contains("RestoreFailed") && events.contains("is not complete")
     });
     assert_eq!(up.ok("get pod f -o jsonpath={.status.phase}"), "Pending");
+}
+
+#[test]
+fn fork_makes_sandboxes_with_the_memory_of_a_running_one() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = Up::start(&[]);
+    let hook = serde_json::to_string(&get("/renew")).expect("JSON");
+    apply(&up, &sandbox("s", json!({"hutch.dev/after-restore": hook, "hutch.dev/suspend-keeps": "memory"})));
+    ready(&up, "s");
+    up.ok_args(&["exec", "s", "--", "sh", "-c", "echo of the source > /opt/file"]);
+    let of_source = random(&up, "s");
+    let forked = std::process::Command::new(crate::harness::binary())
+        .args(["fork", "s", "-n", "3", "--name", "f"])
+        .env("KUBECONFIG", up.kubeconfig())
+        .output()
+        .expect("hutch fork");
+    crate::harness::succeeded("hutch fork", &forked);
+    let mut seen = vec![of_source];
+    for name in ["f-0", "f-1", "f-2"] {
+        assert_eq!(up.ok(&format!("exec {name} -- cat /opt/file /starts")), "of the source\nx\n");
+        assert_eq!(up.ok(&format!("exec {name} -- hostname")), format!("{name}\n"));
+        let numbers = random(&up, name);
+        for other in &seen {
+            for (one, other) in numbers.split_whitespace().zip(other.split_whitespace()) {
+                assert_ne!(one, other, "{name}");
+            }
+        }
+        seen.push(numbers);
+    }
+    // A fork lives by itself: it is suspended with its own memory, and stays when the fork goes.
+    up.ok_args(&["exec", "f-1", "--", "sh", "-c", "echo own > /opt/file"]);
+    for mode in ["Suspended", "Running"] {
+        let patch = json!({"spec": {"operatingMode": mode}}).to_string();
+        up.ok_args(&["patch", "sandbox", "f-1", "--type=merge", "-p", &patch]);
+        let condition = if mode == "Running" { "Ready" } else { mode };
+        up.ok(&format!("wait --for=condition={condition} sandbox/f-1 --timeout=120s"));
+    }
+    assert_eq!(up.ok("exec f-1 -- cat /opt/file"), "own\n");
+    up.ok("delete sandboxfork f");
+    up.eventually("get sandboxsnapshots -o name", |names| !names.contains("/f"));
+    assert_eq!(up.ok("exec f-1 -- cat /opt/file"), "own\n");
 }

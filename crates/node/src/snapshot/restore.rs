@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::annotation;
-use hutch_api::state::{Content, RESTORED_POD, SandboxSnapshot, reason};
+use hutch_api::state::{Content, RESTORED_POD, SandboxSnapshot, after_restore, reason};
 use hutch_image::PathSegment;
 use hutch_jail::ProcessExit;
 use hutch_snapshot::{Image, TreeName};
@@ -94,15 +94,7 @@ pub(crate) async fn find(
 /// Returns the command that a Pod has run after a restore.
 fn hook(pod: &Pod) -> Result<Vec<String>, String> {
     let Some(text) = pod.annotations().get(annotation::AFTER_RESTORE) else { return Ok(Vec::new()) };
-    let invalid = || {
-        let shown: String = text.chars().take(64).collect();
-        format!(
-            "annotation {}: {shown:?} is not a JSON array of texts such as [\"/path\", \"argument\"]",
-            annotation::AFTER_RESTORE
-        )
-    };
-    let words: Vec<String> = serde_json::from_str(text).map_err(|_| invalid())?;
-    if words.is_empty() { Err(invalid()) } else { Ok(words) }
+    after_restore(text).map_err(|why| format!("annotation {}: {why}", annotation::AFTER_RESTORE))
 }
 
 /// Returns true if the containers of the Pod have begun with their snapshot: what starts later starts anew.

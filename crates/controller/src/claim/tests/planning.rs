@@ -65,6 +65,8 @@ fn claim_without_a_sandbox_is_bound_in_order() {
     let at_start = json!({"spec": {"env": [{"name": "SANDBOX_A", "value": "b"}]}});
     let volumes = json!({"spec": {"volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {}}]}});
     let policies = json!({"metadata": {"annotations": {"policy.hutch.dev/policies": "a"}}});
+    let restores =
+        json!({"spec": {"additionalPodMetadata": {"annotations": {"hutch.dev/restore-from": "s"}}}});
     let others = json!({"metadata": {"ownerReferences": owned_by(EXTENSIONS, "SandboxClaim", "other")}});
     let (sandbox, foreign) = (pooled("r", json!({})), pooled("r", others));
     let template = Some(template(json!({"spec": {"envVarsInjectionPolicy": "Overrides"}})));
@@ -84,6 +86,7 @@ fn claim_without_a_sandbox_is_bound_in_order() {
         ("env, late env", late(claim(env.clone())), vec![AdoptPooled], Fallback::Create),
         ("env that is read at start", late(claim(at_start)), vec![], Fallback::Create),
         ("policies", late(claim(policies)), vec![], Fallback::Create),
+        ("snapshot", observed(claim(restores)), vec![], Fallback::Create),
         ("record", Observed { recorded: recorded.clone(), ..plain() }, vec![], record.clone()),
         (
             "record of another claim's",

@@ -248,3 +248,46 @@ fn fork_makes_sandboxes_with_the_memory_of_a_running_one() {
     up.eventually("get sandboxsnapshots -o name", |names| !names.contains("/f"));
     assert_eq!(up.ok("exec f-1 -- cat /opt/file"), "own\n");
 }
+
+#[test]
+fn pool_is_filled_from_a_snapshot_and_a_sandbox_returns_to_one() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = Up::start(&[]);
+    apply(&up, &sandbox("s", json!({"hutch.dev/shares-generators": "true"})));
+    ready(&up, "s");
+    up.ok_args(&["exec", "s", "--", "sh", "-c", "echo warm > /opt/file"]);
+    snapshot(&up, "warm", "s", "Full");
+    let of_snapshot = random(&up, "s");
+
+    // The memory of the snapshot, in a Sandbox that a claim gets from a pool.
+    let mut spec = sandbox("any", json!({}))["spec"].clone();
+    spec["podTemplate"]["metadata"] =
+        json!({"annotations": {"hutch.dev/restore-from": "warm", "hutch.dev/shares-generators": "true"}});
+    let group = "extensions.agents.x-k8s.io/v1beta1";
+    for object in [
+        json!({"apiVersion": group, "kind": "SandboxTemplate", "metadata": {"name": "t"}, "spec": spec}),
+        json!({"apiVersion": group, "kind": "SandboxWarmPool", "metadata": {"name": "p"},
+            "spec": {"replicas": 1, "sandboxTemplateRef": {"name": "t"}}}),
+    ] {
+        apply(&up, &object);
+    }
+    up.eventually("get sandboxwarmpool p -o jsonpath={.status.readyReplicas}", |ready| ready == "1");
+    let claim = json!({"apiVersion": group, "kind": "SandboxClaim", "metadata": {"name": "c"},
+        "spec": {"warmPoolRef": {"name": "p"}}});
+    apply(&up, &claim);
+    up.ok("wait --for=condition=Ready sandboxclaim/c --timeout=120s");
+    let name = up.ok("get sandboxclaim c -o jsonpath={.status.sandbox.name}");
+    assert_eq!(random(&up, &name), of_snapshot);
+
+    // The Sandbox itself, with what came later undone.
+    up.ok_args(&["exec", "s", "--", "sh", "-c", "echo later > /opt/file"]);
+    assert_ne!(random(&up, "s"), of_snapshot);
+    let before = up.ok("get pod s -o jsonpath={.metadata.uid}");
+    up.ok("annotate sandbox s hutch.dev/restore-from=warm");
+    up.ok("delete pod s");
+    up.eventually("get pod s -o jsonpath={.metadata.uid}", |uid| !uid.is_empty() && uid != before);
+    up.ok("wait --for=condition=PodRestored pod/s --timeout=120s");
+    ready(&up, "s");
+    assert_eq!(up.ok("exec s -- cat /opt/file"), "warm\n");
+    assert_eq!(random(&up, "s"), of_snapshot);
+}

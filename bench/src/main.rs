@@ -22,6 +22,7 @@ mod scan;
 mod sdk;
 mod server;
 mod starts;
+mod state;
 mod stats;
 mod stress;
 mod up;
@@ -32,7 +33,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 23] = [
+const BENCHMARKS: [Benchmark; 24] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -46,6 +47,7 @@ const BENCHMARKS: [Benchmark; 23] = [
     ("sdk", sdk::run),
     ("wake", wake::run),
     ("paged", paged::run),
+    ("state", state::run),
     ("noise", noise::run),
     ("rbac", rbac::run),
     ("egress", egress::run),

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use hutch_image::PathSegment;
 use hutch_kubelet::PodId;
@@ -50,6 +51,8 @@ pub(crate) struct Live {
     pub(crate) snapshots: tokio::sync::Mutex<()>,
     /// Its handler, once it is chosen.
     pub(crate) handler: OnceLock<Handler>,
+    /// Set while its processes are paused for a snapshot, and to the end of the last pause afterwards.
+    pub(crate) paused: Mutex<Pause>,
     /// Restores in the chain that led to it, if it began with a snapshot.
     pub(crate) generation: OnceLock<u64>,
     /// Set when a service of this process answers for it.
@@ -68,6 +71,21 @@ pub(crate) struct Live {
     pub(crate) walks: Walks,
     inner: Mutex<Inner>,
 }
+
+/// Whether the processes of a Pod are paused for a snapshot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Pause {
+    /// They never were.
+    #[default]
+    Never,
+    /// They are.
+    Now,
+    /// They were until then.
+    Until(Instant),
+}
+
+/// Time after a pause in which a probe that has begun before its end may fail.
+const PAUSED_PROBES: Duration = Duration::from_secs(10);
 
 /// Rules for files of a Pod.
 #[derive(Default)]
@@ -116,6 +134,7 @@ impl Live {
             eviction: watch::channel(None).0,
             snapshots: tokio::sync::Mutex::default(),
             handler: OnceLock::new(),
+            paused: Mutex::default(),
             generation: OnceLock::new(),
             service: OnceLock::new(),
             gate: Gate::default(),
@@ -296,6 +315,21 @@ impl Live {
 
     pub(crate) fn image_id(&self, container: &str) -> Option<String> {
         self.inner().images.get(container).cloned()
+    }
+
+    /// Records that its processes are paused, or are not any more.
+    pub(crate) fn set_paused(&self, paused: bool) {
+        let new = if paused { Pause::Now } else { Pause::Until(Instant::now()) };
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = new;
+    }
+
+    /// Returns true if a probe may have failed because its processes were paused.
+    pub(crate) fn was_paused(&self) -> bool {
+        match *self.paused.lock().unwrap_or_else(PoisonError::into_inner) {
+            Pause::Never => false,
+            Pause::Now => true,
+            Pause::Until(end) => end.elapsed() < PAUSED_PROBES,
+        }
     }
 
     /// Restores in the chain that led to it.

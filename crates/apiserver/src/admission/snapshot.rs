@@ -34,7 +34,10 @@ pub(crate) fn check(call: &Call, before: Option<&Value>, object: &Value) -> Resu
     let kind = call.kind();
     let is_changed = before.is_none_or(|before| before.get("spec") != object.get("spec"));
     match (kind.group.as_str(), kind.plural.as_str()) {
-        (state::GROUP, SNAPSHOTS) if is_changed => snapshot(call, object),
+        // Also their owners and finalizers: they decide whether the memory of a Sandbox is found.
+        (state::GROUP, SNAPSHOTS) if is_changed || state::is_suspend(meta::text(object, "name")) => {
+            snapshot(call, object)
+        }
         (state::GROUP, "sandboxforks") if is_changed => fork(call, object),
         _ if makes_pods(kind) => annotations(call, before, object),
         _ => Ok(()),

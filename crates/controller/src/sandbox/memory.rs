@@ -3,8 +3,8 @@
 
 use hutch_api::condition::TRUE;
 use hutch_api::state::{
-    Afterwards, Content, RESTORED_POD, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource, reason,
-    suspend_name,
+    Afterwards, Content, RESTORED_POD, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource, is_suspend,
+    reason, suspend_name,
 };
 use hutch_api::{Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
@@ -77,6 +77,7 @@ pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: 
         State::Complete { pod: saved } if saved == uid => plan.actions.push(delete),
         // It is used up: the Pod has begun with it, and lives on.
         State::Complete { .. } if began_with(pod, snapshot) => plan.actions.push(drop_it(snapshot)),
+        State::Complete { .. } if !wanted => plan.actions.extend([drop_it(snapshot), delete]),
         // The Pod could not begin with it, which may be repaired.
         State::Complete { .. } => plan.actions.push(delete),
         State::Failed { .. } if !wanted => plan.actions.extend([drop_it(snapshot), delete]),
@@ -112,15 +113,18 @@ pub(super) fn remove_when_due(observed: &Observed, plan: &mut Plan, now: Timesta
 
 /// Plans what becomes of the snapshot when the Sandbox runs. Returns false while the Pod is not planned.
 pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
-    let Some(snapshot) = &observed.snapshot else { return true };
+    let Some(snapshot) = &observed.snapshot else { return without(observed, plan) };
     let pod = match observed.locate() {
         Located::Owned(pod) => pod,
-        Located::Missing => {
-            if !matches!(state(snapshot), State::Complete { .. }) {
+        Located::Missing => match state(snapshot) {
+            State::Complete { .. } => return true,
+            // The node reports that there is no Pod, or that the snapshot is complete after all.
+            State::Working => return false,
+            State::Failed { .. } => {
                 plan.actions.push(drop_it(snapshot));
+                return true;
             }
-            return true;
-        }
+        },
         Located::Foreign(_) | Located::Several(_) => return true,
     };
     match state(snapshot) {
@@ -145,6 +149,24 @@ pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
     }
 }
 
+/// Ends a Pod that waits for memory which was given up: it would wait forever. Returns false if it ends.
+fn without(observed: &Observed, plan: &mut Plan) -> bool {
+    let Located::Owned(pod) = observed.locate() else { return true };
+    let waits = pod.annotations().get(annotation::RESTORE_FROM).is_some_and(|name| is_suspend(name))
+        && condition(&pod, RESTORED_POD).is_none();
+    if waits && pod.metadata.deletion_timestamp.is_none() {
+        plan.actions.push(Action::DeletePod(pod.name_any()));
+    }
+    !waits
+}
+
+/// Returns the message of a condition that is True.
+fn condition<'a>(pod: &'a PodView, kind: &str) -> Option<&'a str> {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let found = conditions.iter().find(|one| one.type_ == kind && one.status == TRUE)?;
+    Some(found.message.as_deref().unwrap_or_default())
+}
+
 /// Has a new Pod begin with the memory of a suspend, or else with the snapshot that the Sandbox or its template names.
 pub(super) fn begin(observed: &Observed, pod: &mut Pod) {
     let sandbox = observed.sandbox.as_ref();
@@ -159,12 +181,10 @@ pub(super) fn begin(observed: &Observed, pod: &mut Pod) {
     }
 }
 
-/// Returns true if the Pod has begun with the snapshot and is Ready.
+/// Returns true if the Pod has begun with the snapshot, which is used up then: its processes run on.
 fn began_with(pod: &PodView, snapshot: &SandboxSnapshot) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let holds = |kind: &str| conditions.iter().find(|one| one.type_ == kind && one.status == TRUE);
-    let restored = holds(RESTORED_POD).and_then(|condition| condition.message.as_deref());
-    restored.is_some() && restored == snapshot.metadata.uid.as_deref() && holds("Ready").is_some()
+    let restored = condition(pod, RESTORED_POD);
+    restored.is_some() && restored == snapshot.metadata.uid.as_deref()
 }
 
 fn phase(pod: &PodView) -> &str {

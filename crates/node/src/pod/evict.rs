@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::plan::{Phase, RestartPolicy, plan};
+use super::prepare::restored_from;
 use super::state::{Ended, Life, State};
 use super::status::{Facts, status};
 use super::{Outcome, Worker, prepare, wait_for_end};
@@ -39,7 +40,7 @@ impl Worker {
             enforced: None,
             isolation: None,
             frozen: None,
-            restored: None,
+            restored: self.restored.as_deref(),
         };
         evicted(&mut self.states, message, &facts)
     }
@@ -102,6 +103,7 @@ pub(super) async fn evict_waiting(node: &Arc<Shared>, live: &Arc<Live>, message:
     let mut states = prepare::states(&pod.spec.clone().unwrap_or_default()).1;
     let now = Timestamp::now();
     let start_time = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
+    let restored = restored_from(&pod);
     let facts = Facts {
         pod: &pod,
         pod_ip: None,
@@ -113,7 +115,7 @@ pub(super) async fn evict_waiting(node: &Arc<Shared>, live: &Arc<Live>, message:
         enforced: None,
         isolation: None,
         frozen: None,
-        restored: None,
+        restored: restored.as_deref(),
     };
     let status = evicted(&mut states, &message, &facts);
     evict(node, live, &status).await

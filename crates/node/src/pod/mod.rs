@@ -332,7 +332,7 @@ impl Worker {
     }
 
     fn probed(&mut self, index: usize, kind: Kind, finding: Finding) {
-        if matches!(*self.phases.borrow(), Phase::Saving | Phase::Saved) {
+        if finding != Finding::Healthy && self.live.was_paused() {
             // Its processes are paused, and answer no probe.
             return;
         }

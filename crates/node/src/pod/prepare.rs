@@ -29,7 +29,7 @@ use crate::places::{PodPlaces, make_private};
 use crate::runtime::{self, NewSandbox, PodSandbox, SandboxPlan};
 use crate::security;
 use crate::shared::{HOST_IP, PolicyNews, Shared};
-use crate::snapshot::Restoring;
+use crate::snapshot::{RESTORE_FAILED, Restoring};
 use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
 use crate::{capacity, cordon, snapshot};
@@ -196,7 +196,7 @@ async fn begin(
 }
 
 /// Returns the snapshot from which the containers of the Pod have begun in an earlier life of the node.
-fn restored_from(pod: &Pod) -> Option<String> {
+pub(super) fn restored_from(pod: &Pod) -> Option<String> {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let restored = conditions.into_iter().find(|one| one.type_ == RESTORED_POD && one.status == "True");
     restored.and_then(|condition| condition.message.clone())
@@ -379,15 +379,18 @@ impl Waiting {
         if self.written.as_deref() == Some(refusal.message.as_str()) {
             return;
         }
-        let invalid = refusal.reason == "FailedValidation";
+        let reason = match refusal.reason {
+            "FailedValidation" => "CreateContainerConfigError",
+            RESTORE_FAILED => RESTORE_FAILED,
+            _ => "ContainerCreating",
+        };
         for state in &mut self.states {
-            let reason = if invalid { "CreateContainerConfigError" } else { "ContainerCreating" };
-            let message = invalid.then(|| refusal.message.clone());
+            let message = (reason != "ContainerCreating").then(|| refusal.message.clone());
             state.life = Life::Waiting { reason, message };
         }
         let now = Timestamp::now();
         let plan = super::plan::plan(&self.states, RestartPolicy::Always, now);
-        let start_time = self.start_time;
+        let (start_time, restored) = (self.start_time, restored_from(pod));
         let facts = super::status::Facts {
             pod,
             pod_ip: None,
@@ -399,7 +402,7 @@ impl Waiting {
             enforced: None,
             isolation: None,
             frozen: None,
-            restored: None,
+            restored: restored.as_deref(),
         };
         let status = match refusal.reason {
             FAILED_SCHEDULING => super::status::unscheduled(&refusal.message, &facts),

@@ -117,7 +117,8 @@ impl Worker {
         blueprint: &Blueprint,
     ) -> Result<Beginning, StartError> {
         let folder = self.node.places.pod(&self.live.uid).root(&segment(&blueprint.name)?);
-        Ok(restoring.container(blueprint, &self.states[index].image_id, folder).await?)
+        let disk_bytes = disk::of_container(&self.containers[index]);
+        Ok(restoring.container(blueprint, &self.states[index].image_id, folder, disk_bytes).await?)
     }
 
     /// Takes note that a container cannot begin with the snapshot. It does not begin without it.

@@ -270,9 +270,14 @@ impl Container for GvisorContainer {
             self.running().await;
             let still = tokio::time::timeout(COMMAND_TIMEOUT, self.pausing.clone().write_owned()).await;
             let still = still.map_err(|_| "a process was being started for too long")?;
-            self.runsc.command(&["pause", &self.runsc.id]).await?;
+            // Before the command: one that fails may have paused it all the same.
             *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(still);
-            Ok(())
+            let paused = self.runsc.command(&["pause", &self.runsc.id]).await;
+            if paused.is_err() {
+                // One that is not paused refuses this.
+                let _ = self.resume().await;
+            }
+            paused
         }
         .boxed()
     }

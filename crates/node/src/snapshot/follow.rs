@@ -37,8 +37,6 @@ pub(crate) async fn run(node: Arc<Shared>) {
     let stopped = node.shutdown.wait();
     let mut stopped = std::pin::pin!(stopped);
     let mut tasks = JoinSet::new();
-    // UIDs of those that exist.
-    let mut known = HashSet::new();
     let mut listed = HashSet::new();
     loop {
         let event = tokio::select! {
@@ -51,23 +49,22 @@ pub(crate) async fn run(node: Arc<Shared>) {
             Some(Ok(watcher::Event::InitApply(snapshot))) => {
                 if let Some(uid) = uid_of(&snapshot) {
                     listed.insert(uid.clone());
-                    see(&node, snapshot, uid, &mut known, &mut tasks);
+                    see(&node, snapshot, uid, &mut tasks);
                 }
             }
             Some(Ok(watcher::Event::InitDone)) => {
-                known = std::mem::take(&mut listed);
+                *node.snapshots.wanted() = std::mem::take(&mut listed);
                 let node = node.clone();
-                let wanted: Vec<String> = known.iter().cloned().collect();
-                tasks.spawn(async move { sweep(&node, &wanted).await });
+                tasks.spawn(async move { sweep(&node).await });
             }
             Some(Ok(watcher::Event::Apply(snapshot))) => {
                 if let Some(uid) = uid_of(&snapshot) {
-                    see(&node, snapshot, uid, &mut known, &mut tasks);
+                    see(&node, snapshot, uid, &mut tasks);
                 }
             }
             Some(Ok(watcher::Event::Delete(snapshot))) => {
                 if let Some(uid) = uid_of(&snapshot) {
-                    known.remove(&uid);
+                    node.snapshots.wanted().remove(&uid);
                     let node = node.clone();
                     tasks.spawn(async move { remove(&node, &uid).await });
                 }
@@ -86,15 +83,11 @@ fn uid_of(snapshot: &Read<SandboxSnapshot>) -> Option<String> {
 }
 
 /// Begins the work on a snapshot that was not seen before.
-fn see(
-    node: &Arc<Shared>,
-    snapshot: Read<SandboxSnapshot>,
-    uid: String,
-    known: &mut HashSet<String>,
-    tasks: &mut JoinSet<()>,
-) {
+fn see(node: &Arc<Shared>, snapshot: Read<SandboxSnapshot>, uid: String, tasks: &mut JoinSet<()>) {
+    // Also one that cannot be read keeps its image.
+    let is_new = node.snapshots.wanted().insert(uid.clone());
     let Read::Object(snapshot) = snapshot else { return };
-    if !known.insert(uid.clone()) {
+    if !is_new {
         return;
     }
     let Some(id) = PathSegment::label(&uid) else { return };
@@ -222,11 +215,11 @@ async fn check(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment)
 }
 
 /// Removes the images without an object.
-async fn sweep(node: &Arc<Shared>, wanted: &[String]) {
+async fn sweep(node: &Arc<Shared>) {
     let images = node.clone();
     let found = spawn_blocking(move || images.snapshots.images.list().unwrap_or_default()).await;
     for id in found.unwrap_or_default() {
-        if !wanted.iter().any(|uid| uid == id.as_str()) {
+        if !node.snapshots.is_wanted(id.as_str()) {
             remove(node, id.as_str()).await;
         }
     }
@@ -263,6 +256,7 @@ async fn reopen(live: &Arc<Live>) {
             running.container.kill();
         }
     }
+    live.set_paused(false);
     live.gate.step(Input::Dropped);
 }
 

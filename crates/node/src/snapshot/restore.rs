@@ -1,11 +1,11 @@
 //! Starting a Pod from a snapshot.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::annotation;
-use hutch_api::state::{Content, RESTORED_POD, SandboxSnapshot, after_restore, reason};
+use hutch_api::state::{Content, RESTORED_POD, SandboxSnapshot, after_restore, is_suspend, reason};
 use hutch_image::PathSegment;
 use hutch_jail::ProcessExit;
 use hutch_snapshot::{Image, TreeName};
@@ -19,6 +19,7 @@ use crate::admission::Refusal;
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
 use crate::container::Running;
+use crate::folders::{make_root, remove_limited};
 use crate::live::Live;
 use crate::runtime::{Beginning, upper};
 use crate::shared::Shared;
@@ -29,6 +30,8 @@ pub(crate) const RESTORE_FAILED: &str = "RestoreFailed";
 
 /// Maximum time of the command after a restore.
 const HOOK_TIME: Duration = Duration::from_secs(60);
+/// Maximum time for its standard error after its end.
+const HOOK_STDERR: Duration = Duration::from_secs(1);
 /// Bytes of its standard error that are shown.
 const HOOK_OUTPUT: u64 = 1 << 10;
 
@@ -39,6 +42,8 @@ pub(crate) struct Restoring {
     handler: Handler,
     /// Command that each container runs afterwards; may be empty.
     hook: Vec<String>,
+    /// `true` for the memory of the Sandbox itself.
+    own: bool,
     /// UID of the snapshot.
     pub(crate) uid: String,
 }
@@ -78,7 +83,13 @@ pub(crate) async fn find(
     check(&facts, pod, handler).map_err(refuse)?;
     let hook = hook(pod).map_err(refuse)?;
     let shares = pod.annotations().get(annotation::SHARES_GENERATORS).is_some_and(|said| said == "true");
-    if facts.content == Content::Full && !facts.ends_pod && hook.is_empty() && !shares {
+    // The memory of a suspend is used once, by the Sandbox whose it is.
+    let owner = hutch_api::owner::sandbox(pod).map(|owner| owner.uid.as_str());
+    let own = is_suspend(name) && owner == Some(facts.sandbox_uid.as_str());
+    if is_suspend(name) && !own {
+        return Err(refuse("it is the memory of another Sandbox".into()));
+    }
+    if facts.content == Content::Full && !own && hook.is_empty() && !shares {
         return Err(refuse(format!(
             "its memory may be restored more than once, and random generators in it would repeat: set {} to a command \
              that renews them, or {} to \"true\"",
@@ -88,7 +99,7 @@ pub(crate) async fn find(
     }
     // A second preparation finds the same.
     let _ = live.generation.set(facts.generation.saturating_add(1));
-    Ok(Some(Arc::new(Restoring { image, facts, handler, hook, uid })))
+    Ok(Some(Arc::new(Restoring { image, facts, handler, hook, own, uid })))
 }
 
 /// Returns the command that a Pod has run after a restore.
@@ -137,6 +148,18 @@ fn check(facts: &Facts, pod: &Pod, handler: Handler) -> Result<(), String> {
     }
 }
 
+/// Removes what is in a folder. Blocks.
+fn empty(folder: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        match std::fs::symlink_metadata(&path)?.is_dir() {
+            true => hutch_image::remove_tree(&path)?,
+            false => std::fs::remove_file(&path)?,
+        }
+    }
+    Ok(())
+}
+
 impl Restoring {
     /// Writes the volumes of the Pod that the image has.
     pub(crate) async fn volumes(self: &Arc<Self>, live: &Live) -> Result<(), Refusal> {
@@ -148,6 +171,8 @@ impl Restoring {
                 let Some((name, folder)) = folders.iter().find(|(own, _)| own.as_str() == name) else {
                     return Err(format!("the Pod has no emptyDir {name:?}, and its snapshot has"));
                 };
+                // An attempt before this one may have written a part.
+                empty(folder).map_err(|error| format!("volume {}: {error}", name.as_str()))?;
                 let copied = restoring.image.copy_out(&TreeName::Volume(name.clone()), folder);
                 copied.map_err(|error| error.to_string())?;
             }
@@ -164,7 +189,7 @@ impl Restoring {
         if self.hook.is_empty() {
             return Ok(());
         }
-        let kind = if self.facts.ends_pod { "resume" } else { "fork" };
+        let kind = if self.own { "resume" } else { "fork" };
         let variables = vec![
             ("HUTCH_RESTORE".to_owned(), kind.to_owned()),
             ("HUTCH_GENERATION".to_owned(), live.generation().to_string()),
@@ -173,12 +198,19 @@ impl Restoring {
         let run = async {
             let mut exec = running.exec_with(self.hook.clone(), variables, false, stdio).await?;
             exec.started().await.map_err(|failed| failed.reason)?;
-            let mut said = Vec::new();
-            if let Some(stderr) = ends.stderr {
-                // What cannot be read is missing from the message only.
-                let _ = stderr.take(HOOK_OUTPUT).read_to_end(&mut said).await;
-            }
-            match exec.exited().await {
+            let said = tokio::spawn(async move {
+                let mut said = Vec::new();
+                if let Some(stderr) = ends.stderr {
+                    // What cannot be read is missing from the message only.
+                    let _ = stderr.take(HOOK_OUTPUT).read_to_end(&mut said).await;
+                }
+                said
+            });
+            let exit = exec.exited().await;
+            // A process that it has left behind may keep the stream open.
+            let said = tokio::time::timeout(HOOK_STDERR, said).await;
+            let said = said.ok().and_then(Result::ok).unwrap_or_default();
+            match exit {
                 ProcessExit::Code(0) => Ok(()),
                 exit => Err(format!("{exit:?}: {}", String::from_utf8_lossy(&said).trim())),
             }
@@ -197,6 +229,7 @@ impl Restoring {
         blueprint: &Blueprint,
         image: &str,
         folder: PathBuf,
+        disk_bytes: Option<u64>,
     ) -> Result<Beginning, String> {
         let then = self.facts.containers.get(&blueprint.name).ok_or("it is not in the snapshot")?;
         if then.image != image {
@@ -212,7 +245,8 @@ impl Restoring {
         let restored = spawn_blocking(move || -> Result<Beginning, String> {
             let said = |error: hutch_snapshot::Error| error.to_string();
             let target = upper(restoring.handler, &folder);
-            hutch_image::remove_tree(&folder).map_err(|error| error.to_string())?;
+            remove_limited(&folder).map_err(|error| error.to_string())?;
+            make_root(&folder, disk_bytes).map_err(|error| error.to_string())?;
             if let Some(parent) = target.parent() {
                 std::fs::create_dir_all(parent).map_err(|error| error.to_string())?;
             }

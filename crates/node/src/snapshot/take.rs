@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use hutch_api::sleep::{Act, Input};
 use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, SnapshotRuntime, reason};
 use hutch_image::PathSegment;
@@ -16,6 +16,9 @@ use super::facts::{Container, Facts, Machine, shape};
 use crate::container::Running;
 use crate::live::Live;
 use crate::shared::Shared;
+
+/// Why a snapshot ends without a result.
+const DELETED: &str = "it, or its Sandbox, was deleted meanwhile";
 
 /// A snapshot that is complete.
 pub(super) struct Taken {
@@ -54,6 +57,11 @@ pub(super) async fn take(
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let (live, sandbox_uid) = source(node, namespace, snapshot)?;
     let _turn = live.snapshots.lock().await;
+    let _one = node.snapshots.turn().await;
+    let gone = || live.pod().metadata.deletion_timestamp.is_some() || !node.snapshots.is_wanted(id.as_str());
+    if gone() {
+        return Err(DELETED.into());
+    }
     let (spec, stops) = (&snapshot.spec, snapshot.spec.afterwards == Afterwards::Stop);
     // Thaws it. No visitor of its own prevents what follows.
     let busy = live.pass().await.map_err(|error| format!("{error}"))?;
@@ -96,8 +104,27 @@ pub(super) async fn take(
         node.snapshots.set_ended(&live.id.uid, true);
         live.gate.step(Input::Saved(true));
     }
+    // After that, who deletes it sees the image, and has the Pod resumed.
+    if !node.snapshots.is_wanted(id.as_str()) {
+        discard(node, &live, &parts, id, stops).await;
+        return Err(DELETED.into());
+    }
     let (handler, runtime) = (live.handler_name(), machine.map(|machine| machine.runtime));
     Ok(Taken { live: live.clone(), image, handler, runtime, sandbox_uid, paused })
+}
+
+/// Removes the image of a snapshot that was deleted while it was made.
+async fn discard(node: &Arc<Shared>, live: &Live, parts: &[Part], id: &PathSegment, stops: bool) {
+    let (shared, unwanted) = (node.clone(), id.clone());
+    let removed = spawn_blocking(move || shared.snapshots.images.remove(&unwanted)).await;
+    if let Ok(Err(error)) = removed {
+        tracing::warn!(snapshot = id.as_str(), %error, "failed to remove the image of a deleted snapshot");
+    }
+    if stops {
+        node.snapshots.set_ended(&live.id.uid, false);
+        resume(live, parts).await;
+        live.gate.step(Input::Dropped);
+    }
 }
 
 /// Returns what an image says about itself.
@@ -209,9 +236,15 @@ async fn write(
     content: Content,
     stops: bool,
 ) -> Result<(Partial, Vec<String>), String> {
-    try_join_all(parts.iter().map(|part| part.running.container.pause())).await?;
+    live.set_paused(true);
+    // All are waited for: one that is paused late would not be resumed.
+    let paused = join_all(parts.iter().map(|part| part.running.container.pause())).await;
+    paused.into_iter().collect::<Result<(), String>>()?;
     let memory: Vec<PathBuf> = match content {
-        Content::Full => try_join_all(parts.iter().map(|part| part.running.container.checkpoint())).await?,
+        Content::Full => {
+            let written = join_all(parts.iter().map(|part| part.running.container.checkpoint())).await;
+            written.into_iter().collect::<Result<_, String>>()?
+        }
         Content::Filesystem => Vec::new(),
     };
     // Volumes of a Pod end with it; those of claims stay where they are.
@@ -252,4 +285,5 @@ async fn resume(live: &Live, parts: &[Part]) {
         }
     });
     join_all(each).await;
+    live.set_paused(false);
 }

@@ -87,7 +87,37 @@ fn snapshot_is_used_once_and_outlives_a_pod_that_could_not_begin_with_it() {
         let Some(Action::CreatePod(made)) = actions.first() else { panic!("{actions:?}") };
         assert_eq!(made.annotations()["hutch.dev/restore-from"], "suspend-Sandbox-s");
     }
+    assert!(acts(&woken(&[], "InProgress", "")).is_empty());
     assert_eq!(acts(&woken(&[], "Failed", "")), ["delete snapshot suspend-Sandbox-s", "create pod s"]);
+}
+
+#[test]
+fn processes_that_are_not_ready_have_begun_all_the_same() {
+    let mut unready = ready("p", true).as_ref().clone();
+    let conditions = unready.status.as_mut().unwrap().conditions.as_mut().unwrap();
+    conditions.iter_mut().find(|one| one.type_ == "Ready").unwrap().status = "False".into();
+    let observed = Observed {
+        snapshot: snapshot("Completed", "earlier"),
+        ..observed(keeping("Suspended", "memory"), &[Arc::new(unready)], None)
+    };
+    // What they have done since is in their memory only: it is saved anew.
+    assert_eq!(steps(&observed), ["delete snapshot suspend-Sandbox-s"]);
+}
+
+#[test]
+fn memory_that_cannot_be_restored_is_given_up_in_two_ways() {
+    let mut waiting =
+        pod("s", json!({"metadata": {"uid": "p"}, "status": {"phase": "Pending"}})).as_ref().clone();
+    waiting.metadata.annotations =
+        Some([("hutch.dev/restore-from".to_owned(), "suspend-Sandbox-s".to_owned())].into());
+    let waiting = [Arc::new(waiting)];
+    let files = Observed {
+        snapshot: snapshot("Completed", "earlier"),
+        ..observed(keeping("Suspended", "files"), &waiting, None)
+    };
+    assert_eq!(steps(&files), ["delete snapshot suspend-Sandbox-s", "delete pod s"]);
+    let deleted = observed(keeping("Running", "memory"), &waiting, None);
+    assert_eq!(steps(&deleted), ["delete pod s"]);
 }
 
 #[test]

@@ -100,6 +100,7 @@ impl Machine {
             node_name: "hutch".into(),
             data_dir: dir.into(),
             pod_cidr: "10.89.0.0/16".into(),
+            meminfo: "/proc/meminfo".into(),
             warden_program: warden(),
             sandboxd_program: "/bin/true".into(),
             runtime_classes: Handler::defaults(),

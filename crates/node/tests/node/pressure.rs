@@ -1,15 +1,23 @@
-//! Idle Pods are written to swap before their time while the machine is short of memory.
+//! Idle Pods sleep before their time while the machine is short of memory.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
-use hutch_kubelet::Exit;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use hutch_api::{OperatingMode, Sandbox};
+use hutch_apiserver::{ApiServer, Identity};
+use hutch_kubelet::{Exit, Kubelet};
 use hutch_testkit::swap::{Swap, anonymous_kib};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
-use crate::machine::{Machine, is_ready, pod};
+use crate::machine::{Machine, id, is_ready, pod};
 
 /// Holds 48 MiB of random bytes.
 const HEAP: &str = "exec python3 -uc 'import os, time
@@ -126,7 +134,7 @@ async fn short_memory_pages_out_the_longest_idle_pods_that_allow_it() {
     memory.set_available(201);
     pressure(&machine, false).await;
 
-    // What is no longer allowed ends at once.
+    // A removed annotation thaws it at once.
     let change = json!({"metadata": {"annotations": {"hutch.dev/page-out-after": null}}});
     machine.pods().patch("young", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
     machine.wait("young", "awake", |pod| reason(pod).is_none()).await;
@@ -134,5 +142,124 @@ async fn short_memory_pages_out_the_longest_idle_pods_that_allow_it() {
         assert!(events(&machine, name).await.is_empty(), "{name}");
         assert_eq!(reason(&machine.pods().get(name).await.unwrap()), None, "{name}");
     }
+    machine.stop().await;
+}
+
+/// Where the suspend of a Sandbox waits.
+#[derive(Default)]
+struct Stop {
+    arrived: Notify,
+    leaves: Notify,
+    /// The server has answered with this status.
+    answered: Notify,
+    status: OnceLock<http::StatusCode>,
+}
+
+/// Stops of the suspends of two Sandboxes: of `early` before the server has it, and of `late` before the node has the answer.
+#[derive(Default)]
+struct Stops {
+    early: Stop,
+    late: Stop,
+}
+
+impl Stop {
+    async fn wait(&self) {
+        self.arrived.notify_one();
+        self.leaves.notified().await;
+    }
+}
+
+async fn pass(stops: Arc<Stops>, request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    if request.method() != http::Method::PATCH || !path.contains("/sandboxes/") {
+        return next.run(request).await;
+    }
+    let (head, body) = request.into_parts();
+    let body = to_bytes(body, 1 << 20).await.expect("a body");
+    let suspends = String::from_utf8_lossy(&body).contains("Suspended");
+    if suspends && path.ends_with("/early") {
+        stops.early.wait().await;
+    }
+    let response = next.run(Request::from_parts(head, Body::from(body))).await;
+    if suspends && path.ends_with("/early") {
+        let _ = stops.early.status.set(response.status());
+        stops.early.answered.notify_one();
+    }
+    if suspends && path.ends_with("/late") {
+        stops.late.wait().await;
+    }
+    response
+}
+
+/// Makes a Sandbox in gVisor that is suspended with its memory after an hour, and its Pod.
+async fn sandbox(machine: &Machine, name: &str) -> Pod {
+    let annotations = json!({"hutch.dev/suspend-after": "1h", "hutch.dev/suspend-keeps": "memory"});
+    let sandbox: Sandbox = machine
+        .create(json!({
+            "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"podTemplate": {"spec": {"containers": [{"name": "main", "image": "hutch/host"}]}}},
+        }))
+        .await;
+    let ready = json!({"type": "Ready", "status": "True", "reason": "r", "message": "",
+        "lastTransitionTime": "2020-01-01T00:00:00Z"});
+    let api: Api<Sandbox> = Api::namespaced(machine.client.clone(), "default");
+    let status = json!({"status": {"conditions": [ready]}});
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.expect("a status");
+    let mut object = pod(name, "exec sleep 1000", json!({"runtimeClassName": "gvisor"}));
+    object["metadata"]["annotations"] = annotations;
+    object["metadata"]["ownerReferences"] = json!([{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+        "name": name, "uid": sandbox.uid(), "controller": true}]);
+    let _: Pod = machine.create(object).await;
+    machine.ready(name).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_suspend_for_memory_and_a_request_one_fails() {
+    hutch_testkit::require!(root, runsc);
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Memory(dir.path().join("meminfo"));
+    memory.set_available(50);
+    let config = hutch_apiserver::Config {
+        default_node: Some("hutch".into()),
+        address: "127.0.0.1:0".into(),
+        ..hutch_apiserver::Config::default()
+    };
+    let server = ApiServer::open(config).await.unwrap();
+    let stops = Arc::new(Stops::default());
+    let layer = {
+        let stops = stops.clone();
+        middleware::from_fn(move |request: Request, next: Next| pass(stops.clone(), request, next))
+    };
+    let app: axum::Router = server.router_as(Identity::admin()).layer(layer);
+    let client = hutch_serve::memory::client(app, "default");
+    let (folder, file) = (dir.path().join("node"), memory.0.clone());
+    let machine = Machine::start_with_client(server, client, &folder, |config| config.meminfo = file).await;
+    let (early, late) = (sandbox(&machine, "early").await, sandbox(&machine, "late").await);
+    let api: Api<Sandbox> = Api::namespaced(machine.client.clone(), "default");
+    let mode = async |name: &str| api.get(name).await.expect("the Sandbox").spec.operating_mode;
+
+    let early_id = id(&early);
+    let first = async {
+        stops.early.arrived.notified().await;
+        // Its report is written before it enters, so the suspend comes too late.
+        let held = machine.node.hold(&early_id).await;
+        stops.early.leaves.notify_one();
+        stops.early.answered.notified().await;
+        held.expect("the request enters")
+    };
+    let late_id = id(&late);
+    let second = async {
+        stops.late.arrived.notified().await;
+        let refused = machine.node.hold(&late_id).await.is_err();
+        stops.late.leaves.notify_one();
+        refused
+    };
+    let (held, refused) = tokio::join!(first, second);
+    assert!(refused, "the request finds the Sandbox suspended");
+    assert_eq!(mode("late").await, Some(OperatingMode::Suspended));
+    assert_eq!(stops.early.status.get(), Some(&http::StatusCode::CONFLICT));
+    assert_ne!(mode("early").await, Some(OperatingMode::Suspended));
+    drop(held);
     machine.stop().await;
 }

@@ -1,6 +1,7 @@
 //! Resources that Pods may request from the node, and those that its Pods and volumes in memory have.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,11 +19,11 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// All of this machine.
-    pub(crate) fn of_machine() -> Amount {
+    /// All of this machine, whose memory is in this file.
+    pub(crate) fn of_machine(meminfo: &Path) -> Amount {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let cpu_millis = u64::try_from(cpus).unwrap_or(1).saturating_mul(1000);
-        Amount { cpu_millis, memory_bytes: memory_field("MemTotal:").unwrap_or(0) }
+        Amount { cpu_millis, memory_bytes: memory_field(meminfo, "MemTotal:").unwrap_or(0) }
     }
 
     fn plus(self, other: Amount) -> Amount {
@@ -49,12 +50,54 @@ impl Amount {
     }
 }
 
-/// Returns a field of `/proc/meminfo` in bytes.
-pub(crate) fn memory_field(name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+/// Returns a field of a file such as `/proc/meminfo` in bytes.
+fn memory_field(meminfo: &Path, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(meminfo).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     kibibytes.checked_mul(1024)
+}
+
+/// Memory is short as soon as fewer bytes are available, as a kubelet has it.
+pub(crate) const LEAST_MEMORY_BYTES: u64 = 100 << 20;
+/// Memory is short until so many bytes are available.
+const ENOUGH_MEMORY_BYTES: u64 = 200 << 20;
+
+/// Available memory of the machine.
+pub(crate) struct MemoryGauge {
+    meminfo: PathBuf,
+    short: AtomicBool,
+}
+
+/// One measurement of the available memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemoryReading {
+    /// In bytes; 0 if it cannot be read.
+    pub(crate) available: u64,
+    /// Too little is available.
+    pub(crate) is_short: bool,
+    /// The measurement before had another result.
+    pub(crate) has_changed: bool,
+}
+
+impl MemoryGauge {
+    pub(crate) fn new(meminfo: PathBuf) -> MemoryGauge {
+        MemoryGauge { meminfo, short: AtomicBool::new(false) }
+    }
+
+    /// Measures it. A figure that cannot be read is no shortage.
+    pub(crate) fn read(&self) -> MemoryReading {
+        let available = memory_field(&self.meminfo, "MemAvailable:");
+        let was_short = self.short.load(Ordering::Relaxed);
+        let is_short = available.is_some_and(|bytes| is_short(was_short, bytes));
+        let has_changed = self.short.swap(is_short, Ordering::Relaxed) != is_short;
+        MemoryReading { available: available.unwrap_or(0), is_short, has_changed }
+    }
+}
+
+/// Returns true if memory is short. A shortage ends later than it begins, so that it does not come and go.
+fn is_short(was_short: bool, available: u64) -> bool {
+    available < if was_short { ENOUGH_MEMORY_BYTES } else { LEAST_MEMORY_BYTES }
 }
 
 /// Returns the requests of a Pod, as a scheduler counts them: an init container runs beside the sidecars before it, the
@@ -157,6 +200,27 @@ mod tests {
 
     fn container(cpu: &str, memory: &str) -> Value {
         json!({"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}})
+    }
+
+    #[test]
+    fn memory_shortage_ends_later_than_it_begins() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let gauge = MemoryGauge::new(file.path().to_owned());
+        let read = |mebibytes: u64| {
+            std::fs::write(&file, format!("MemTotal: 9 kB\nMemAvailable:  {} kB\n", mebibytes << 10))
+                .unwrap();
+            let reading = gauge.read();
+            assert_eq!(reading.available, mebibytes << 20);
+            (reading.is_short, reading.has_changed)
+        };
+        assert_eq!(read(100), (false, false));
+        assert_eq!(read(99), (true, true));
+        assert_eq!(read(199), (true, false));
+        assert_eq!(read(200), (false, true));
+        assert_eq!(read(199), (false, false));
+        assert_eq!(read(0), (true, true));
+        std::fs::write(&file, "").unwrap();
+        assert!(!gauge.read().is_short, "an unknown figure is no shortage");
     }
 
     #[test]

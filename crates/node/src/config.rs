@@ -32,6 +32,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Range of Pod addresses, such as `10.89.0.0/16`: IPv4, /16 to /28, never loopback.
     pub pod_cidr: String,
+    /// File with the memory of the machine: `/proc/meminfo`, or another one in its form.
+    pub meminfo: PathBuf,
     /// The program that makes jails.
     pub warden_program: PathBuf,
     /// The sandbox runtime, a static program, for images that want it.

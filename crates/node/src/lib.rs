@@ -40,6 +40,7 @@ mod pod;
 mod policies;
 mod register;
 mod runtime;
+mod saved;
 mod security;
 mod session;
 mod shared;

@@ -72,7 +72,7 @@ pub(crate) struct Live {
     inner: Mutex<Inner>,
 }
 
-/// Whether the processes of a Pod are paused for a snapshot.
+/// Pause of the processes of a Pod for a snapshot.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Pause {
     /// They never were.

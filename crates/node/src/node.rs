@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
-use crate::capacity::{Amount, Capacity};
+use crate::capacity::{Amount, Capacity, MemoryGauge};
 use crate::config::{Config, Egress};
 use crate::events::Events;
 use crate::host_paths::HostPaths;
@@ -25,10 +25,10 @@ use crate::oci::Runsc;
 use crate::places::{Places, older_memory};
 use crate::policies::NoProxy;
 use crate::runtime::Launcher;
+use crate::saved::Snapshots;
 use crate::shared::Shared;
-use crate::snapshot::Snapshots;
 use crate::stdio::register as watch_descriptor;
-use crate::{Error, claims, cordon, disk, inventory, memory, policies, register, snapshot, volumes};
+use crate::{Error, claims, cordon, disk, inventory, memory, policies, register, sleep, snapshot, volumes};
 
 /// How long a node that stops waits for its Pods' tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -78,11 +78,12 @@ impl Node {
             memory_volumes: MemoryVolumes::new(places.memory_volumes.clone()),
             places,
             host_paths: Arc::new(host_paths),
+            memory: MemoryGauge::new(config.meminfo.clone()),
+            capacity: Capacity::new(Amount::of_machine(&config.meminfo)),
             config,
             released: Notify::new(),
             launcher,
             addresses: Mutex::new(addresses),
-            capacity: Capacity::new(Amount::of_machine()),
             id_ranges: IdRanges::open(seed)?,
             walks: Arc::default(),
             page_out: Semaphore::new(1),
@@ -111,6 +112,7 @@ impl Node {
         tokio::spawn(claims::take_away(shared.clone()));
         tokio::spawn(snapshot::run(shared.clone()));
         tokio::spawn(disk::watch(shared.clone()));
+        tokio::spawn(sleep::relieve(shared.clone()));
         tokio::spawn(volumes::refresh(shared.clone()));
         tokio::spawn(mind_warden(shared.clone()));
         let inventory = tokio::spawn(inventory::run(shared.clone()));

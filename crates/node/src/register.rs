@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::capacity::{Amount, memory_field};
+use crate::capacity::Amount;
 use crate::shared::{HOST_IP, Shared};
 use crate::{Error, claims, cordon};
 
@@ -23,8 +23,6 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: i32 = 40;
 /// How often conditions are written that have not changed, as a kubelet does.
 const HEARTBEAT: Duration = Duration::from_secs(300);
-/// With less memory available the node is under pressure, as a kubelet has it.
-const LEAST_MEMORY_BYTES: u64 = 100 << 20;
 /// The node is under pressure when less than one in so many processes can still begin.
 const LEAST_PIDS_PART: u64 = 20;
 /// Where leases of nodes are.
@@ -90,9 +88,8 @@ struct Pressure {
 
 impl Pressure {
     fn of(node: &Shared) -> Pressure {
-        let available = memory_field("MemAvailable:");
         Pressure {
-            memory: available.is_some_and(|bytes| bytes < LEAST_MEMORY_BYTES),
+            memory: node.memory.read().is_short,
             disk: node.disk_pressure(),
             pids: free_pids().is_some_and(|(free, total)| free < total / LEAST_PIDS_PART),
         }

@@ -12,7 +12,7 @@ use kube::Client;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::addresses::Addresses;
-use crate::capacity::Capacity;
+use crate::capacity::{Capacity, MemoryGauge};
 use crate::config::Config;
 use crate::events::Events;
 use crate::folders::lift_limits;
@@ -23,7 +23,7 @@ use crate::memory_volumes::MemoryVolumes;
 use crate::persistent::ClaimInUse;
 use crate::places::Places;
 use crate::runtime::Launcher;
-use crate::snapshot::Snapshots;
+use crate::saved::Snapshots;
 use crate::trust;
 use crate::walks::Permits;
 
@@ -64,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) addresses: Mutex<Addresses>,
     /// Requests of the Pods here.
     pub(crate) capacity: Capacity,
+    /// Available memory of the machine.
+    pub(crate) memory: MemoryGauge,
     pub(crate) id_ranges: IdRanges,
     /// Permits for walks through volumes.
     pub(crate) walks: Arc<Permits>,

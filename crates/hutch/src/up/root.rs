@@ -253,6 +253,7 @@ fn node_config(arguments: &UpArguments, folder: &DataFolder, programs: Programs)
         node_name: NODE.to_owned(),
         data_dir: folder.path().to_owned(),
         pod_cidr: arguments.pod_cidr.clone(),
+        meminfo: "/proc/meminfo".into(),
         warden_program: programs.warden,
         sandboxd_program: programs.sandboxd,
         runtime_classes: BTreeMap::new(),

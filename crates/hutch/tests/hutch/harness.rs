@@ -74,6 +74,22 @@ impl Up {
         Up::start_outside(hosts, &[], &[])
     }
 
+    /// Starts one that reads the memory of the machine in this file, in place of `/proc/meminfo`.
+    #[allow(dead_code, reason = "only one of the two test programs uses it")]
+    pub(crate) fn start_with_meminfo(meminfo: &Path, options: &[&str]) -> Up {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (data, proc) = (folder.path().join("data"), folder.path().join("proc"));
+        std::fs::create_dir(&proc).expect("a folder");
+        // A user namespace can mount `proc` only where one is visible whole.
+        let script =
+            "mount -t proc proc \"$1\" && mount --bind \"$2\" /proc/meminfo && shift 2 && exec \"$@\"";
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "bash", "-c", script, "bash"]).args([&proc, meminfo]).arg(binary());
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        let (child, printed) = spawn(unshare, folder.path(), &data, &options);
+        Up { child, options, folder, data, printed }
+    }
+
     /// As [`Up::start_with_hosts`], with these variables and options.
     #[allow(dead_code, reason = "only one of the two test programs uses it")]
     pub(crate) fn start_outside(hosts: &str, variables: &[(&str, &Path)], options: &[&str]) -> Up {

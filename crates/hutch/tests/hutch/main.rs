@@ -52,6 +52,7 @@ mod sandbox_config;
 mod scanned_output;
 mod settings;
 mod shared_memory;
+mod short_memory;
 mod sleep;
 mod snapshots;
 mod state_crds;

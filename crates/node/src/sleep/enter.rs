@@ -109,7 +109,9 @@ impl Live {
         match self.gate.step(Input::Visit) {
             Act::Admit => {
                 self.gate.touch();
-                Some(self.busy(true))
+                let busy = self.busy(true);
+                // A suspend that is decided meanwhile has not seen it.
+                (!self.gate.is_guarded()).then_some(busy)
             }
             _ => None,
         }
@@ -139,6 +141,11 @@ impl Live {
         if self.gate.step(Input::Quiet) != Act::Freeze {
             return true;
         }
+        self.finish_freeze().await
+    }
+
+    /// Freezes the processes after [`Act::Freeze`]. Returns false if that failed.
+    pub(super) async fn finish_freeze(self: &Arc<Live>) -> bool {
         let live = self.clone();
         // The caller may be dropped; the work comes to its end.
         let done = tokio::spawn(async move {

@@ -4,10 +4,12 @@
 
 mod enter;
 mod page_out;
+mod pressure;
 mod report;
 mod sleeper;
 mod stream;
 
 pub(crate) use enter::Busy;
+pub(crate) use pressure::relieve;
 pub(crate) use sleeper::run;
 pub(crate) use stream::Counted;

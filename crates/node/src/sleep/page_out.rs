@@ -14,7 +14,7 @@ use crate::live::Live;
 use crate::shared::Shared;
 
 /// Reason of the events.
-const REASON: &str = "CannotPageOut";
+pub(super) const REASON: &str = "CannotPageOut";
 /// Interval at which a machine without free swap is checked again.
 const SWAP_INTERVAL: Duration = Duration::from_secs(60);
 /// Wait for the end of an earlier write that was given up.
@@ -75,24 +75,35 @@ impl Sleeper {
         let (node, live, problem) = (self.node.clone(), self.live.clone(), self.page_out.problem.clone());
         // Not awaited: a request may wait for a report of the sleeper.
         tokio::spawn(async move {
-            let result = live.page_out(&node).await;
-            let found = problem_of(&result);
-            let is_complete = found.is_none() && result.is_ok_and(|done| done.end == PageOutEnd::Complete);
-            if is_complete {
-                live.record_page_out();
-            }
-            *problem.lock().unwrap_or_else(PoisonError::into_inner) = found;
-            live.gate.step(Input::PagedOut(is_complete));
+            let report = |found| *problem.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            live.finish_page_out(&node, report).await;
         });
         None
     }
 
     fn without_page_out(&self) -> Option<&'static str> {
-        self.live.containers().iter().find_map(|running| running.container.without_page_out())
+        without_page_out(&self.live)
     }
 }
 
 impl Live {
+    /// Writes the memory to swap after [`Act::PageOut`], until the Pod is to be thawed. `report` receives the problem that users
+    /// should know before the phase changes.
+    pub(super) async fn finish_page_out(
+        self: &Arc<Live>,
+        node: &Shared,
+        report: impl FnOnce(Option<String>),
+    ) {
+        let result = self.page_out(node).await;
+        let found = problem_of(&result);
+        let is_complete = found.is_none() && result.is_ok_and(|done| done.end == PageOutEnd::Complete);
+        if is_complete {
+            self.record_page_out();
+        }
+        report(found);
+        self.gate.step(Input::PagedOut(is_complete));
+    }
+
     /// Writes the memory of all containers to swap, until the Pod is to be thawed.
     async fn page_out(self: &Arc<Live>, node: &Shared) -> Result<PageOut, String> {
         let mut phases = self.gate.phases();
@@ -131,8 +142,13 @@ impl Live {
     }
 }
 
+/// Returns why the memory of a Pod cannot be written to swap, on any machine.
+pub(super) fn without_page_out(live: &Live) -> Option<&'static str> {
+    live.containers().iter().find_map(|running| running.container.without_page_out())
+}
+
 /// Returns why nothing can be written to swap.
-fn lacks(swap: Swap) -> Option<&'static str> {
+pub(super) fn lacks(swap: Swap) -> Option<&'static str> {
     match swap {
         Swap { total_bytes: 0, .. } => Some("this machine has no swap"),
         Swap { free_bytes: 0, .. } => Some("the swap of this machine is full"),

@@ -19,9 +19,11 @@ use crate::shared::Shared;
 /// CPU time that an idle Pod may use, in thousandths of a CPU: what timers and servers that wait for requests need.
 const IDLE_CPU_MILLIS: u64 = 20;
 /// The shortest time over which CPU time is counted: a probe in a shorter one would look like work.
-const CPU_WINDOW: Duration = Duration::from_secs(1);
+pub(super) const CPU_WINDOW: Duration = Duration::from_secs(1);
 /// The longest time between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// Least time between two reports of activity while each caller waits for its own.
+const REPORT_EACH: Duration = Duration::from_millis(1);
 /// Wait before the next reconcile of a Pod that was just being probed.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -113,10 +115,12 @@ impl Sleeper {
         Some(pause)
     }
 
-    /// Returns true if the current idle time has passed too: it may have been made longer, or removed, since.
+    /// Returns true if the current idle time has passed too: it may have been made longer, or removed, since. It need not have
+    /// passed if the node was short of memory.
     fn may_stay_frozen(&self, times: &IdleTimes) -> bool {
         let idle = self.live.gate.idle_for();
-        times.freeze_after.is_some_and(|after| idle.is_none_or(|idle| idle >= after))
+        let is_ahead = times.page_out_after.is_some() && self.live.gate.is_ahead();
+        times.freeze_after.is_some_and(|after| is_ahead || idle.is_none_or(|idle| idle >= after))
     }
 
     /// Counts CPU time as activity; returns the time until it can be measured again.
@@ -160,7 +164,9 @@ impl Sleeper {
         let idle = gate.idle_for().unwrap_or_default();
         let ago = SignedDuration::try_from(idle).unwrap_or_default();
         let active = Timestamp::now().checked_sub(ago).unwrap_or_default();
-        let every = times.suspend_after.map(report_every);
+        let every = times
+            .suspend_after
+            .map(|after| if gate.is_guarded() { REPORT_EACH } else { report_every(after) });
         let written = report.write(&self.node.client, frozen, every.map(|every| (active, every))).await;
         match (times.suspend_after, written) {
             (None, _) => gate.needs_no_report(),
@@ -172,21 +178,21 @@ impl Sleeper {
     }
 }
 
-fn is_ready(pod: &Pod) -> bool {
+pub(super) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// CPU time of the containers of a Pod at the last look, by name, in microseconds.
 #[derive(Default)]
-struct Cpu {
+pub(super) struct Cpu {
     since: Option<Instant>,
     used: BTreeMap<String, u64>,
 }
 
 impl Cpu {
     /// Returns true if it used more since the last call than an idle Pod does.
-    async fn was_used(&mut self, live: &Arc<Live>) -> bool {
+    pub(super) async fn was_used(&mut self, live: &Arc<Live>) -> bool {
         let containers = live.containers();
         let read = tokio::task::spawn_blocking(move || {
             let used = |running: &Arc<Running>| {

@@ -19,6 +19,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 use super::take::{Taken, take};
 use crate::live::Live;
+use crate::saved::facts::Facts;
 use crate::shared::Shared;
 
 /// Attempts to write a status. An API server that does not answer has more serious troubles.
@@ -185,7 +186,7 @@ async fn resume(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment
     let (shared, id) = (node.clone(), id.clone());
     let read = spawn_blocking(move || {
         let image = shared.snapshots.images.find(&id).ok()??;
-        let facts = super::Facts::of(&image).ok()?;
+        let facts = Facts::of(&image).ok()?;
         Some((image.sizes(), facts))
     });
     let Ok(Some((sizes, facts))) = read.await else {
@@ -230,8 +231,7 @@ async fn remove(node: &Arc<Shared>, uid: &str) {
     let Some(id) = PathSegment::label(uid) else { return };
     let shared = node.clone();
     let removed = spawn_blocking(move || {
-        let facts =
-            shared.snapshots.images.find(&id).ok().flatten().and_then(|image| super::Facts::of(&image).ok());
+        let facts = shared.snapshots.images.find(&id).ok().flatten().and_then(|image| Facts::of(&image).ok());
         shared.snapshots.images.remove(&id).map(|()| facts)
     });
     match removed.await {

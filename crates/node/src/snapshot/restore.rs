@@ -14,7 +14,6 @@ use kube::{Api, ResourceExt};
 use tokio::io::AsyncReadExt;
 use tokio::task::spawn_blocking;
 
-use super::facts::{Facts, Machine, shape};
 use crate::admission::Refusal;
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
@@ -22,6 +21,7 @@ use crate::container::Running;
 use crate::folders::{make_root, remove_limited};
 use crate::live::Live;
 use crate::runtime::{Beginning, upper};
+use crate::saved::facts::{Facts, Machine, shape};
 use crate::shared::Shared;
 use crate::stdio::pipes;
 

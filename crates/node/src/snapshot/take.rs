@@ -12,9 +12,9 @@ use hutch_image::PathSegment;
 use hutch_snapshot::{Image, Partial, TreeName};
 use tokio::task::spawn_blocking;
 
-use super::facts::{Container, Facts, Machine, shape};
 use crate::container::Running;
 use crate::live::Live;
+use crate::saved::facts::{Container, Facts, Machine, shape};
 use crate::shared::Shared;
 
 /// Why a snapshot ends without a result.

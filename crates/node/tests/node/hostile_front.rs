@@ -241,7 +241,7 @@ async fn api_server_that_lies_harms_nothing_of_the_host() {
     };
     let app: Router = server.router_as(Identity::admin()).layer(layer);
     let node_client = hutch_serve::memory::client(app, "default");
-    let machine = Machine::start_with_client(server, node_client, dir.path()).await;
+    let machine = Machine::start_with_client(server, node_client, dir.path(), |_| {}).await;
     let _: ConfigMap = machine
         .create(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "truth-map"},
                        "data": {"truth-key": "content"}}))

@@ -85,8 +85,13 @@ impl Machine {
     }
 
     /// Starts a node whose requests to the API server go through another client.
-    pub(crate) async fn start_with_client(server: ApiServer, node: Client, dir: &Path) -> Machine {
-        Machine::start_all(server, node, dir, |_| {}).await
+    pub(crate) async fn start_with_client(
+        server: ApiServer,
+        node: Client,
+        dir: &Path,
+        change: impl FnOnce(&mut Config),
+    ) -> Machine {
+        Machine::start_all(server, node, dir, change).await
     }
 
     async fn start_all(
@@ -100,6 +105,7 @@ impl Machine {
             node_name: "hutch".into(),
             data_dir: dir.into(),
             pod_cidr: "10.89.0.0/16".into(),
+            meminfo: "/proc/meminfo".into(),
             warden_program: warden(),
             sandboxd_program: "/bin/true".into(),
             runtime_classes: Handler::defaults(),

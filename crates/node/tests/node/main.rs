@@ -7,6 +7,7 @@ mod hard_limits;
 mod hostile_front;
 mod machine;
 mod pods;
+mod pressure;
 mod sleep;
 mod streams;
 mod volumes;

@@ -19,46 +19,46 @@ use crate::oci::Runsc;
 /// Facts about an image.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Facts {
-    pub(super) namespace: String,
-    pub(super) sandbox: String,
-    pub(super) sandbox_uid: String,
-    pub(super) pod_uid: String,
-    pub(super) content: Content,
+pub(crate) struct Facts {
+    pub(crate) namespace: String,
+    pub(crate) sandbox: String,
+    pub(crate) sandbox_uid: String,
+    pub(crate) pod_uid: String,
+    pub(crate) content: Content,
     /// `true` if the Pod may not run again.
-    pub(super) ends_pod: bool,
+    pub(crate) ends_pod: bool,
     /// Restores before it, in the chain of snapshots and forks that led to it.
-    pub(super) generation: u64,
+    pub(crate) generation: u64,
     /// Program that wrote the memory, and the features of the CPU, if there is memory.
-    pub(super) machine: Option<Machine>,
-    pub(super) containers: BTreeMap<String, Container>,
+    pub(crate) machine: Option<Machine>,
+    pub(crate) containers: BTreeMap<String, Container>,
     /// Volumes that belong to the Pod.
-    pub(super) volumes: Vec<String>,
+    pub(crate) volumes: Vec<String>,
 }
 
 /// Surroundings of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Machine {
-    pub(super) runtime: SnapshotRuntime,
+pub(crate) struct Machine {
+    pub(crate) runtime: SnapshotRuntime,
     /// Command line of the runtime, but for its paths.
-    pub(super) flags: String,
+    pub(crate) flags: String,
     /// Digest of the features of the CPU.
-    pub(super) cpu: String,
+    pub(crate) cpu: String,
 }
 
 /// One container of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Container {
+pub(crate) struct Container {
     /// Identity of its image, as in the status of the Pod.
-    pub(super) image: String,
+    pub(crate) image: String,
     /// Digest of what gVisor compares, and of the rest that a process may rely on.
-    pub(super) shape: String,
+    pub(crate) shape: String,
 }
 
 impl Facts {
     /// Reads the facts of an image.
-    pub(super) fn of(image: &Image) -> Result<Facts, String> {
+    pub(crate) fn of(image: &Image) -> Result<Facts, String> {
         serde_json::from_value(image.facts().clone())
             .map_err(|error| format!("it was made by another version of Hutch: {error}"))
     }
@@ -66,7 +66,7 @@ impl Facts {
 
 impl Machine {
     /// Reads those of this machine. Blocks: it reads the whole program once.
-    pub(super) fn here() -> Result<Machine, String> {
+    pub(crate) fn here() -> Result<Machine, String> {
         let runsc = Runsc::find().ok_or("runsc is no longer on the PATH")?;
         let failed = |error: std::io::Error| format!("{}: {error}", runsc.path().display());
         let runtime = runtime(runsc.path()).map_err(failed)?;
@@ -78,7 +78,7 @@ impl Machine {
     }
 
     /// Returns what differs on this machine.
-    pub(super) fn difference(&self, here: &Machine) -> Option<String> {
+    pub(crate) fn difference(&self, here: &Machine) -> Option<String> {
         let (then, now) = (&self.runtime, &here.runtime);
         let short = |digest: &str| digest.get(..12).unwrap_or(digest).to_owned();
         if then.digest != now.digest {
@@ -134,7 +134,7 @@ fn digest(bytes: &[u8]) -> String {
 
 /// Returns the digest of what must be the same of a container: environment, host name, limits, and the sources of mounts may
 /// differ.
-pub(super) fn shape(blueprint: &Blueprint) -> String {
+pub(crate) fn shape(blueprint: &Blueprint) -> String {
     let mounts = blueprint.mounts.iter().map(|mount| {
         let kind = match &mount.source {
             MountSource::Tmpfs { .. } => "tmpfs",

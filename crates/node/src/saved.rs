@@ -1,0 +1,60 @@
+//! Images of snapshots on this node, and what is known about them.
+
+pub(crate) mod facts;
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hutch_snapshot::Images;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use facts::Facts;
+
+/// Images of this node.
+pub(crate) struct Snapshots {
+    pub(crate) images: Images,
+    /// UIDs of Pods whose memory is on disk: they are not started again.
+    ended: Mutex<BTreeSet<String>>,
+    /// UIDs of the SandboxSnapshots that exist.
+    wanted: Mutex<HashSet<String>>,
+    /// Snapshots are taken one after the other: each may need as much of the disk as the memory of a Sandbox.
+    turn: Semaphore,
+}
+
+impl Snapshots {
+    /// Reads which images there are. Blocks.
+    pub(crate) fn new(images: Images) -> Snapshots {
+        let found = images.list().unwrap_or_default();
+        let facts = found.iter().filter_map(|id| Facts::of(&images.find(id).ok()??).ok());
+        let ended = facts.filter(|facts| facts.ends_pod).map(|facts| facts.pod_uid).collect();
+        Snapshots { images, ended: Mutex::new(ended), wanted: Mutex::default(), turn: Semaphore::new(1) }
+    }
+
+    /// Returns true if the memory of this Pod was written to disk for a suspend: it may only be deleted.
+    pub(crate) fn has_ended(&self, pod: &str) -> bool {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).contains(pod)
+    }
+
+    /// Waits for the turn of a snapshot.
+    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.turn.acquire().await.ok()
+    }
+
+    /// Returns true if the SandboxSnapshot of this uid exists.
+    pub(crate) fn is_wanted(&self, uid: &str) -> bool {
+        self.wanted().contains(uid)
+    }
+
+    pub(crate) fn wanted(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_ended(&self, pod: &str, ended: bool) {
+        let mut all = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended {
+            all.insert(pod.to_owned());
+        } else {
+            all.remove(pod);
+        }
+    }
+}

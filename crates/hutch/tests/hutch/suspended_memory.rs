@@ -229,3 +229,70 @@ fn native_sandbox_whose_memory_cannot_be_kept_is_not_suspended() {
     succeeded("annotate", &up.kubectl("annotate sandbox n hutch.dev/suspend-keeps=files --overwrite"));
     suspend(&up, "n");
 }
+
+#[test]
+fn snapshot_that_is_deleted_while_it_is_made_leaves_nothing_and_the_sandbox_runs() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = start();
+    sandbox(&up, "s");
+    let mut objects = String::new();
+    for number in 0..8 {
+        let object = json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": format!("n-{number}")},
+            "spec": {"source": {"sandbox": "s"}, "content": "Full"}});
+        objects.push_str(&format!("---\n{object}\n"));
+    }
+    let file = up.folder().join("many.yaml");
+    std::fs::write(&file, objects).expect("written");
+    let file = file.display().to_string();
+    let uid = up.ok("get sandbox s -o jsonpath={.metadata.uid}");
+    for _ in 0..3 {
+        up.ok_args(&["create", "-f", &file]);
+        up.ok_args(&["delete", "-f", &file, "--wait=false"]);
+        set(&up, "s", "Suspended");
+        up.eventually("get sandboxsnapshots -o name", |names| names.contains("suspend-"));
+        up.ok(&format!("delete sandboxsnapshot suspend-{uid} --wait=false"));
+        set(&up, "s", "Running");
+    }
+    up.ok("wait --for=condition=Ready sandbox/s --timeout=120s");
+    // Whether it was resumed or started anew, it answers.
+    until("the server answers", || {
+        let output = up.kubectl("exec s -- true");
+        output.status.success()
+    });
+    answer(&up, "s");
+    until("no image is left", || snapshots(&up).is_empty() && images(&up).is_empty());
+    suspend(&up, "s");
+    resume(&up, "s");
+}
+
+#[test]
+fn memory_that_cannot_be_restored_is_given_up_in_the_documented_ways() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = start();
+    for (name, keep_files) in [("files", true), ("deleted", false)] {
+        sandbox(&up, name);
+        assert_eq!(answer(&up, name), "0");
+        suspend(&up, name);
+        let uid = up.ok(&format!("get sandbox {name} -o jsonpath={{.metadata.uid}}"));
+        // What decides whether the memory is found cannot be changed from outside.
+        let owned = json!({"metadata": {"ownerReferences": null}}).to_string();
+        let snapshot = format!("suspend-{uid}");
+        let refused = up.kubectl_args(&["patch", "sandboxsnapshot", &snapshot, "--type=merge", "-p", &owned]);
+        assert!(text(&refused.stderr).contains("the server's own"), "{}", text(&refused.stderr));
+        std::fs::write(images(&up)[0].join("memory/main/pages.img"), "changed").expect("written");
+        set(&up, name, "Running");
+        let path = "jsonpath={.status.containerStatuses[0].state.waiting.reason}";
+        up.eventually(&format!("get pod {name} -o {path}"), |reason| reason == "RestoreFailed");
+        if keep_files {
+            up.ok(&format!("annotate sandbox {name} hutch.dev/suspend-keeps=files --overwrite"));
+            suspend(&up, name);
+            resume(&up, name);
+        } else {
+            up.ok(&format!("delete sandboxsnapshot {snapshot}"));
+            up.eventually(&format!("get pod {name} -o {path}"), str::is_empty);
+            up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=120s"));
+        }
+        assert_eq!(answer(&up, name), "0");
+        until("no image is left", || images(&up).is_empty());
+    }
+}

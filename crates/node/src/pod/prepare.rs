@@ -379,27 +379,33 @@ impl Waiting {
         if self.written.as_deref() == Some(refusal.message.as_str()) {
             return;
         }
-        let invalid = refusal.reason == "FailedValidation";
         for state in &mut self.states {
-            let reason = if invalid { "CreateContainerConfigError" } else { "ContainerCreating" };
-            let message = invalid.then(|| refusal.message.clone());
+            let reason = match refusal.reason {
+                "FailedValidation" => "CreateContainerConfigError",
+                snapshot::RESTORE_FAILED => snapshot::RESTORE_FAILED,
+                _ => "ContainerCreating",
+            };
+            let message = (reason != "ContainerCreating").then(|| refusal.message.clone());
             state.life = Life::Waiting { reason, message };
         }
         let now = Timestamp::now();
         let plan = super::plan::plan(&self.states, RestartPolicy::Always, now);
         let start_time = self.start_time;
+        // It stays: the Pod would begin with its snapshot a second time.
+        let restored = restored_from(pod);
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone());
         let facts = super::status::Facts {
             pod,
             pod_ip: None,
             host_ip: HOST_IP,
             start_time,
             now,
-            previous: &[],
+            previous: conditions.as_deref().unwrap_or_default(),
             late_env: None,
             enforced: None,
             isolation: None,
             frozen: None,
-            restored: None,
+            restored: restored.as_deref(),
         };
         let status = match refusal.reason {
             FAILED_SCHEDULING => super::status::unscheduled(&refusal.message, &facts),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use hutch_api::sleep::{Act, Input};
 use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, SnapshotRuntime, reason};
 use hutch_image::PathSegment;
@@ -16,6 +16,11 @@ use super::facts::{Container, Facts, Machine, shape};
 use crate::container::Running;
 use crate::live::Live;
 use crate::shared::Shared;
+
+/// Maximum time until the containers of a Pod run again in a new life of the node.
+const SOURCE_TIME: Duration = Duration::from_secs(30);
+/// Interval at which they are looked for.
+const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A snapshot that is complete.
 pub(super) struct Taken {
@@ -93,7 +98,7 @@ pub(super) async fn take(
         }
     };
     if stops {
-        node.snapshots.set_ended(&live.id.uid, true);
+        node.snapshots.set_ended(id, &live.id.uid);
         live.gate.step(Input::Saved(true));
     }
     let (handler, runtime) = (live.handler_name(), machine.map(|machine| machine.runtime));
@@ -209,9 +214,9 @@ async fn write(
     content: Content,
     stops: bool,
 ) -> Result<(Partial, Vec<String>), String> {
-    try_join_all(parts.iter().map(|part| part.running.container.pause())).await?;
+    each(parts.iter().map(|part| part.running.container.pause())).await?;
     let memory: Vec<PathBuf> = match content {
-        Content::Full => try_join_all(parts.iter().map(|part| part.running.container.checkpoint())).await?,
+        Content::Full => each(parts.iter().map(|part| part.running.container.checkpoint())).await?,
         Content::Filesystem => Vec::new(),
     };
     // Volumes of a Pod end with it; those of claims stay where they are.
@@ -235,6 +240,34 @@ async fn write(
         Ok((partial, names))
     });
     copied.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// Waits for all of these, also after one has failed: what is under way must have ended before the processes are resumed.
+async fn each<T>(
+    all: impl Iterator<Item = impl Future<Output = Result<T, String>>>,
+) -> Result<Vec<T>, String> {
+    join_all(all).await.into_iter().collect()
+}
+
+/// Waits until the containers of a Sandbox run, if they are about to: an earlier life of the node has begun the snapshot.
+pub(super) async fn wait_for_source(node: &Shared, snapshot: &SandboxSnapshot) {
+    let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
+    let until = Instant::now() + SOURCE_TIME;
+    while Instant::now() < until {
+        if let Ok((live, _)) = source(node, namespace, snapshot) {
+            let pod = live.pod();
+            let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+            let runs =
+                |name: &str| live.container(name).is_some_and(|running| running.ended.borrow().is_none());
+            if containers.all(|container| runs(&container.name)) {
+                return;
+            }
+        }
+        tokio::select! {
+            () = node.shutdown.wait() => return,
+            () = tokio::time::sleep(SOURCE_INTERVAL) => {}
+        }
+    }
 }
 
 /// Resumes the processes. A container that cannot be resumed is killed.

@@ -23,6 +23,7 @@ mod harness;
 mod image;
 mod inspected;
 mod isolation;
+mod kept;
 mod killed;
 mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
@@ -54,6 +55,8 @@ mod settings;
 mod shared_memory;
 mod sleep;
 mod snapshots;
+mod state_attacks;
+mod state_crashes;
 mod state_crds;
 mod stock;
 mod suspended_memory;

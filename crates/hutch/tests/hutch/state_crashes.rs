@@ -1,7 +1,7 @@
 //! Death of `hutch up` and of its processes while the memory of gVisor Sandboxes is written and restored.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use hutch_testkit::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -73,7 +73,8 @@ impl Step {
 fn change(up: &Up, mode: &str) -> Child {
     let patch = json!({"spec": {"operatingMode": mode}}).to_string();
     let mut kubectl = up.kubectl_command(&["patch", "sandbox", "s", "--type=merge", "-p", &patch]);
-    kubectl.stdout(std::process::Stdio::null()).spawn().expect("kubectl")
+    // The server may die before it answers.
+    kubectl.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("kubectl")
 }
 
 /// Kills the server when it has reached the step, and starts it again.

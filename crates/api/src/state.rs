@@ -29,8 +29,8 @@ pub fn is_suspend(snapshot: &str) -> bool {
     snapshot.starts_with(SUSPEND_PREFIX)
 }
 
-/// Condition of a Pod whose containers have begun with a snapshot: True, with the uid of the snapshot as message; absent
-/// otherwise.
+/// Condition of a Pod whose containers have begun with a snapshot, from the first time on at which it is Ready: True, with the
+/// uid of the snapshot as message; absent otherwise.
 pub const RESTORED_POD: &str = "PodRestored";
 
 /// Reasons of the condition `Ready` of a snapshot and of a fork.

@@ -2,9 +2,10 @@
 
 pub(crate) mod facts;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use hutch_image::PathSegment;
 use hutch_snapshot::Images;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -13,8 +14,8 @@ use facts::Facts;
 /// Images of this node.
 pub(crate) struct Snapshots {
     pub(crate) images: Images,
-    /// UIDs of Pods whose memory is on disk: they are not started again.
-    ended: Mutex<BTreeSet<String>>,
+    /// UIDs of Pods whose memory is on disk, by the image that has it: they are not started again.
+    ended: Mutex<BTreeMap<String, String>>,
     /// UIDs of the SandboxSnapshots that exist.
     wanted: Mutex<HashSet<String>>,
     /// Snapshots are taken one after the other: each may need as much of the disk as the memory of a Sandbox.
@@ -25,14 +26,17 @@ impl Snapshots {
     /// Reads which images there are. Blocks.
     pub(crate) fn new(images: Images) -> Snapshots {
         let found = images.list().unwrap_or_default();
-        let facts = found.iter().filter_map(|id| Facts::of(&images.find(id).ok()??).ok());
-        let ended = facts.filter(|facts| facts.ends_pod).map(|facts| facts.pod_uid).collect();
+        let facts = found.iter().filter_map(|id| {
+            let facts = Facts::of(&images.find(id).ok()??).ok()?;
+            facts.ends_pod.then(|| (id.to_string(), facts.pod_uid))
+        });
+        let ended = facts.collect();
         Snapshots { images, ended: Mutex::new(ended), wanted: Mutex::default(), turn: Semaphore::new(1) }
     }
 
     /// Returns true if the memory of this Pod was written to disk for a suspend: it may only be deleted.
     pub(crate) fn has_ended(&self, pod: &str) -> bool {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).contains(pod)
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).values().any(|ended| ended == pod)
     }
 
     /// Waits for the turn of a snapshot.
@@ -49,12 +53,14 @@ impl Snapshots {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_ended(&self, pod: &str, ended: bool) {
+    /// Records that an image has the memory of a Pod that ends.
+    pub(crate) fn set_ended(&self, image: &PathSegment, pod: &str) {
         let mut all = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if ended {
-            all.insert(pod.to_owned());
-        } else {
-            all.remove(pod);
-        }
+        all.insert(image.to_string(), pod.to_owned());
+    }
+
+    /// Records that an image is gone. Returns the Pod that was to end for it.
+    pub(crate) fn unset_ended(&self, image: &PathSegment) -> Option<String> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).remove(image.as_str())
     }
 }

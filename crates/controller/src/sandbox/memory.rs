@@ -20,6 +20,8 @@ use crate::view::PodView;
 const RETRY: SignedDuration = SignedDuration::from_secs(60);
 /// Value of the annotation with which a suspend keeps memory.
 const MEMORY: &str = "memory";
+/// Value of the annotation with which a suspend keeps no memory.
+const FILES: &str = "files";
 
 /// State of the snapshot.
 enum State<'a> {
@@ -45,17 +47,18 @@ fn state(snapshot: &SandboxSnapshot) -> State<'_> {
     }
 }
 
-/// Returns true if a suspend of the Sandbox keeps its memory. Its own annotation precedes that of its template.
-fn is_wanted(sandbox: &Sandbox) -> bool {
+/// Returns what a suspend of the Sandbox keeps, if that is set. Its own annotation precedes that of its template.
+fn keeps(sandbox: &Sandbox) -> Option<&str> {
     let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
     let own = sandbox.annotations().get(annotation::SUSPEND_KEEPS);
-    own.or_else(|| template.and_then(|template| template.get(annotation::SUSPEND_KEEPS)))
-        .is_some_and(|said| said == MEMORY)
+    let kept = own.or_else(|| template.and_then(|template| template.get(annotation::SUSPEND_KEEPS)));
+    kept.map(String::as_str)
 }
 
 /// Plans the end of the Pod of a suspended Sandbox.
 pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: Timestamp) {
-    let (wanted, runs) = (is_wanted(&observed.sandbox), phase(pod) == "Running");
+    let keeps = keeps(&observed.sandbox);
+    let (wanted, runs) = (keeps == Some(MEMORY), phase(pod) == "Running");
     if wanted && runs && !observed.snapshots {
         let text = format!(
             "annotation {}: memory is kept by `hutch up` alone ({}); the Sandbox is not suspended",
@@ -77,8 +80,9 @@ pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: 
         State::Complete { pod: saved } if saved == uid => plan.actions.push(delete),
         // It is used up: the Pod has begun with it, and lives on.
         State::Complete { .. } if began_with(pod, snapshot) => plan.actions.push(drop_it(snapshot)),
-        State::Complete { .. } if !wanted => plan.actions.extend([drop_it(snapshot), delete]),
-        // The Pod could not begin with it, which may be repaired.
+        // The Pod could not begin with it, and it is given up.
+        State::Complete { .. } if keeps == Some(FILES) => plan.actions.extend([drop_it(snapshot), delete]),
+        // It may be repaired.
         State::Complete { .. } => plan.actions.push(delete),
         State::Failed { .. } if !wanted => plan.actions.extend([drop_it(snapshot), delete]),
         State::Failed { why, since } => {
@@ -181,7 +185,7 @@ pub(super) fn begin(observed: &Observed, pod: &mut Pod) {
     }
 }
 
-/// Returns true if the Pod has begun with the snapshot, which is used up then: its processes run on.
+/// Returns true if the Pod has begun with the snapshot and was Ready.
 fn began_with(pod: &PodView, snapshot: &SandboxSnapshot) -> bool {
     let restored = condition(pod, RESTORED_POD);
     restored.is_some() && restored == snapshot.metadata.uid.as_deref()

@@ -176,6 +176,14 @@ impl Up {
         (self.child, self.printed) = spawn(hutch, self.folder.path(), &self.data, &options);
     }
 
+    /// Starts again on the same folder, with this `PATH`.
+    #[allow(dead_code, reason = "only one of the two test programs uses it")]
+    pub(crate) fn restart_on_path(&mut self, path: &str) {
+        let mut hutch = program(self.folder.path());
+        hutch.env("PATH", path);
+        (self.child, self.printed) = spawn(hutch, self.folder.path(), &self.data, &self.options);
+    }
+
     /// kubectl with these words.
     pub(crate) fn kubectl(&self, words: &str) -> Output {
         let words: Vec<&str> = words.split_whitespace().collect();

@@ -160,7 +160,7 @@ fn proxy(up: &Up) -> Option<Pid> {
 }
 
 /// Rounds of a test that takes long, and what they are with `scripts/slow-tests`.
-fn rounds(few: usize, all: usize) -> usize {
+pub(crate) fn rounds(few: usize, all: usize) -> usize {
     if std::env::var_os("HUTCH_SLOW_TESTS").is_some_and(|value| value == "1") { all } else { few }
 }
 

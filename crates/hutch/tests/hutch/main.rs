@@ -23,6 +23,7 @@ mod harness;
 mod image;
 mod inspected;
 mod isolation;
+mod kept;
 mod killed;
 mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
@@ -55,6 +56,8 @@ mod shared_memory;
 mod short_memory;
 mod sleep;
 mod snapshots;
+mod state_attacks;
+mod state_crashes;
 mod state_crds;
 mod stock;
 mod suspended_memory;

@@ -1,101 +1,13 @@
 //! Sandboxes that are suspended with their memory: the same processes run on after a resume.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-
 use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::harness::{Up, succeeded, text};
-
-/// Answers every request with the number of those before it, and writes it to an open file and to the volume.
-const SERVER: &str = r#"
-import http.server, itertools
-count = itertools.count()
-log = open("/tmp/log", "w")
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        body = str(next(count)).encode()
-        for file in (log, open("/scratch/last", "w")):
-            file.write(body.decode())
-            file.flush()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *args): pass
-http.server.ThreadingHTTPServer(("0.0.0.0", 8888), Handler).serve_forever()
-"#;
-
-fn start() -> Up {
-    Up::start(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"])
-}
-
-fn router(up: &Up) -> SocketAddr {
-    let printed =
-        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
-    let address = printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next());
-    address.and_then(|address| address.parse().ok()).expect("an address")
-}
+use crate::kept::{self, answer, images, resume, set, snapshots, start, suspend};
 
 fn sandbox(up: &Up, name: &str) {
-    let object = json!({
-        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
-        "metadata": {"name": name, "annotations": {"hutch.dev/suspend-keeps": "memory"}},
-        "spec": {"podTemplate": {"spec": {
-            "runtimeClassName": "gvisor", "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": "main", "image": "hutch/host", "command": ["python3", "-u", "-c", SERVER],
-                "readinessProbe": {"tcpSocket": {"port": 8888}, "periodSeconds": 1, "failureThreshold": 1},
-                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
-            }],
-            "volumes": [{"name": "scratch", "emptyDir": {}}],
-        }}},
-    });
-    let file = up.folder().join(format!("{name}.json"));
-    std::fs::write(&file, object.to_string()).expect("written");
-    up.ok(&format!("apply -f {}", file.display()));
-    up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=120s"));
-}
-
-/// The body of the answer to one request by way of the router.
-#[track_caller]
-fn answer(up: &Up, name: &str) -> String {
-    let mut stream = TcpStream::connect(router(up)).expect("connected");
-    let request = format!("GET / HTTP/1.1\r\nhost: r\r\nx-sandbox-id: {name}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.split(' ').nth(1) == Some("200"), "{answer}");
-    answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
-}
-
-fn set(up: &Up, name: &str, mode: &str) {
-    let patch = json!({"spec": {"operatingMode": mode}}).to_string();
-    up.ok_args(&["patch", "sandbox", name, "--type=merge", "-p", &patch]);
-}
-
-fn suspend(up: &Up, name: &str) {
-    set(up, name, "Suspended");
-    up.ok(&format!("wait --for=condition=Suspended sandbox/{name} --timeout=120s"));
-}
-
-fn resume(up: &Up, name: &str) {
-    set(up, name, "Running");
-    up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=120s"));
-}
-
-fn snapshots(up: &Up) -> Vec<Value> {
-    let list: Value = serde_json::from_str(&up.ok("get sandboxsnapshots -o json")).expect("JSON");
-    list["items"].as_array().cloned().unwrap_or_default()
-}
-
-/// Names of the images on the disk.
-fn images(up: &Up) -> Vec<PathBuf> {
-    let folder = up.data().join("snapshots");
-    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
-    entries.filter(|path| path.is_dir()).collect()
+    kept::run(up, &kept::object(name));
 }
 
 #[test]

@@ -75,6 +75,8 @@ struct Slot {
     image: hutch_image::Hold,
     /// It has begun with the snapshot of the Pod.
     restored: bool,
+    /// Failed restores, up to a bound.
+    failed_restores: i32,
 }
 
 /// A Pod under way.
@@ -89,7 +91,7 @@ struct Worker {
     volumes: BTreeMap<String, Prepared>,
     /// The sandbox that its containers share; `None` if a service of this process answers for it.
     sandbox: Option<Arc<dyn PodSandbox>>,
-    /// Snapshot with which its containers begin, until each has begun.
+    /// Snapshot with which its containers begin, until the Pod was Ready.
     restoring: Option<Arc<Restoring>>,
     /// UID of the snapshot with which they have begun.
     restored: Option<String>,
@@ -200,7 +202,9 @@ impl Worker {
                 return outcome;
             }
             let plan = plan(&self.states, self.policy, Timestamp::now());
-            if !plan.start.is_empty() {
+            // Its memory is on disk: a second life would change its volumes.
+            let is_saved = self.node.snapshots.has_ended(&self.live.id.uid);
+            if !plan.start.is_empty() && !is_saved {
                 for start in plan.start {
                     if let Some(message) = self.memory_exceeded().await {
                         return Outcome::Evicted(message);

@@ -29,7 +29,7 @@ use crate::places::{PodPlaces, make_private};
 use crate::runtime::{self, NewSandbox, PodSandbox, SandboxPlan};
 use crate::security;
 use crate::shared::{HOST_IP, PolicyNews, Shared};
-use crate::snapshot::{RESTORE_FAILED, Restoring};
+use crate::snapshot::Restoring;
 use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
 use crate::{capacity, cordon, snapshot};
@@ -379,25 +379,28 @@ impl Waiting {
         if self.written.as_deref() == Some(refusal.message.as_str()) {
             return;
         }
-        let reason = match refusal.reason {
-            "FailedValidation" => "CreateContainerConfigError",
-            RESTORE_FAILED => RESTORE_FAILED,
-            _ => "ContainerCreating",
-        };
         for state in &mut self.states {
+            let reason = match refusal.reason {
+                "FailedValidation" => "CreateContainerConfigError",
+                snapshot::RESTORE_FAILED => snapshot::RESTORE_FAILED,
+                _ => "ContainerCreating",
+            };
             let message = (reason != "ContainerCreating").then(|| refusal.message.clone());
             state.life = Life::Waiting { reason, message };
         }
         let now = Timestamp::now();
         let plan = super::plan::plan(&self.states, RestartPolicy::Always, now);
-        let (start_time, restored) = (self.start_time, restored_from(pod));
+        let start_time = self.start_time;
+        // It stays: the Pod would begin with its snapshot a second time.
+        let restored = restored_from(pod);
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone());
         let facts = super::status::Facts {
             pod,
             pod_ip: None,
             host_ip: HOST_IP,
             start_time,
             now,
-            previous: &[],
+            previous: conditions.as_deref().unwrap_or_default(),
             late_env: None,
             enforced: None,
             isolation: None,

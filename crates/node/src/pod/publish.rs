@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::plan::{Phase, Plan};
 use super::state::{Life, Role};
-use super::status::{Facts, status};
+use super::status::{Facts, is_restored, status};
 use super::{Slot, Worker};
 use crate::shared::HOST_IP;
 
@@ -64,7 +64,13 @@ impl Worker {
         }
         self.rewrite_at = None;
         match write(self, &new).await {
-            Ok(()) => self.written = Some(new),
+            Ok(()) => {
+                if is_restored(&new) {
+                    // From now on, what ends begins anew.
+                    self.restoring = None;
+                }
+                self.written = Some(new);
+            }
             // The watch will say that it is gone.
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {
                 self.written = Some(new)

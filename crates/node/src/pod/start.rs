@@ -29,6 +29,10 @@ use crate::{disk, trust, volumes};
 
 /// Wait before a container whose configuration is incomplete is tried again.
 const CONFIG_RETRY: SignedDuration = SignedDuration::from_secs(2);
+/// First wait before a restore that failed is tried again: it reads the whole image. It doubles.
+const RESTORE_RETRY: SignedDuration = SignedDuration::from_secs(5);
+/// How often it doubles.
+const MAX_RESTORE_DOUBLINGS: i32 = 6;
 /// Exit code of a container that did not start, as a kubelet gives it.
 const NOT_STARTED: i32 = 128;
 
@@ -50,6 +54,9 @@ impl Worker {
     pub(super) async fn start(&mut self, Start { index, keep_root }: Start) {
         // A frozen Pod admits no caller. If it cannot be thawed, all of it is killed and begins anew.
         let _busy = self.live.enter().await.ok();
+        if self.node.snapshots.has_ended(&self.live.id.uid) {
+            return;
+        }
         let made = self.make(index).await;
         let name = self.states[index].name.clone();
         let (blueprint, held) = match made {
@@ -63,7 +70,7 @@ impl Worker {
         let life = self.states[index].restarts;
         self.live.set_life(&name, life);
         self.node.events.container(&self.pod, &name, false, "Created", format!("Container created: {name}"));
-        let restoring = self.restoring.clone().filter(|_| !self.slots[index].restored);
+        let restoring = self.restoring.clone().filter(|_| self.states[index].role != Role::Ephemeral);
         let restored = restoring.is_some();
         let beginning = match &restoring {
             Some(restoring) => self.restored(restoring, index, &blueprint).await,
@@ -83,11 +90,14 @@ impl Worker {
                     && let Err(why) = restoring.renew(&running, &self.live).await
                 {
                     running.container.kill();
-                    return self.not_restored(index, why);
+                    return self.not_restored(index, why, NEVER);
                 }
                 self.began(index, running, restored).await;
             }
-            Err(StartError { message, .. }) if restored => self.not_restored(index, message),
+            Err(StartError { message, .. }) if restored => {
+                let until = self.restore_again(index);
+                self.not_restored(index, message, until);
+            }
             Err(StartError { message, of_policy }) => {
                 if of_policy {
                     self.report_files(&name, Some(format!("{message}: no egress")));
@@ -121,20 +131,29 @@ impl Worker {
         Ok(restoring.container(blueprint, &self.states[index].image_id, folder, disk_bytes).await?)
     }
 
+    /// Returns when a restore that failed is tried again: its cause may be repaired, or a process that helped was killed.
+    fn restore_again(&mut self, index: usize) -> Timestamp {
+        let failures = &mut self.slots[index].failed_restores;
+        let retry = RESTORE_RETRY * (1 << *failures);
+        *failures = (*failures + 1).min(MAX_RESTORE_DOUBLINGS);
+        Timestamp::now().checked_add(retry).unwrap_or(NEVER)
+    }
+
     /// Takes note that a container cannot begin with the snapshot. It does not begin without it.
-    fn not_restored(&mut self, index: usize, message: String) {
+    fn not_restored(&mut self, index: usize, message: String, until: Timestamp) {
         let name = self.states[index].name.clone();
         let text = format!("Error: failed to restore container {name:?}: {message}");
         self.node.events.container(&self.pod, &name, true, RESTORE_FAILED, text);
-        self.states[index].wait(RESTORE_FAILED, message, NEVER);
+        self.states[index].wait(RESTORE_FAILED, message, until);
     }
 
-    /// Takes note of the snapshot once all containers have begun with it.
+    /// Takes note of the snapshot once all containers have begun with it. One that ends before the Pod is Ready begins with it
+    /// again.
     fn note_restored(&mut self) {
         let all = self.states.iter().zip(&self.slots);
         let mut later = all.filter(|(state, _)| matches!(state.role, Role::Main | Role::Sidecar));
         if later.all(|(_, slot)| slot.restored) {
-            self.restored = self.restoring.take().map(|restoring| restoring.uid.clone());
+            self.restored = self.restoring.as_ref().map(|restoring| restoring.uid.clone());
         }
     }
 

@@ -203,8 +203,10 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
         )),
         (false, _) => Some(not_ready()),
     };
+    let is_ready = ready.is_none();
     own.push(condition("Ready", ready, facts));
     own.extend(own_conditions(facts));
+    own.extend(restored(is_ready, facts));
     own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
     own
 }
@@ -235,11 +237,21 @@ fn own_conditions(facts: &Facts<'_>) -> Vec<PodCondition> {
             ..condition(FROZEN_OF_POD, None, facts)
         }
     }));
-    own.extend(facts.restored.map(|snapshot| PodCondition {
-        message: Some(snapshot.to_owned()),
-        ..condition(RESTORED_POD, None, facts)
-    }));
     own
+}
+
+/// Returns the condition that the Pod has begun with a snapshot, from the first time on at which it is Ready: until then a new
+/// life of the node begins with the snapshot again.
+fn restored(is_ready: bool, facts: &Facts<'_>) -> Option<PodCondition> {
+    let snapshot = facts.restored?;
+    let before = facts.previous.iter().any(|one| one.type_ == RESTORED_POD && one.status == "True");
+    let message = Some(snapshot.to_owned());
+    (is_ready || before).then(|| PodCondition { message, ..condition(RESTORED_POD, None, facts) })
+}
+
+/// Returns true if this status says that the Pod has begun with a snapshot.
+pub(crate) fn is_restored(status: &PodStatus) -> bool {
+    status.conditions.iter().flatten().any(|one| one.type_ == RESTORED_POD && one.status == "True")
 }
 
 /// True, or false for a reason. The transition time is kept while the status is the same.
@@ -293,6 +305,38 @@ mod tests {
 
     fn condition_of<'a>(status: &'a PodStatus, kind: &str) -> &'a PodCondition {
         status.conditions.as_ref().unwrap().iter().find(|c| c.type_ == kind).unwrap()
+    }
+
+    #[test]
+    fn pod_shows_its_snapshot_from_the_first_time_on_at_which_it_is_ready() {
+        let pod = Pod::default();
+        let mut states = vec![State::new("c", Role::Main, "hutch/host")];
+        states[0].has_readiness_probe = true;
+        states[0].begin();
+        states[0].run(at(2));
+        let mut previous = Vec::new();
+        for (ready, expected) in [(false, false), (true, true), (false, true)] {
+            states[0].ready = ready;
+            let now = plan(&states, RestartPolicy::Always, at(3));
+            let facts = Facts {
+                pod: &pod,
+                pod_ip: None,
+                host_ip: "127.0.0.1",
+                start_time: at(1),
+                now: at(3),
+                previous: &previous,
+                late_env: None,
+                enforced: None,
+                isolation: None,
+                frozen: None,
+                restored: Some("uid"),
+            };
+            let status = status(&states, &now, &facts);
+            assert_eq!(is_restored(&status), expected, "{ready}");
+            previous = status.conditions.unwrap();
+        }
+        let shown = previous.iter().find(|one| one.type_ == RESTORED_POD).unwrap();
+        assert_eq!(shown.message.as_deref(), Some("uid"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::runsc::{COMMAND_TIMEOUT, ExecFiles, RunscContainer, process};
+use super::runsc::{COMMAND_TIMEOUT, CommandError, ExecFiles, RunscContainer, process};
 use super::{
     Beginning, Container, ContainerPlan, Exec, Launcher, NewSandbox, PodSandbox, Runtime, SandboxPlan,
     Spawned, StartError, UPPER, prepare_folder, upper,
@@ -270,14 +270,13 @@ impl Container for GvisorContainer {
             self.running().await;
             let still = tokio::time::timeout(COMMAND_TIMEOUT, self.pausing.clone().write_owned()).await;
             let still = still.map_err(|_| "a process was being started for too long")?;
-            // Before the command: one that fails may have paused it all the same.
+            // Before, so that `resume` resumes it also if it is paused after this was cut short.
             *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(still);
             let paused = self.runsc.command(&["pause", &self.runsc.id]).await;
-            if paused.is_err() {
-                // One that is not paused refuses this.
-                let _ = self.resume().await;
+            if matches!(paused, Err(CommandError::Failed(_))) {
+                self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
-            paused
+            Ok(paused?)
         }
         .boxed()
     }
@@ -293,10 +292,8 @@ impl Container for GvisorContainer {
             let made = spawn_blocking(fresh).await.map_err(io::Error::from).flatten();
             made.map_err(|error| format!("cannot make a folder for the memory: {error}"))?;
             let path = folder.display().to_string();
-            self.runsc
-                .command(&["checkpoint", "--leave-running", "--image-path", &path, &self.runsc.id])
-                .await?;
-            Ok(folder)
+            let argv = ["checkpoint", "--leave-running", "--image-path", &path, &self.runsc.id];
+            Ok(self.runsc.command(&argv).await.map(|()| folder)?)
         }
         .boxed()
     }
@@ -305,7 +302,7 @@ impl Container for GvisorContainer {
         async move {
             let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
             match held {
-                Some(_still) => self.runsc.command(&["resume", &self.runsc.id]).await,
+                Some(_still) => Ok(self.runsc.command(&["resume", &self.runsc.id]).await?),
                 None => Ok(()),
             }
         }

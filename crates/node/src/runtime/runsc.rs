@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hutch_image::PathSegment;
 use hutch_jail::{Process, ProcessExit, Stdio, User};
+use rustix::process::Signal;
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::runtime::Handle;
@@ -48,6 +49,23 @@ impl Drop for ExecFiles {
     }
 }
 
+/// Why a command of runsc failed.
+#[derive(Debug)]
+pub(super) enum CommandError {
+    /// It did not start, or ended with this error.
+    Failed(String),
+    /// It was killed, or did not end in time: its effect is unknown.
+    CutShort(String),
+}
+
+impl From<CommandError> for String {
+    fn from(error: CommandError) -> String {
+        match error {
+            CommandError::Failed(why) | CommandError::CutShort(why) => why,
+        }
+    }
+}
+
 impl RunscContainer {
     /// Returns the status of the container in the state file of runsc, if it has one yet.
     pub(super) async fn status(&self) -> Option<String> {
@@ -70,13 +88,15 @@ impl RunscContainer {
         }
     }
 
-    /// Runs a command beside runsc. The error is what it says.
-    pub(super) async fn command(&self, argv: &[&str]) -> Result<(), String> {
+    /// Runs a command beside runsc. One that does not end in time is killed.
+    pub(super) async fn command(&self, argv: &[&str]) -> Result<(), CommandError> {
         let name = argv.first().copied().unwrap_or_default();
-        let (ends, stdio) = pipes(false, false, true).map_err(|error| error.to_string())?;
+        let failed = CommandError::Failed;
+        let (ends, stdio) = pipes(false, false, true).map_err(|error| failed(error.to_string()))?;
         let spawned = self.jail.spawn(&process(self.argv(argv), false), stdio).await;
-        let mut spawned = spawned.map_err(|error| error.to_string())?;
-        spawned.started().await.map_err(|failed| failed.reason)?;
+        let mut spawned = spawned.map_err(|error| failed(error.to_string()))?;
+        spawned.started().await.map_err(|not| failed(not.reason))?;
+        let number = spawned.number;
         let mut said = Vec::new();
         let done = async {
             if let Some(stderr) = ends.stderr {
@@ -86,11 +106,20 @@ impl RunscContainer {
             spawned.exited().await
         };
         let exit = tokio::time::timeout(COMMAND_TIMEOUT, done).await;
-        match exit.map_err(|_| format!("runsc {name} did not end in time"))? {
-            ProcessExit::Code(0) => Ok(()),
-            exit => {
+        match exit {
+            Ok(ProcessExit::Code(0)) => Ok(()),
+            Ok(exit) => {
                 let said = String::from_utf8_lossy(&said);
-                Err(format!("runsc {name}: {} ({exit:?})", said.trim().replace('\n', "; ")))
+                let why = format!("runsc {name}: {} ({exit:?})", said.trim().replace('\n', "; "));
+                Err(if matches!(exit, ProcessExit::Code(_)) {
+                    failed(why)
+                } else {
+                    CommandError::CutShort(why)
+                })
+            }
+            Err(_) => {
+                self.jail.signal(number, Signal::KILL.as_raw());
+                Err(CommandError::CutShort(format!("runsc {name} did not end in time")))
             }
         }
     }

@@ -17,15 +17,15 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::take::{Taken, take};
+use super::take::{Taken, take, wait_for_source};
 use crate::live::Live;
 use crate::saved::facts::Facts;
 use crate::shared::Shared;
 
-/// Attempts to write a status. An API server that does not answer has more serious troubles.
-const ATTEMPTS: u32 = 10;
-/// Wait between them.
+/// Wait before a write that failed is tried again. A full disk may refuse writes for long.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Maximum wait.
+const MAX_PAUSE: Duration = Duration::from_secs(8);
 
 /// Maximum time between two looks at the clock.
 const CLOCK: Duration = Duration::from_secs(60);
@@ -55,8 +55,14 @@ pub(crate) async fn run(node: Arc<Shared>) {
             }
             Some(Ok(watcher::Event::InitDone)) => {
                 *node.snapshots.wanted() = std::mem::take(&mut listed);
+                // Before a later event begins a snapshot, whose image would be taken for one without an object.
+                let stale = without_object(&node).await;
                 let node = node.clone();
-                tasks.spawn(async move { sweep(&node).await });
+                tasks.spawn(async move {
+                    for id in stale {
+                        remove(&node, id.as_str()).await;
+                    }
+                });
             }
             Some(Ok(watcher::Event::Apply(snapshot))) => {
                 if let Some(uid) = uid_of(&snapshot) {
@@ -105,9 +111,18 @@ fn see(node: &Arc<Shared>, snapshot: Read<SandboxSnapshot>, uid: String, tasks: 
                 let since = ready(&snapshot).map(|ready| ready.last_transition_time.0);
                 delete_at(&node, &snapshot, since.unwrap_or_else(Timestamp::now)).await;
             }
+            // Its image may be back.
+            Some(reason::LOST) if is_whole(&node, &id).await => resume(&node, &snapshot, &id).await,
             Some(_) => {}
         }
     });
+}
+
+/// Returns true if an image can be read.
+async fn is_whole(node: &Arc<Shared>, id: &PathSegment) -> bool {
+    let (shared, id) = (node.clone(), id.clone());
+    let found = spawn_blocking(move || matches!(shared.snapshots.images.find(&id), Ok(Some(_))));
+    found.await.unwrap_or(false)
 }
 
 fn ready(snapshot: &SandboxSnapshot) -> Option<&Condition> {
@@ -142,14 +157,27 @@ async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp) 
         Api::namespaced(node.client.clone(), &snapshot.namespace().unwrap_or_default());
     let preconditions = Preconditions { uid: snapshot.uid(), resource_version: None };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    for _ in 0..ATTEMPTS {
+    let mut pause = PAUSE;
+    loop {
         match api.delete(&snapshot.name_any(), &parameters).await {
             Ok(_) => return,
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => return,
             Err(error) => tracing::warn!(snapshot = snapshot.name_any(), %error, "a deletion is tried again"),
         }
-        tokio::time::sleep(PAUSE).await;
+        if !rest(node, &mut pause).await {
+            return;
+        }
     }
+}
+
+/// Waits before another attempt. Returns false if the node stops.
+async fn rest(node: &Shared, pause: &mut Duration) -> bool {
+    tokio::select! {
+        () = node.shutdown.wait() => return false,
+        () = tokio::time::sleep(*pause) => {}
+    }
+    *pause = (*pause * 2).min(MAX_PAUSE);
+    true
 }
 
 /// Returns the time of completion, if it is complete.
@@ -168,9 +196,17 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
         resume(node, snapshot, id).await;
         return None;
     }
+    let was_begun = ready(snapshot).is_some_and(|ready| ready.reason == reason::IN_PROGRESS);
+    if was_begun || snapshot.spec.afterwards == Afterwards::Stop {
+        wait_for_source(node, snapshot).await;
+    }
     match take(node, snapshot, id).await {
         Ok(taken) => {
-            report(node, snapshot, complete_status(node, &taken)).await;
+            if !report(node, snapshot, complete_status(node, &taken)).await {
+                // It was deleted before there was an image to remove.
+                remove(node, id.as_str()).await;
+                return None;
+            }
             Some(Timestamp::now())
         }
         Err(failure) => {
@@ -190,7 +226,8 @@ async fn resume(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment
         Some((image.sizes(), facts))
     });
     let Ok(Some((sizes, facts))) = read.await else {
-        return report(node, snapshot, status(false, reason::LOST, "Its image cannot be read")).await;
+        report(node, snapshot, status(false, reason::LOST, "Its image cannot be read")).await;
+        return;
     };
     let mut new = status(true, reason::COMPLETED, "Memory and files are on disk");
     new.sizes = Some(SnapshotSizes { memory: sizes.memory, files: sizes.files });
@@ -215,33 +252,27 @@ async fn check(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment)
     report(node, snapshot, status(false, reason::LOST, &problem)).await;
 }
 
-/// Removes the images without an object.
-async fn sweep(node: &Arc<Shared>) {
+/// Returns the images without an object.
+async fn without_object(node: &Arc<Shared>) -> Vec<PathSegment> {
     let images = node.clone();
     let found = spawn_blocking(move || images.snapshots.images.list().unwrap_or_default()).await;
-    for id in found.unwrap_or_default() {
-        if !node.snapshots.is_wanted(id.as_str()) {
-            remove(node, id.as_str()).await;
-        }
-    }
+    let mut found = found.unwrap_or_default();
+    found.retain(|id| !node.snapshots.is_wanted(id.as_str()));
+    found
 }
 
 /// Removes an image. A Pod that is paused for it is resumed.
 async fn remove(node: &Arc<Shared>, uid: &str) {
     let Some(id) = PathSegment::label(uid) else { return };
-    let shared = node.clone();
-    let removed = spawn_blocking(move || {
-        let facts = shared.snapshots.images.find(&id).ok().flatten().and_then(|image| Facts::of(&image).ok());
-        shared.snapshots.images.remove(&id).map(|()| facts)
-    });
+    let (shared, image) = (node.clone(), id.clone());
+    let removed = spawn_blocking(move || shared.snapshots.images.remove(&image));
     match removed.await {
-        Ok(Ok(Some(facts))) if facts.ends_pod => {
-            node.snapshots.set_ended(&facts.pod_uid, false);
-            if let Some(live) = node.find(&facts.pod_uid) {
+        Ok(Ok(())) => {
+            let ended = node.snapshots.unset_ended(&id);
+            if let Some(live) = ended.and_then(|pod| node.find(&pod)) {
                 reopen(&live).await;
             }
         }
-        Ok(Ok(_)) => {}
         Ok(Err(error)) => tracing::warn!(snapshot = uid, %error, "failed to remove the image of a snapshot"),
         Err(error) => tracing::warn!(snapshot = uid, %error, "failed to remove the image of a snapshot"),
     }
@@ -287,18 +318,21 @@ fn complete_status(node: &Shared, taken: &Taken) -> SandboxSnapshotStatus {
     }
 }
 
-/// Writes the status of a snapshot.
-async fn report(node: &Shared, snapshot: &SandboxSnapshot, status: SandboxSnapshotStatus) {
+/// Writes the status of a snapshot. Returns false if it does not exist any more.
+async fn report(node: &Shared, snapshot: &SandboxSnapshot, status: SandboxSnapshotStatus) -> bool {
     let namespace = snapshot.namespace().unwrap_or_default();
     let api: Api<SandboxSnapshot> = Api::namespaced(node.client.clone(), &namespace);
     // The uid makes the write fail for a namesake.
     let change = json!({"metadata": {"uid": snapshot.uid()}, "status": status});
-    for _ in 0..ATTEMPTS {
+    let mut pause = PAUSE;
+    loop {
         match api.patch_status(&snapshot.name_any(), &PatchParams::default(), &Patch::Merge(&change)).await {
-            Ok(_) => return,
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => return,
+            Ok(_) => return true,
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => return false,
             Err(error) => tracing::warn!(snapshot = snapshot.name_any(), %error, "a status is written again"),
         }
-        tokio::time::sleep(PAUSE).await;
+        if !rest(node, &mut pause).await {
+            return true;
+        }
     }
 }

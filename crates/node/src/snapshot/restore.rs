@@ -66,7 +66,8 @@ pub(crate) async fn find(
     let snapshot = found.ok_or_else(|| refuse("it does not exist".into()))?;
     let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
-    if !ready.is_some_and(|ready| ready.status == "True" && ready.reason == reason::COMPLETED) {
+    // One that was lost may be back, and is checked below.
+    if !ready.is_some_and(|ready| [reason::COMPLETED, reason::LOST].contains(&ready.reason.as_str())) {
         let why = ready
             .map_or_else(|| "not begun".to_owned(), |ready| format!("{}: {}", ready.reason, ready.message));
         return Err(refuse(format!("it is not complete ({why})")));
@@ -108,7 +109,7 @@ fn hook(pod: &Pod) -> Result<Vec<String>, String> {
     after_restore(text).map_err(|why| format!("annotation {}: {why}", annotation::AFTER_RESTORE))
 }
 
-/// Returns true if the containers of the Pod have begun with their snapshot: what starts later starts anew.
+/// Returns true if the Pod was Ready after its containers have begun with their snapshot: what starts later starts anew.
 fn began_with_it(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == RESTORED_POD && condition.status == "True")
@@ -148,16 +149,13 @@ fn check(facts: &Facts, pod: &Pod, handler: Handler) -> Result<(), String> {
     }
 }
 
-/// Removes what is in a folder. Blocks.
+/// Removes everything in a folder; the folder itself may be a mount. Blocks.
 fn empty(folder: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        match std::fs::symlink_metadata(&path)?.is_dir() {
-            true => hutch_image::remove_tree(&path)?,
-            false => std::fs::remove_file(&path)?,
-        }
+    match std::fs::read_dir(folder) {
+        Ok(entries) => entries.into_iter().try_for_each(|entry| hutch_image::remove_tree(&entry?.path())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
-    Ok(())
 }
 
 impl Restoring {
@@ -260,5 +258,24 @@ impl Restoring {
             }
         });
         restored.await.map_err(|error| error.to_string())?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_of_a_volume_is_emptied_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = PathSegment::fixed("volume").below(dir.path());
+        empty(&volume).unwrap();
+        let inner = |name| PathSegment::fixed(name).below(&volume);
+        std::fs::create_dir_all(PathSegment::fixed("inner").below(&inner("folder"))).unwrap();
+        std::fs::write(inner("file"), "x").unwrap();
+        std::os::unix::fs::symlink(dir.path(), inner("link")).unwrap();
+        empty(&volume).unwrap();
+        assert_eq!(std::fs::read_dir(&volume).unwrap().count(), 0);
+        assert!(dir.path().is_dir());
     }
 }

@@ -19,6 +19,10 @@ use crate::shared::Shared;
 
 /// Why a snapshot ends without a result.
 const DELETED: &str = "it, or its Sandbox, was deleted meanwhile";
+/// Maximum time until the containers of a Pod run again in a new life of the node.
+const SOURCE_TIME: Duration = Duration::from_secs(30);
+/// Interval at which they are looked for.
+const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A snapshot that is complete.
 pub(super) struct Taken {
@@ -101,7 +105,7 @@ pub(super) async fn take(
         }
     };
     if stops {
-        node.snapshots.set_ended(&live.id.uid, true);
+        node.snapshots.set_ended(id, &live.id.uid);
         live.gate.step(Input::Saved(true));
     }
     // After that, who deletes it sees the image, and has the Pod resumed.
@@ -121,7 +125,7 @@ async fn discard(node: &Arc<Shared>, live: &Live, parts: &[Part], id: &PathSegme
         tracing::warn!(snapshot = id.as_str(), %error, "failed to remove the image of a deleted snapshot");
     }
     if stops {
-        node.snapshots.set_ended(&live.id.uid, false);
+        node.snapshots.unset_ended(id);
         resume(live, parts).await;
         live.gate.step(Input::Dropped);
     }
@@ -237,14 +241,9 @@ async fn write(
     stops: bool,
 ) -> Result<(Partial, Vec<String>), String> {
     live.set_paused(true);
-    // All are waited for: one that is paused late would not be resumed.
-    let paused = join_all(parts.iter().map(|part| part.running.container.pause())).await;
-    paused.into_iter().collect::<Result<(), String>>()?;
+    each(parts.iter().map(|part| part.running.container.pause())).await?;
     let memory: Vec<PathBuf> = match content {
-        Content::Full => {
-            let written = join_all(parts.iter().map(|part| part.running.container.checkpoint())).await;
-            written.into_iter().collect::<Result<_, String>>()?
-        }
+        Content::Full => each(parts.iter().map(|part| part.running.container.checkpoint())).await?,
         Content::Filesystem => Vec::new(),
     };
     // Volumes of a Pod end with it; those of claims stay where they are.
@@ -268,6 +267,34 @@ async fn write(
         Ok((partial, names))
     });
     copied.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// Waits for all of these, also after one has failed: what is under way must have ended before the processes are resumed.
+async fn each<T>(
+    all: impl Iterator<Item = impl Future<Output = Result<T, String>>>,
+) -> Result<Vec<T>, String> {
+    join_all(all).await.into_iter().collect()
+}
+
+/// Waits until the containers of a Sandbox run, if they are about to: an earlier life of the node has begun the snapshot.
+pub(super) async fn wait_for_source(node: &Shared, snapshot: &SandboxSnapshot) {
+    let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
+    let until = Instant::now() + SOURCE_TIME;
+    while Instant::now() < until {
+        if let Ok((live, _)) = source(node, namespace, snapshot) {
+            let pod = live.pod();
+            let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+            let runs =
+                |name: &str| live.container(name).is_some_and(|running| running.ended.borrow().is_none());
+            if containers.all(|container| runs(&container.name)) {
+                return;
+            }
+        }
+        tokio::select! {
+            () = node.shutdown.wait() => return,
+            () = tokio::time::sleep(SOURCE_INTERVAL) => {}
+        }
+    }
 }
 
 /// Resumes the processes. A container that cannot be resumed is killed.

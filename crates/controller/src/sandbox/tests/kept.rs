@@ -65,6 +65,11 @@ fn snapshot_is_used_once_and_outlives_a_pod_that_could_not_begin_with_it() {
     };
     assert_eq!(steps(&suspended(ready("p", true))), ["delete snapshot suspend-Sandbox-s"]);
     assert_eq!(steps(&suspended(ready("p", false))), ["delete pod s"]);
+    let given_up = Observed {
+        snapshot: snapshot("Completed", "earlier"),
+        ..observed(keeping("Suspended", "files"), &[ready("p", false)], None)
+    };
+    assert_eq!(steps(&given_up), ["delete snapshot suspend-Sandbox-s", "delete pod s"]);
     let woken = |pod: &[Arc<PodView>], why: &str, of: &str| Observed {
         snapshot: snapshot(why, of),
         ..observed(keeping("Running", "memory"), pod, None)
@@ -87,6 +92,7 @@ fn snapshot_is_used_once_and_outlives_a_pod_that_could_not_begin_with_it() {
         let Some(Action::CreatePod(made)) = actions.first() else { panic!("{actions:?}") };
         assert_eq!(made.annotations()["hutch.dev/restore-from"], "suspend-Sandbox-s");
     }
+    // The memory may be complete, and not reported yet.
     assert!(acts(&woken(&[], "InProgress", "")).is_empty());
     assert_eq!(acts(&woken(&[], "Failed", "")), ["delete snapshot suspend-Sandbox-s", "create pod s"]);
 }

@@ -33,6 +33,9 @@ pub fn is_suspend(snapshot: &str) -> bool {
 /// uid of the snapshot as message; absent otherwise.
 pub const RESTORED_POD: &str = "PodRestored";
 
+/// Text in the condition `Ready` of a Sandbox that is not suspended because its memory could not be written.
+pub const MEMORY_NOT_KEPT: &str = "its memory cannot be kept, so it is not suspended";
+
 /// Reasons of the condition `Ready` of a snapshot and of a fork.
 pub mod reason {
     /// Not begun.

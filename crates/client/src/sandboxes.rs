@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use hutch_api::state::MEMORY_NOT_KEPT;
 use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -192,7 +193,10 @@ impl Sandboxes {
             return Err(Error::NoSnapshots);
         }
         let sandbox = self.find(name, wait).await?;
-        let (name, keeps) = (sandbox.name_any(), sandbox.annotations().get(annotation::SUSPEND_KEEPS));
+        let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
+        let of_template = || template.and_then(|template| template.get(annotation::SUSPEND_KEEPS));
+        let keeps = sandbox.annotations().get(annotation::SUSPEND_KEEPS).or_else(of_template);
+        let name = sandbox.name_any();
         let sandbox = match mode(&sandbox) {
             OperatingMode::Suspended if keeps.is_some_and(|keeps| keeps == MEMORY) => sandbox,
             OperatingMode::Suspended => return Err(Error::NoMemory(name)),
@@ -290,6 +294,10 @@ fn suspended(sandbox: &Sandbox) -> Step<Sandbox> {
     let Some(suspended) = current(sandbox, condition::SUSPENDED) else {
         return Step::Wait(UNOBSERVED.to_owned());
     };
+    if let Some(ready) = current(sandbox, condition::READY).filter(|ready| ready.message.contains(MEMORY_NOT_KEPT)) {
+        let remedy = format!("resume it, or set {} to \"files\"", annotation::SUSPEND_KEEPS);
+        return Step::Never(Obstacle::Rejected(format!("{}; {remedy}", ready.message)));
+    }
     let message = suspended.message.clone();
     match suspended.reason.as_str() {
         _ if suspended.status == condition::TRUE => Step::Done(sandbox.clone()),

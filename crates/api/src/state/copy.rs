@@ -7,7 +7,7 @@ use kube_core::ObjectMeta;
 use crate::{OperatingMode, Sandbox, annotation, label};
 
 /// Annotations of the source that its copies have: its policies, and the settings of users.
-const COPIED: [&str; 11] = [
+const COPIED: [&str; 12] = [
     annotation::POLICIES,
     annotation::TEMPLATE_REF,
     annotation::USER,
@@ -15,6 +15,7 @@ const COPIED: [&str; 11] = [
     annotation::PAGE_OUT_AFTER,
     annotation::SUSPEND_AFTER,
     annotation::SUSPEND_KEEPS,
+    annotation::DROP_MEMORY_AFTER,
     annotation::ACTIVITY_PORT,
     annotation::WAKE_ON_CONNECT,
     annotation::AFTER_RESTORE,

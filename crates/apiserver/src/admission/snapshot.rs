@@ -78,6 +78,10 @@ fn annotations(call: &Call, before: Option<&Value>, object: &Value) -> Result<()
         if key != RESTORE_FROM {
             continue;
         }
+        // An empty one restores nothing: it takes precedence over that of a template.
+        if text.is_empty() {
+            continue;
+        }
         if let Some(why) = syntax::subdomain(text).first() {
             return invalid(&format!("must be the name of a SandboxSnapshot of this namespace: {why}"));
         }

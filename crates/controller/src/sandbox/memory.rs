@@ -1,9 +1,9 @@
 //! Memory of a Sandbox that is suspended with it: a snapshot that the node makes before the Pod ends, and from which the next
-//! Pod starts. It is used once.
+//! Pod starts, again until it was Ready.
 
 use hutch_api::condition::TRUE;
 use hutch_api::state::{
-    Afterwards, Content, RESTORED_POD, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource, is_suspend,
+    Afterwards, Content, MEMORY_NOT_KEPT, RESTORED_POD, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource, is_suspend,
     reason, suspend_name,
 };
 use hutch_api::{Sandbox, annotation};
@@ -89,7 +89,7 @@ pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: 
             let again = since.checked_add(RETRY).is_ok_and(|again| again <= now);
             plan.actions.extend(again.then(|| drop_it(snapshot)));
             plan.problems
-                .push((Part::Pod, format!("its memory cannot be kept, so it is not suspended: {why}")));
+                .push((Part::Pod, format!("{MEMORY_NOT_KEPT}: {why}")));
         }
     }
 }
@@ -169,6 +169,16 @@ fn condition<'a>(pod: &'a PodView, kind: &str) -> Option<&'a str> {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let found = conditions.iter().find(|one| one.type_ == kind && one.status == TRUE)?;
     Some(found.message.as_deref().unwrap_or_default())
+}
+
+/// Returns true while the processes of a Sandbox that runs again are paused for a suspend before.
+pub(super) fn is_saving(observed: &Observed) -> bool {
+    let (Located::Owned(pod), Some(snapshot)) = (observed.locate(), &observed.snapshot) else { return false };
+    match state(snapshot) {
+        State::Working => true,
+        State::Complete { pod: saved } => pod.uid().as_deref() == Some(saved),
+        State::Failed { .. } => false,
+    }
 }
 
 /// Has a new Pod begin with the memory of a suspend, or else with the snapshot that the Sandbox or its template names.

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::plan::{Part, Stage};
-use super::{Located, Observed, sleep};
+use super::{Located, Observed, memory, sleep};
 use crate::condition::{self, Verdict};
 use crate::view::PodView;
 
@@ -117,7 +117,10 @@ fn ready(observed: &Observed, located: &Located, owned: Option<&PodView>, proble
     }
     let has_service = observed.owned_service().is_some();
     let service_required = observed.sandbox.spec.service.unwrap_or(has_service);
-    let (pod_is_ready, mut text) = pod_part(owned);
+    let (pod_is_ready, mut text) = match memory::is_saving(observed) {
+        true => (false, "The memory of its processes is written to the disk".to_owned()),
+        false => pod_part(owned),
+    };
     if service_required {
         text.push_str(if has_service { message::SERVICE_EXISTS } else { message::SERVICE_DOES_NOT_EXIST });
     }

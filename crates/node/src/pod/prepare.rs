@@ -144,7 +144,9 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     }
     if let Some(restoring) = &restoring {
         restoring.volumes(live).await?;
-        restore::skip_init(&mut states, Timestamp::now());
+        if restoring.has_memory() {
+            restore::skip_init(&mut states, Timestamp::now());
+        }
     }
     let (report, happenings) = mpsc::channel(HAPPENINGS);
     let start_time = pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|time| time.0);

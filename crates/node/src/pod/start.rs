@@ -70,7 +70,8 @@ impl Worker {
         let life = self.states[index].restarts;
         self.live.set_life(&name, life);
         self.node.events.container(&self.pod, &name, false, "Created", format!("Container created: {name}"));
-        let restoring = self.restoring.clone().filter(|_| self.states[index].role != Role::Ephemeral);
+        let restoring = self.restoring.clone();
+        let restoring = restoring.filter(|_| matches!(self.states[index].role, Role::Main | Role::Sidecar));
         let restored = restoring.is_some();
         let beginning = match &restoring {
             Some(restoring) => self.restored(restoring, index, &blueprint).await,
@@ -86,7 +87,6 @@ impl Worker {
         match started {
             Ok(running) => {
                 if let Some(restoring) = restoring
-                    && self.states[index].role == Role::Main
                     && let Err(why) = restoring.renew(&running, &self.live).await
                 {
                     running.container.kill();
@@ -126,6 +126,10 @@ impl Worker {
         index: usize,
         blueprint: &Blueprint,
     ) -> Result<Beginning, StartError> {
+        // Memory fits only volumes of its moment. Containers that still run keep what they have written.
+        if self.slots[index].restored && self.slots.iter().all(|slot| slot.running.is_none()) {
+            restoring.volumes(&self.live).await.map_err(|refusal| refusal.message)?;
+        }
         let folder = self.node.places.pod(&self.live.uid).root(&segment(&blueprint.name)?);
         let disk_bytes = disk::of_container(&self.containers[index]);
         Ok(restoring.container(blueprint, &self.states[index].image_id, folder, disk_bytes).await?)
@@ -298,7 +302,7 @@ impl Worker {
         if let Some(journal) = self.live.journal.get() {
             record_life(journal.clone(), self.live.id.uid.clone(), &running);
         }
-        if !restored {
+        if !(restored && self.restoring.as_ref().is_some_and(|restoring| restoring.has_memory())) {
             self.post_start(index, &running);
         }
         match self.states[index].has_startup_probe {

@@ -318,6 +318,8 @@ impl Container for GvisorContainer {
     }
 
     fn kill(&self) {
+        // Processes that wait for its resume find that it has ended.
+        drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.runsc.jail.kill();
     }
 }

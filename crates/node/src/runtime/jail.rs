@@ -49,6 +49,8 @@ pub(crate) struct Spawned {
 
 /// Maximum time that all processes of a jail take to freeze. A process that waits for a disk may take longer.
 const FREEZE_LIMIT: Duration = Duration::from_secs(2);
+/// Why a jail cannot be frozen.
+const WITHOUT_FREEZER: &str = "it cannot be frozen: its Pod must start with the annotation hutch.dev/idle-after, which may be empty";
 /// Maximum time to thaw, which needs nothing from the processes.
 const THAW_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum time for writing memory to swap. Ordinary memory takes a second per GiB on a fast disk; hostile code can have
@@ -171,13 +173,13 @@ impl JailHandle {
 
     /// Freezes all processes. Blocks.
     pub(crate) fn freeze(&self) -> Result<(), String> {
-        let freezer = self.jail.freezer().ok_or("it was started without what freezing needs")?;
+        let freezer = self.jail.freezer().ok_or(WITHOUT_FREEZER)?;
         freezer.freeze(FREEZE_LIMIT).map_err(|error| error.to_string())
     }
 
     /// Writes the memory of the frozen processes to swap for as long as `going` returns true. Blocks.
     pub(crate) fn page_out(&self, going: &dyn Fn() -> bool) -> Result<PageOut, String> {
-        let freezer = self.jail.freezer().ok_or("it was started without what freezing needs")?;
+        let freezer = self.jail.freezer().ok_or(WITHOUT_FREEZER)?;
         freezer.page_out(going, PAGE_OUT_LIMIT).map_err(|error| error.to_string())
     }
 

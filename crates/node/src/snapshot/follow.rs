@@ -112,7 +112,10 @@ fn see(node: &Arc<Shared>, snapshot: Read<SandboxSnapshot>, uid: String, tasks: 
                 delete_at(&node, &snapshot, since.unwrap_or_else(Timestamp::now)).await;
             }
             // Its image may be back.
-            Some(reason::LOST) if is_whole(&node, &id).await => resume(&node, &snapshot, &id).await,
+            Some(reason::LOST) if is_whole(&node, &id).await => {
+                resume(&node, &snapshot, &id).await;
+                delete_at(&node, &snapshot, Timestamp::now()).await;
+            }
             Some(_) => {}
         }
     });
@@ -149,7 +152,8 @@ async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp) 
             // Clocks are set, so the time is read again.
             () = tokio::time::sleep(left.min(CLOCK)) => {}
         }
-        if left.is_zero() {
+        let uid = snapshot.metadata.uid.as_deref().unwrap_or_default();
+        if left.is_zero() || !node.snapshots.is_wanted(uid) {
             break;
         }
     }
@@ -229,9 +233,11 @@ async fn resume(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment
         report(node, snapshot, status(false, reason::LOST, "Its image cannot be read")).await;
         return;
     };
-    let mut new = status(true, reason::COMPLETED, "Memory and files are on disk");
+    let what = if facts.machine.is_some() { "Memory and files are on disk" } else { "Files are on disk" };
+    let mut new = status(true, reason::COMPLETED, what);
     new.sizes = Some(SnapshotSizes { memory: sizes.memory, files: sizes.files });
-    new.handler = Some(if facts.machine.is_some() { "gvisor".into() } else { "hutch".into() });
+    // That of a snapshot of files is in the status already, and a merge keeps it.
+    new.handler = facts.machine.as_ref().map(|_| "gvisor".to_owned());
     new.runtime = facts.machine.map(|machine| machine.runtime);
     (new.sandbox_uid, new.pod_uid) = (Some(facts.sandbox_uid), Some(facts.pod_uid));
     new.node_name = Some(node.config.node_name.clone());
@@ -266,15 +272,18 @@ async fn remove(node: &Arc<Shared>, uid: &str) {
     let Some(id) = PathSegment::label(uid) else { return };
     let (shared, image) = (node.clone(), id.clone());
     let removed = spawn_blocking(move || shared.snapshots.images.remove(&image));
-    match removed.await {
-        Ok(Ok(())) => {
-            let ended = node.snapshots.unset_ended(&id);
-            if let Some(live) = ended.and_then(|pod| node.find(&pod)) {
-                reopen(&live).await;
-            }
-        }
-        Ok(Err(error)) => tracing::warn!(snapshot = uid, %error, "failed to remove the image of a snapshot"),
-        Err(error) => tracing::warn!(snapshot = uid, %error, "failed to remove the image of a snapshot"),
+    let problem = match removed.await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(error) = problem {
+        tracing::warn!(snapshot = uid, error, "failed to remove the image of a snapshot");
+    }
+    // In any case: no Pod stays paused for a snapshot that does not exist.
+    let ended = node.snapshots.unset_ended(&id);
+    if let Some(live) = ended.and_then(|pod| node.find(&pod)) {
+        reopen(&live).await;
     }
 }
 

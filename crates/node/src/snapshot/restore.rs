@@ -19,7 +19,7 @@ use crate::blueprint::Blueprint;
 use crate::config::Handler;
 use crate::container::Running;
 use crate::folders::{make_root, remove_limited};
-use crate::live::Live;
+use crate::live::{Live, Update};
 use crate::runtime::{Beginning, upper};
 use crate::saved::facts::{Facts, Machine, shape};
 use crate::shared::Shared;
@@ -84,7 +84,7 @@ pub(crate) async fn find(
     check(&facts, pod, handler).map_err(refuse)?;
     let hook = hook(pod).map_err(refuse)?;
     let shares = pod.annotations().get(annotation::SHARES_GENERATORS).is_some_and(|said| said == "true");
-    // The memory of a suspend is used once, by the Sandbox whose it is.
+    // The memory of a suspend is used by the Sandbox whose it is.
     let owner = hutch_api::owner::sandbox(pod).map(|owner| owner.uid.as_str());
     let own = is_suspend(name) && owner == Some(facts.sandbox_uid.as_str());
     if is_suspend(name) && !own {
@@ -158,7 +158,17 @@ fn empty(folder: &Path) -> std::io::Result<()> {
     }
 }
 
+/// Returns the standard error of a command for a message.
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().to_owned()
+}
+
 impl Restoring {
+    /// Returns true if processes are restored; otherwise new ones start with the files.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.facts.content == Content::Full
+    }
+
     /// Writes the volumes of the Pod that the image has.
     pub(crate) async fn volumes(self: &Arc<Self>, live: &Live) -> Result<(), Refusal> {
         let refuse = |why: String| Refusal { reason: RESTORE_FAILED, message: why };
@@ -210,10 +220,19 @@ impl Restoring {
             let said = said.ok().and_then(Result::ok).unwrap_or_default();
             match exit {
                 ProcessExit::Code(0) => Ok(()),
-                exit => Err(format!("{exit:?}: {}", String::from_utf8_lossy(&said).trim())),
+                ProcessExit::Code(code) => Err(format!("exit status {code}: {}", shown(&said))),
+                ProcessExit::Signal(signal) => Err(format!("killed by signal {signal}: {}", shown(&said))),
             }
         };
-        let ran = tokio::time::timeout(HOOK_TIME, run).await;
+        let mut updates = live.updates.subscribe();
+        let ends = updates.wait_for(|update| match update {
+            Update::Gone => true,
+            Update::Present(pod) => pod.metadata.deletion_timestamp.is_some(),
+        });
+        let ran = tokio::select! {
+            ran = tokio::time::timeout(HOOK_TIME, run) => ran,
+            _ = ends => Ok(Err("the Pod ends".to_owned())),
+        };
         let ran = ran.unwrap_or_else(|_| Err(format!("it did not end within {} s", HOOK_TIME.as_secs())));
         ran.map_err(|why| format!("annotation {}: {why}", annotation::AFTER_RESTORE))
     }
@@ -233,9 +252,9 @@ impl Restoring {
         if then.image != image {
             return Err(format!("its image was {} and is {image} now", then.image));
         }
-        let has_memory = self.facts.content == Content::Full;
+        let has_memory = self.has_memory();
         if has_memory && then.shape != shape(blueprint) {
-            let parts = "its command, working directory, user, capabilities, terminal, or mounts";
+            let parts = "its command, working directory, user, capabilities, terminal, mounts, or readOnlyRootFilesystem";
             return Err(format!("{parts} are not those of the snapshot"));
         }
         let name = PathSegment::label(&blueprint.name).ok_or("its name is not valid")?;

@@ -18,7 +18,7 @@ use crate::saved::facts::{Container, Facts, Machine, shape};
 use crate::shared::Shared;
 
 /// Why a snapshot ends without a result.
-const DELETED: &str = "it, or its Sandbox, was deleted meanwhile";
+const DELETED: &str = "it, or the Pod of its Sandbox, was deleted meanwhile";
 /// Maximum time until the containers of a Pod run again in a new life of the node.
 const SOURCE_TIME: Duration = Duration::from_secs(30);
 /// Interval at which they are looked for.
@@ -60,8 +60,9 @@ pub(super) async fn take(
 ) -> Result<Taken, Failure> {
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let (live, sandbox_uid) = source(node, namespace, snapshot)?;
-    let _turn = live.snapshots.lock().await;
+    // First, so that a Pod which ends does not wait for the snapshots of others.
     let _one = node.snapshots.turn().await;
+    let _turn = live.snapshots.lock().await;
     let gone = || live.pod().metadata.deletion_timestamp.is_some() || !node.snapshots.is_wanted(id.as_str());
     if gone() {
         return Err(DELETED.into());
@@ -189,7 +190,7 @@ fn source(
             reason: reason::SOURCE_REPLACED,
             message: format!("Sandbox {:?} has the uid {uid} now", wanted.sandbox),
         },
-        None => format!("Sandbox {:?} has no Pod on this node", wanted.sandbox).into(),
+        None => format!("Sandbox {:?} has no Pod on this node; resume it if it is suspended", wanted.sandbox).into(),
     })
 }
 

@@ -132,6 +132,15 @@ fn native_sandbox_whose_memory_cannot_be_kept_is_not_suspended() {
     let said =
         up.eventually(&format!("get sandbox n -o {path}"), |said| said.contains("memory cannot be kept"));
     assert!(said.contains("runtimeClassName: gvisor"), "{said}");
+    // The command ends with the reason, and does not wait.
+    let command = std::process::Command::new(crate::harness::binary())
+        .args(["suspend", "n", "--memory"])
+        .env("KUBECONFIG", up.kubeconfig())
+        .output()
+        .expect("hutch suspend");
+    let said = text(&command.stderr);
+    assert_eq!(command.status.code(), Some(1), "{said}");
+    assert!(said.contains("memory cannot be kept") && said.contains("hutch.dev/suspend-keeps"), "{said}");
     // It runs as before, and is suspended once its memory is given up.
     set(&up, "n", "Running");
     up.ok("wait --for=condition=Ready sandbox/n --timeout=60s");
@@ -140,41 +149,6 @@ fn native_sandbox_whose_memory_cannot_be_kept_is_not_suspended() {
     assert!(text(&refused.stderr).contains("hutch.dev/suspend-keeps"), "{}", text(&refused.stderr));
     succeeded("annotate", &up.kubectl("annotate sandbox n hutch.dev/suspend-keeps=files --overwrite"));
     suspend(&up, "n");
-}
-
-#[test]
-fn snapshot_that_is_deleted_while_it_is_made_leaves_nothing_and_the_sandbox_runs() {
-    hutch_testkit::require!(root, kubectl, runsc);
-    let up = start();
-    sandbox(&up, "s");
-    let mut objects = String::new();
-    for number in 0..8 {
-        let object = json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": format!("n-{number}")},
-            "spec": {"source": {"sandbox": "s"}, "content": "Full"}});
-        objects.push_str(&format!("---\n{object}\n"));
-    }
-    let file = up.folder().join("many.yaml");
-    std::fs::write(&file, objects).expect("written");
-    let file = file.display().to_string();
-    let uid = up.ok("get sandbox s -o jsonpath={.metadata.uid}");
-    for _ in 0..3 {
-        up.ok_args(&["create", "-f", &file]);
-        up.ok_args(&["delete", "-f", &file, "--wait=false"]);
-        set(&up, "s", "Suspended");
-        up.eventually("get sandboxsnapshots -o name", |names| names.contains("suspend-"));
-        up.ok(&format!("delete sandboxsnapshot suspend-{uid} --wait=false"));
-        set(&up, "s", "Running");
-    }
-    up.ok("wait --for=condition=Ready sandbox/s --timeout=120s");
-    // Whether it was resumed or started anew, it answers.
-    until("the server answers", || {
-        let output = up.kubectl("exec s -- true");
-        output.status.success()
-    });
-    answer(&up, "s");
-    until("no image is left", || snapshots(&up).is_empty() && images(&up).is_empty());
-    suspend(&up, "s");
-    resume(&up, "s");
 }
 
 #[test]

@@ -294,7 +294,9 @@ fn suspended(sandbox: &Sandbox) -> Step<Sandbox> {
     let Some(suspended) = current(sandbox, condition::SUSPENDED) else {
         return Step::Wait(UNOBSERVED.to_owned());
     };
-    if let Some(ready) = current(sandbox, condition::READY).filter(|ready| ready.message.contains(MEMORY_NOT_KEPT)) {
+    if let Some(ready) =
+        current(sandbox, condition::READY).filter(|ready| ready.message.contains(MEMORY_NOT_KEPT))
+    {
         let remedy = format!("resume it, or set {} to \"files\"", annotation::SUSPEND_KEEPS);
         return Step::Never(Obstacle::Rejected(format!("{}; {remedy}", ready.message)));
     }

@@ -3,8 +3,8 @@
 
 use hutch_api::condition::TRUE;
 use hutch_api::state::{
-    Afterwards, Content, MEMORY_NOT_KEPT, RESTORED_POD, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource, is_suspend,
-    reason, suspend_name,
+    Afterwards, Content, MEMORY_NOT_KEPT, RESTORED_POD, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource,
+    is_suspend, reason, suspend_name,
 };
 use hutch_api::{Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
@@ -88,8 +88,7 @@ pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: 
         State::Failed { why, since } => {
             let again = since.checked_add(RETRY).is_ok_and(|again| again <= now);
             plan.actions.extend(again.then(|| drop_it(snapshot)));
-            plan.problems
-                .push((Part::Pod, format!("{MEMORY_NOT_KEPT}: {why}")));
+            plan.problems.push((Part::Pod, format!("{MEMORY_NOT_KEPT}: {why}")));
         }
     }
 }

@@ -117,7 +117,9 @@ fn forks_repeat_random_numbers_unless_a_command_renews_their_generators() {
     }
     let hook = r#"["/bin/sh", "-c", "echo $HUTCH_RESTORE $HUTCH_GENERATION; echo no >&2; exit 3"]"#;
     apply(&up, &sandbox("e", json!({"hutch.dev/restore-from": "snap", "hutch.dev/after-restore": hook})));
-    up.eventually("get events -o json", |events| events.contains("hutch.dev/after-restore: exit status 3: no"));
+    up.eventually("get events -o json", |events| {
+        events.contains("hutch.dev/after-restore: exit status 3: no")
+    });
     let uid = taken["metadata"]["uid"].as_str().expect("a uid").to_owned();
     assert!(up.data().join("snapshots").join(&uid).is_dir());
     up.ok("delete sandboxsnapshot snap");

@@ -50,7 +50,8 @@ pub(crate) struct Spawned {
 /// Maximum time that all processes of a jail take to freeze. A process that waits for a disk may take longer.
 const FREEZE_LIMIT: Duration = Duration::from_secs(2);
 /// Why a jail cannot be frozen.
-const WITHOUT_FREEZER: &str = "it cannot be frozen: its Pod must start with the annotation hutch.dev/idle-after, which may be empty";
+const WITHOUT_FREEZER: &str =
+    "it cannot be frozen: its Pod must start with the annotation hutch.dev/idle-after, which may be empty";
 /// Maximum time to thaw, which needs nothing from the processes.
 const THAW_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum time for writing memory to swap. Ordinary memory takes a second per GiB on a fast disk; hostile code can have

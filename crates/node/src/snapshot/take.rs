@@ -190,7 +190,8 @@ fn source(
             reason: reason::SOURCE_REPLACED,
             message: format!("Sandbox {:?} has the uid {uid} now", wanted.sandbox),
         },
-        None => format!("Sandbox {:?} has no Pod on this node; resume it if it is suspended", wanted.sandbox).into(),
+        None => format!("Sandbox {:?} has no Pod on this node; resume it if it is suspended", wanted.sandbox)
+            .into(),
     })
 }
 

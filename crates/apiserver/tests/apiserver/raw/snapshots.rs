@@ -257,7 +257,7 @@ async fn invalid_values_and_names_of_the_server_are_refused_by_their_field() {
     let (path, plain, places) = carriers().remove(0);
     for place in places {
         let field = format!("{}.annotations", place.trim_start_matches('/').replace('/', "."));
-        for bad in ["", "A", "a/b", "../x", "a_b"] {
+        for bad in ["A", "a/b", "../x", "a_b"] {
             let (code, refused) = site.post("bob", path, &marked(&plain, place, RESTORE, &bad.into())).await;
             let message = refused["message"].as_str().unwrap();
             assert!(

@@ -69,6 +69,15 @@ pub fn pod_name(sandbox: &impl kube_core::Resource) -> &str {
     noted.or(metadata.name.as_deref()).unwrap_or_default()
 }
 
+impl Sandbox {
+    /// Returns the value of an annotation. That of the Sandbox itself precedes that of its Pod template.
+    pub fn setting(&self, key: &str) -> Option<&str> {
+        let own = self.metadata.annotations.as_ref().and_then(|own| own.get(key));
+        let of_template = || self.spec.pod_template.metadata.annotations.as_ref().and_then(|of| of.get(key));
+        own.or_else(of_template).map(String::as_str)
+    }
+}
+
 impl SandboxSpec {
     /// Returns the part that came from a template.
     pub fn blueprint(&self) -> Blueprint {

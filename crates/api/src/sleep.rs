@@ -7,8 +7,26 @@
 mod idle;
 mod machine;
 
+use serde_json::{Value, json};
+
+use crate::{Sandbox, annotation};
+
 pub use idle::{IdleTimes, InvalidIdleTime, LEAST, MOST_SELDOM, report_every};
 pub use machine::{Act, Input, Machine, Phase};
+
+/// Returns the write that suspends a Sandbox, as it was read, because it is idle. It fails if another write came between.
+pub fn suspension(sandbox: &Sandbox) -> Value {
+    let metadata = &sandbox.metadata;
+    // This write changes the spec, which adds one to the generation.
+    let asleep = metadata.generation.map(|generation| (generation + 1).to_string());
+    json!({
+        "metadata": {
+            "resourceVersion": metadata.resource_version,
+            "annotations": {annotation::ASLEEP_GENERATION: asleep, annotation::FROZEN_SINCE: null},
+        },
+        "spec": {"operatingMode": "Suspended"},
+    })
+}
 
 /// Condition of a Pod and of its Sandbox while it is frozen: True; absent otherwise.
 pub const FROZEN_OF_POD: &str = "hutch.dev/Frozen";

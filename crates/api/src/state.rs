@@ -7,9 +7,12 @@ mod copy;
 
 pub use copy::{Renewal, after_restore, renewal, restored};
 
+use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
+
+use crate::condition::TRUE;
 
 /// API group of the objects.
 pub const GROUP: &str = "hutch.dev";
@@ -27,6 +30,17 @@ pub fn suspend_name(sandbox_uid: &str) -> String {
 /// Returns true for the name of a snapshot that a suspend has made.
 pub fn is_suspend(snapshot: &str) -> bool {
     snapshot.starts_with(SUSPEND_PREFIX)
+}
+
+/// Value of [`annotation::SUSPEND_KEEPS`]: memory and files.
+pub const KEEPS_MEMORY: &str = "memory";
+/// Value of that annotation: files only.
+pub const KEEPS_FILES: &str = "files";
+
+/// Returns the uid of the snapshot with which a Pod with these conditions has begun.
+pub fn restored_from(conditions: &[PodCondition]) -> Option<&str> {
+    let restored = conditions.iter().find(|one| one.type_ == RESTORED_POD && one.status == TRUE)?;
+    restored.message.as_deref()
 }
 
 /// Condition of a Pod whose containers have begun with a snapshot, from the first time on at which it is Ready: True, with the

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use hutch_api::state::MEMORY_NOT_KEPT;
+use hutch_api::state::{KEEPS_MEMORY, MEMORY_NOT_KEPT};
 use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -20,9 +20,6 @@ const ENDING_POLL: Duration = Duration::from_millis(100);
 const MOUNT_CHECKS: u32 = 2;
 /// State of an object without conditions.
 pub(crate) const UNOBSERVED: &str = "the controller has not reconciled it yet";
-
-/// Value of the annotation of a Sandbox whose suspends keep its memory.
-const MEMORY: &str = "memory";
 
 /// Sandboxes and SandboxClaims of one namespace.
 #[derive(Clone)]
@@ -193,16 +190,13 @@ impl Sandboxes {
             return Err(Error::NoSnapshots);
         }
         let sandbox = self.find(name, wait).await?;
-        let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
-        let of_template = || template.and_then(|template| template.get(annotation::SUSPEND_KEEPS));
-        let keeps = sandbox.annotations().get(annotation::SUSPEND_KEEPS).or_else(of_template);
-        let name = sandbox.name_any();
+        let (name, keeps) = (sandbox.name_any(), sandbox.setting(annotation::SUSPEND_KEEPS));
         let sandbox = match mode(&sandbox) {
-            OperatingMode::Suspended if keeps.is_some_and(|keeps| keeps == MEMORY) => sandbox,
+            OperatingMode::Suspended if keeps == Some(KEEPS_MEMORY) => sandbox,
             OperatingMode::Suspended => return Err(Error::NoMemory(name)),
             OperatingMode::Running => {
                 let change = json!({
-                    "metadata": {"annotations": {annotation::SUSPEND_KEEPS: MEMORY}},
+                    "metadata": {"annotations": {annotation::SUSPEND_KEEPS: KEEPS_MEMORY}},
                     "spec": {"operatingMode": OperatingMode::Suspended},
                 });
                 self.sandboxes.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await?

@@ -65,14 +65,11 @@ pub enum Renewal {
 /// # Errors
 /// The Sandbox does not say it: the text names the annotations.
 pub fn renewal(source: &Sandbox) -> Result<Renewal, String> {
-    let own = source.metadata.annotations.as_ref();
-    let of_template = source.spec.pod_template.metadata.annotations.as_ref();
-    let value = |key| own.and_then(|own| own.get(key)).or_else(|| of_template.and_then(|of| of.get(key)));
-    if value(annotation::SHARES_GENERATORS).is_some_and(|value| value == "true") {
+    if source.setting(annotation::SHARES_GENERATORS).is_some_and(|value| value == "true") {
         return Ok(Renewal::Shared);
     }
     let (after, shares) = (annotation::AFTER_RESTORE, annotation::SHARES_GENERATORS);
-    match value(annotation::AFTER_RESTORE).map(|text| after_restore(text)) {
+    match source.setting(annotation::AFTER_RESTORE).map(after_restore) {
         Some(Ok(command)) => Ok(Renewal::Command(command)),
         Some(Err(why)) => Err(format!("{after}: {why}; or set {shares} to \"true\"")),
         None => Err(format!(

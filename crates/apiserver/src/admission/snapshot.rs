@@ -21,7 +21,7 @@ const SNAPSHOTS: &str = "sandboxsnapshots";
 /// Annotations that are checked.
 const KEYS: [&str; 4] = [RESTORE_FROM, SUSPEND_KEEPS, SHARES_GENERATORS, AFTER_RESTORE];
 /// Values of the annotation that says what a suspend keeps.
-const KEEPS: [&str; 2] = ["memory", "files"];
+const KEEPS: [&str; 2] = [state::KEEPS_MEMORY, state::KEEPS_FILES];
 
 /// Checks the snapshots that a new or changed object of a user names, or is.
 ///

@@ -1,10 +1,9 @@
 //! Memory of a Sandbox that is suspended with it: a snapshot that the node makes before the Pod ends, and from which the next
 //! Pod starts, again until it was Ready.
 
-use hutch_api::condition::TRUE;
 use hutch_api::state::{
-    Afterwards, Content, MEMORY_NOT_KEPT, RESTORED_POD, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource,
-    is_suspend, reason, suspend_name,
+    Afterwards, Content, KEEPS_FILES, KEEPS_MEMORY, MEMORY_NOT_KEPT, SandboxSnapshot, SandboxSnapshotSpec,
+    SnapshotSource, is_suspend, reason, restored_from, suspend_name,
 };
 use hutch_api::{Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
@@ -18,11 +17,6 @@ use crate::view::PodView;
 
 /// Time after which a suspend whose snapshot failed is tried again.
 const RETRY: SignedDuration = SignedDuration::from_secs(60);
-/// Value of the annotation with which a suspend keeps memory.
-const MEMORY: &str = "memory";
-/// Value of the annotation with which a suspend keeps no memory.
-const FILES: &str = "files";
-
 /// State of the snapshot.
 enum State<'a> {
     /// The node works on it.
@@ -47,18 +41,10 @@ fn state(snapshot: &SandboxSnapshot) -> State<'_> {
     }
 }
 
-/// Returns what a suspend of the Sandbox keeps, if that is set. Its own annotation precedes that of its template.
-fn keeps(sandbox: &Sandbox) -> Option<&str> {
-    let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
-    let own = sandbox.annotations().get(annotation::SUSPEND_KEEPS);
-    let kept = own.or_else(|| template.and_then(|template| template.get(annotation::SUSPEND_KEEPS)));
-    kept.map(String::as_str)
-}
-
 /// Plans the end of the Pod of a suspended Sandbox.
 pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: Timestamp) {
-    let keeps = keeps(&observed.sandbox);
-    let (wanted, runs) = (keeps == Some(MEMORY), phase(pod) == "Running");
+    let keeps = observed.sandbox.setting(annotation::SUSPEND_KEEPS);
+    let (wanted, runs) = (keeps == Some(KEEPS_MEMORY), phase(pod) == "Running");
     if wanted && runs && !observed.snapshots {
         let text = format!(
             "annotation {}: memory is kept by `hutch up` alone ({}); the Sandbox is not suspended",
@@ -81,7 +67,9 @@ pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: 
         // It is used up: the Pod has begun with it, and lives on.
         State::Complete { .. } if began_with(pod, snapshot) => plan.actions.push(drop_it(snapshot)),
         // The Pod could not begin with it, and it is given up.
-        State::Complete { .. } if keeps == Some(FILES) => plan.actions.extend([drop_it(snapshot), delete]),
+        State::Complete { .. } if keeps == Some(KEEPS_FILES) => {
+            plan.actions.extend([drop_it(snapshot), delete])
+        }
         // It may be repaired.
         State::Complete { .. } => plan.actions.push(delete),
         State::Failed { .. } if !wanted => plan.actions.extend([drop_it(snapshot), delete]),
@@ -156,18 +144,17 @@ pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
 fn without(observed: &Observed, plan: &mut Plan) -> bool {
     let Located::Owned(pod) = observed.locate() else { return true };
     let waits = pod.annotations().get(annotation::RESTORE_FROM).is_some_and(|name| is_suspend(name))
-        && condition(&pod, RESTORED_POD).is_none();
+        && restored(&pod).is_none();
     if waits && pod.metadata.deletion_timestamp.is_none() {
         plan.actions.push(Action::DeletePod(pod.name_any()));
     }
     !waits
 }
 
-/// Returns the message of a condition that is True.
-fn condition<'a>(pod: &'a PodView, kind: &str) -> Option<&'a str> {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let found = conditions.iter().find(|one| one.type_ == kind && one.status == TRUE)?;
-    Some(found.message.as_deref().unwrap_or_default())
+/// Returns the uid of the snapshot with which the Pod has begun and was Ready.
+fn restored(pod: &PodView) -> Option<&str> {
+    let status = pod.status.as_ref();
+    restored_from(status.and_then(|status| status.conditions.as_deref()).unwrap_or_default())
 }
 
 /// Returns true while the processes of a Sandbox that runs again are paused for a suspend before.
@@ -184,19 +171,15 @@ pub(super) fn is_saving(observed: &Observed) -> bool {
 pub(super) fn begin(observed: &Observed, pod: &mut Pod) {
     let sandbox = observed.sandbox.as_ref();
     let kept = observed.snapshot.as_ref().filter(|one| matches!(state(one), State::Complete { .. }));
-    let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
-    let named = sandbox.annotations().get(annotation::RESTORE_FROM);
-    let named = named.or_else(|| template.and_then(|template| template.get(annotation::RESTORE_FROM)));
-    if let Some(name) =
-        kept.map(|one| one.name_any()).or_else(|| named.cloned()).filter(|name| !name.is_empty())
-    {
+    let named = || sandbox.setting(annotation::RESTORE_FROM).map(str::to_owned);
+    if let Some(name) = kept.map(|one| one.name_any()).or_else(named).filter(|name| !name.is_empty()) {
         pod.metadata.annotations.get_or_insert_default().insert(annotation::RESTORE_FROM.into(), name);
     }
 }
 
 /// Returns true if the Pod has begun with the snapshot and was Ready.
 fn began_with(pod: &PodView, snapshot: &SandboxSnapshot) -> bool {
-    let restored = condition(pod, RESTORED_POD);
+    let restored = restored(pod);
     restored.is_some() && restored == snapshot.metadata.uid.as_deref()
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use hutch_api::condition::{READY, TRUE};
-use hutch_api::sleep::{IdleTimes, InvalidIdleTime};
+use hutch_api::sleep::{IdleTimes, InvalidIdleTime, suspension};
 use hutch_api::{Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -53,20 +53,13 @@ pub(super) fn invalid(sandbox: &Sandbox) -> Option<String> {
 /// Plans the suspension or the wake-up, if it is due.
 pub(super) fn plan(observed: &Observed, plan: &mut Plan, now: Timestamp) {
     let sandbox = observed.sandbox.as_ref();
-    let guarded = |annotations: serde_json::Value, spec: serde_json::Value| {
-        let version = &sandbox.metadata.resource_version;
-        json!({"metadata": {"resourceVersion": version, "annotations": annotations}, "spec": spec})
-    };
     let patch = match next(observed) {
-        Next::Sleep(at) if at <= now => {
-            // This write changes the spec, which adds one to the generation.
-            let asleep = sandbox.metadata.generation.map(|generation| (generation + 1).to_string());
-            let annotations = json!({annotation::ASLEEP_GENERATION: asleep, annotation::FROZEN_SINCE: null});
-            guarded(annotations, json!({"operatingMode": "Suspended"}))
-        }
+        Next::Sleep(at) if at <= now => suspension(sandbox),
         Next::Wake(at) if at <= now => {
             let annotations = json!({annotation::WAKE_AT: null, annotation::ASLEEP_GENERATION: null});
-            guarded(annotations, json!({"operatingMode": "Running"}))
+            let version = &sandbox.metadata.resource_version;
+            let metadata = json!({"resourceVersion": version, "annotations": annotations});
+            json!({"metadata": metadata, "spec": {"operatingMode": "Running"}})
         }
         Next::Sleep(_) | Next::Wake(_) | Next::Never => return,
     };

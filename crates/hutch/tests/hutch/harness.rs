@@ -1,6 +1,7 @@
 //! A `hutch up` for one test, kubectl for it, and checks of any run of the program.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
@@ -115,6 +116,14 @@ impl Up {
         }
         let (child, printed) = spawn(hutch, folder.path(), &data, &options);
         Up { child, options, folder, data, printed }
+    }
+
+    /// Address of its router.
+    pub(crate) fn router(&self) -> SocketAddr {
+        let line = self.printed.iter().find_map(|line| line.strip_prefix("router"));
+        let line = line.expect("where the router listens").trim();
+        let address = line.strip_prefix("http://").and_then(|rest| rest.split(' ').next());
+        address.and_then(|address| address.parse().ok()).expect("an address")
     }
 
     /// The folder that holds everything of this one.

@@ -129,10 +129,7 @@ fn sandboxd_in_a_layer_wraps_the_command_of_the_container() {
 
 /// Status and body of a request through the router of `hutch up`.
 fn ask(up: &Up, sandbox: &str, request: &str, body: &str) -> (u16, String) {
-    let printed =
-        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
-    let address =
-        printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next()).expect("an address");
+    let address = up.router();
     let mut stream = TcpStream::connect(address).expect("connected");
     let headers =
         format!("host: r\r\nconnection: close\r\nx-sandbox-id: {sandbox}\r\ncontent-type: application/json");

@@ -1,7 +1,7 @@
 //! Sandboxes whose memory is kept, for the tests of suspends and snapshots.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -35,13 +35,6 @@ pub(crate) const ROUTER: [&str; 3] = ["--router-listen", "127.0.0.1:0", "--route
 
 pub(crate) fn start() -> Up {
     Up::start(&ROUTER)
-}
-
-fn router(up: &Up) -> SocketAddr {
-    let printed =
-        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
-    let address = printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next());
-    address.and_then(|address| address.parse().ok()).expect("an address")
 }
 
 /// A Sandbox that runs [`SERVER`], in gVisor.
@@ -97,7 +90,7 @@ pub(crate) fn ready(up: &Up, name: &str) {
 /// The body of the answer to one request by way of the router.
 #[track_caller]
 pub(crate) fn answer(up: &Up, name: &str) -> String {
-    let mut stream = TcpStream::connect(router(up)).expect("connected");
+    let mut stream = TcpStream::connect(up.router()).expect("connected");
     let request = format!("GET / HTTP/1.1\r\nhost: r\r\nx-sandbox-id: {name}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("sent");
     let mut answer = String::new();

@@ -198,10 +198,7 @@ fn shown(up: &Up, sandbox: &str, script: &str) -> String {
 
 /// Returns the output of the runtime's `/execute`, through the router.
 fn executed(up: &Up, sandbox: &str, script: &str) -> String {
-    let printed =
-        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
-    let address =
-        printed.trim().strip_prefix("http://").and_then(|it| it.split(' ').next()).expect("an address");
+    let address = up.router();
     let body = json!({"command": format!("sh -c '{script}'")}).to_string();
     let mut stream = std::net::TcpStream::connect(address).expect("the router");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");

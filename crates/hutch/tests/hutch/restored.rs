@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::Up;
+use crate::kept::{apply, ready, resume, suspend};
 
 /// Answers `/random` with numbers of the generators of Python and of OpenSSL, and renews both for `/renew`.
 const SERVER: &str = r#"
@@ -29,12 +30,6 @@ fn get(path: &str) -> Vec<String> {
     ["/usr/bin/env", "python3", "-c", script, path].map(str::to_owned).to_vec()
 }
 
-fn apply(up: &Up, object: &Value) {
-    let file = up.folder().join("object.json");
-    std::fs::write(&file, object.to_string()).expect("written");
-    up.ok(&format!("apply -f {}", file.display()));
-}
-
 fn sandbox(name: &str, annotations: Value) -> Value {
     json!({
         "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
@@ -58,10 +53,6 @@ fn snapshot(up: &Up, name: &str, sandbox: &str, content: &str) -> Value {
     );
     up.ok(&format!("wait --for=condition=Ready sandboxsnapshot/{name} --timeout=120s"));
     serde_json::from_str(&up.ok(&format!("get sandboxsnapshot {name} -o json"))).expect("JSON")
-}
-
-fn ready(up: &Up, name: &str) {
-    up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=120s"));
 }
 
 /// The numbers of both generators of a Sandbox.
@@ -166,12 +157,8 @@ fn files_of_a_snapshot_are_those_of_its_moment_in_both_handlers() {
         assert_eq!(run("s", "cat /d/file"), "after\n");
         // A later life of the container has what it wrote itself removed, as always.
         run("t", "echo own > /d/file");
-        let patch = json!({"spec": {"operatingMode": "Suspended"}}).to_string();
-        up.ok_args(&["patch", "sandbox", &format!("t-{class}"), "--type=merge", "-p", &patch]);
-        up.ok(&format!("wait --for=condition=Suspended sandbox/t-{class} --timeout=60s"));
-        let patch = json!({"spec": {"operatingMode": "Running"}}).to_string();
-        up.ok_args(&["patch", "sandbox", &format!("t-{class}"), "--type=merge", "-p", &patch]);
-        ready(&up, &format!("t-{class}"));
+        suspend(&up, &format!("t-{class}"));
+        resume(&up, &format!("t-{class}"));
         assert_eq!(run("t", "cat /d/file"), "before\n");
     }
 }
@@ -208,6 +195,12 @@ fn snapshot_that_cannot_be_had_says_why() {
         events.contains("RestoreFailed") && events.contains("is not complete")
     });
     assert_eq!(up.ok("get pod f -o jsonpath={.status.phase}"), "Pending");
+    // An empty name restores nothing, also on a Pod without a Sandbox.
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "p", "annotations": {"hutch.dev/restore-from": ""}},
+        "spec": native["spec"]["podTemplate"]["spec"]});
+    apply(&up, &pod);
+    up.ok("wait --for=condition=Ready pod/p --timeout=60s");
 }
 
 #[test]
@@ -239,12 +232,8 @@ fn fork_makes_sandboxes_with_the_memory_of_a_running_one() {
     }
     // A fork lives by itself: it is suspended with its own memory, and stays when the fork goes.
     up.ok_args(&["exec", "f-1", "--", "sh", "-c", "echo own > /opt/file"]);
-    for mode in ["Suspended", "Running"] {
-        let patch = json!({"spec": {"operatingMode": mode}}).to_string();
-        up.ok_args(&["patch", "sandbox", "f-1", "--type=merge", "-p", &patch]);
-        let condition = if mode == "Running" { "Ready" } else { mode };
-        up.ok(&format!("wait --for=condition={condition} sandbox/f-1 --timeout=120s"));
-    }
+    suspend(&up, "f-1");
+    resume(&up, "f-1");
     assert_eq!(up.ok("exec f-1 -- cat /opt/file"), "own\n");
     up.ok("delete sandboxfork f");
     up.eventually("get sandboxsnapshots -o name", |names| !names.contains("/f"));

@@ -47,9 +47,7 @@ fn download(router: &str, sandbox: &str, path: &str) -> (String, String) {
 fn secrets_do_not_leave_by_logs_commands_and_downloads() {
     hutch_testkit::require!(root, kubectl, python);
     let up = Up::start(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"]);
-    let line =
-        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
-    let router = line.trim().trim_start_matches("http://").split(" ").next().unwrap_or_default().to_owned();
+    let router = up.router().to_string();
     let token = token();
     // Applied right before the Sandbox: its Pod must not be faster.
     applied(&up, &policy(&json!({"logs": "Redact", "exec": "Redact", "downloads": "Block"})));

@@ -1,27 +1,11 @@
 //! Idle Sandboxes go to sleep before their time while the machine is short of memory.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::harness::Up;
-
-/// Answers every request with the number of those before it.
-const SERVER: &str = r#"
-import http.server, itertools
-count = itertools.count()
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        body = str(next(count)).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *args): pass
-http.server.ThreadingHTTPServer(("0.0.0.0", 8888), Handler).serve_forever()
-"#;
+use crate::kept::{self, ROUTER, answer};
 
 /// Sets the available memory in a file such as `/proc/meminfo`, which is mounted. The other figures are those of this machine.
 fn set_available(file: &Path, mebibytes: u64) {
@@ -34,36 +18,9 @@ fn set_available(file: &Path, mebibytes: u64) {
 }
 
 fn sandbox(up: &Up, name: &str, annotations: Value) {
-    let object = json!({
-        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
-        "metadata": {"name": name, "annotations": annotations},
-        "spec": {"podTemplate": {"spec": {
-            "runtimeClassName": "gvisor", "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": "main", "image": "hutch/host", "command": ["python3", "-u", "-c", SERVER],
-                "readinessProbe": {"tcpSocket": {"port": 8888}, "periodSeconds": 1, "failureThreshold": 1},
-            }],
-        }}},
-    });
-    let file = up.folder().join(format!("{name}.json"));
-    std::fs::write(&file, object.to_string()).expect("written");
-    up.ok(&format!("apply -f {}", file.display()));
-    up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=120s"));
-}
-
-/// The body of the answer to one request by way of the router.
-#[track_caller]
-fn answer(up: &Up, name: &str) -> String {
-    let printed = up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("the router");
-    let address = printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next());
-    let address: SocketAddr = address.and_then(|address| address.parse().ok()).expect("an address");
-    let mut stream = TcpStream::connect(address).expect("connected");
-    let request = format!("GET / HTTP/1.1\r\nhost: r\r\nx-sandbox-id: {name}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.split(' ').nth(1) == Some("200"), "{answer}");
-    answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
+    let mut object = kept::object(name);
+    object["metadata"]["annotations"] = annotations;
+    kept::run(up, &object);
 }
 
 #[test]
@@ -71,8 +28,7 @@ fn idle_sandbox_is_suspended_with_its_memory_and_requests_wake_it() {
     hutch_testkit::require!(root, kubectl, runsc, python);
     let memory = tempfile::NamedTempFile::new().expect("a file");
     set_available(memory.path(), 4096);
-    let options = ["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"];
-    let up = Up::start_with_meminfo(memory.path(), &options);
+    let up = Up::start_with_meminfo(memory.path(), &ROUTER);
     // Its processes would end.
     sandbox(&up, "files", json!({"hutch.dev/suspend-after": "1h"}));
     let keeps = json!({

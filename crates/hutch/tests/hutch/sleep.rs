@@ -29,15 +29,8 @@ Server(("0.0.0.0", 8888), Handler).serve_forever()
 
 fn start() -> (Up, SocketAddr) {
     let up = Up::start(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"]);
-    let address = router(&up);
+    let address = up.router();
     (up, address)
-}
-
-fn router(up: &Up) -> SocketAddr {
-    let printed =
-        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
-    let address = printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next());
-    address.and_then(|address| address.parse().ok()).expect("an address")
 }
 
 /// Makes a Sandbox and waits until it is Ready.
@@ -141,7 +134,7 @@ fn idle_sandbox_is_frozen_and_any_use_thaws_it() {
     frozen(&up, "s");
     up.kill();
     up.restart();
-    address = router(&up);
+    address = up.router();
     up.ok("wait --for=condition=Ready sandbox/s --timeout=60s");
     assert_eq!(ask(address, "s").0, "200");
     until(&up, "s", "reported as awake", |s| {

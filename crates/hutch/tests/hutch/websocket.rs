@@ -53,10 +53,7 @@ fn websocket_passes_through_the_router_into_a_jail() {
     std::fs::write(&file, sandbox.to_string()).expect("written");
     up.ok(&format!("apply -f {}", file.display()));
     up.ok("wait --for=condition=Ready sandbox/talker --timeout=60s");
-    let printed =
-        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
-    let address =
-        printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next()).expect("an address");
+    let address = up.router();
     let token = std::fs::read_to_string(up.data().join("ca/router.token")).expect("the router's token");
 
     let ask = |token: Option<&str>| {

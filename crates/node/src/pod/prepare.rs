@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{FutureExt, TryFutureExt};
-use hutch_api::state::RESTORED_POD;
+use hutch_api::state;
 use hutch_image::PathSegment;
 use hutch_jail::{IdRange, NetworkPlan};
 use jiff::Timestamp;
@@ -199,9 +199,8 @@ async fn begin(
 
 /// Returns the snapshot from which the containers of the Pod have begun in an earlier life of the node.
 pub(super) fn restored_from(pod: &Pod) -> Option<String> {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let restored = conditions.into_iter().find(|one| one.type_ == RESTORED_POD && one.status == "True");
-    restored.and_then(|condition| condition.message.clone())
+    let conditions = pod.status.as_ref()?.conditions.as_deref()?;
+    state::restored_from(conditions).map(str::to_owned)
 }
 
 /// Chooses the handler of a Pod.

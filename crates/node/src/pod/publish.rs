@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hutch_api::state::restored_from;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 
 use super::plan::{Phase, Plan};
 use super::state::{Life, Role};
-use super::status::{Facts, is_restored, status};
+use super::status::{Facts, status};
 use super::{Slot, Worker};
 use crate::shared::HOST_IP;
 
@@ -65,7 +66,7 @@ impl Worker {
         self.rewrite_at = None;
         match write(self, &new).await {
             Ok(()) => {
-                if is_restored(&new) {
+                if restored_from(new.conditions.as_deref().unwrap_or_default()).is_some() {
                     // From now on, what ends begins anew.
                     self.restoring = None;
                 }

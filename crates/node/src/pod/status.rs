@@ -249,11 +249,6 @@ fn restored(is_ready: bool, facts: &Facts<'_>) -> Option<PodCondition> {
     (is_ready || before).then(|| PodCondition { message, ..condition(RESTORED_POD, None, facts) })
 }
 
-/// Returns true if this status says that the Pod has begun with a snapshot.
-pub(crate) fn is_restored(status: &PodStatus) -> bool {
-    status.conditions.iter().flatten().any(|one| one.type_ == RESTORED_POD && one.status == "True")
-}
-
 /// True, or false for a reason. The transition time is kept while the status is the same.
 fn condition(kind: &str, problem: Option<(&str, Option<String>)>, facts: &Facts<'_>) -> PodCondition {
     let status = if problem.is_none() { "True" } else { "False" };
@@ -297,6 +292,8 @@ fn qos_class(pod: &Pod) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::super::plan::{RestartPolicy, plan};
+    use hutch_api::state::restored_from;
+
     use super::*;
 
     fn at(seconds: i64) -> Timestamp {
@@ -332,7 +329,11 @@ mod tests {
                 restored: Some("uid"),
             };
             let status = status(&states, &now, &facts);
-            assert_eq!(is_restored(&status), expected, "{ready}");
+            assert_eq!(
+                restored_from(status.conditions.as_deref().unwrap_or_default()).is_some(),
+                expected,
+                "{ready}"
+            );
             previous = status.conditions.unwrap();
         }
         let shown = previous.iter().find(|one| one.type_ == RESTORED_POD).unwrap();

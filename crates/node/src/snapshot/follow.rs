@@ -9,6 +9,7 @@ use hutch_api::Read;
 use hutch_api::sleep::Input;
 use hutch_api::state::{Afterwards, SandboxSnapshot, SandboxSnapshotStatus, SnapshotSizes, reason};
 use hutch_image::PathSegment;
+use hutch_snapshot::Sizes;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -17,7 +18,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::take::{Taken, take, wait_for_source};
+use super::take::{self, Taken, take, wait_for_source};
 use crate::live::Live;
 use crate::saved::facts::Facts;
 use crate::shared::Shared;
@@ -186,8 +187,7 @@ async fn rest(node: &Shared, pause: &mut Duration) -> bool {
 
 /// Returns the time of completion, if it is complete.
 async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) -> Option<Timestamp> {
-    let begun = node.snapshots.images.find(id);
-    let complete = matches!(begun, Ok(Some(_)));
+    let complete = is_whole(node, id).await;
     // Complete, and the node was killed before it wrote that.
     if complete && snapshot.spec.afterwards == Afterwards::Run {
         let shared = node.clone();
@@ -205,8 +205,13 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
         wait_for_source(node, snapshot).await;
     }
     match take(node, snapshot, id).await {
-        Ok(taken) => {
-            if !report(node, snapshot, complete_status(node, &taken)).await {
+        Ok(Taken { image, facts, handler, paused }) => {
+            let new = SandboxSnapshotStatus {
+                handler: Some(handler.to_owned()),
+                paused_millis: u64::try_from(paused.as_millis()).ok(),
+                ..complete_status(node, facts, &image.sizes())
+            };
+            if !report(node, snapshot, new).await {
                 // It was deleted before there was an image to remove.
                 remove(node, id.as_str()).await;
                 return None;
@@ -233,15 +238,9 @@ async fn resume(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment
         report(node, snapshot, status(false, reason::LOST, "Its image cannot be read")).await;
         return;
     };
-    let what = if facts.machine.is_some() { "Memory and files are on disk" } else { "Files are on disk" };
-    let mut new = status(true, reason::COMPLETED, what);
-    new.sizes = Some(SnapshotSizes { memory: sizes.memory, files: sizes.files });
-    // That of a snapshot of files is in the status already, and a merge keeps it.
-    new.handler = facts.machine.as_ref().map(|_| "gvisor".to_owned());
-    new.runtime = facts.machine.map(|machine| machine.runtime);
-    (new.sandbox_uid, new.pod_uid) = (Some(facts.sandbox_uid), Some(facts.pod_uid));
-    new.node_name = Some(node.config.node_name.clone());
-    report(node, snapshot, new).await;
+    // The handler of a snapshot of files is in the status already, and a merge keeps it.
+    let handler = facts.machine.as_ref().map(|_| "gvisor".to_owned());
+    report(node, snapshot, SandboxSnapshotStatus { handler, ..complete_status(node, facts, &sizes) }).await;
 }
 
 /// Reports a complete snapshot whose image is gone.
@@ -290,13 +289,7 @@ async fn remove(node: &Arc<Shared>, uid: &str) {
 /// Resumes a Pod whose suspend is not wanted any more.
 async fn reopen(live: &Arc<Live>) {
     let _turn = live.snapshots.lock().await;
-    for running in live.containers() {
-        if let Err(error) = running.container.resume().await {
-            tracing::error!(pod = live.id.name, error, "a container cannot be resumed and is killed");
-            running.container.kill();
-        }
-    }
-    live.set_paused(false);
+    take::resume(live, live.containers().iter()).await;
     live.gate.step(Input::Dropped);
 }
 
@@ -312,17 +305,14 @@ fn status(ready: bool, why: &str, message: &str) -> SandboxSnapshotStatus {
     SandboxSnapshotStatus { conditions: Some(vec![condition]), ..SandboxSnapshotStatus::default() }
 }
 
-fn complete_status(node: &Shared, taken: &Taken) -> SandboxSnapshotStatus {
-    let sizes = taken.image.sizes();
-    let what = if taken.runtime.is_some() { "Memory and files are on disk" } else { "Files are on disk" };
+fn complete_status(node: &Shared, facts: Facts, sizes: &Sizes) -> SandboxSnapshotStatus {
+    let what = if facts.machine.is_some() { "Memory and files are on disk" } else { "Files are on disk" };
     SandboxSnapshotStatus {
-        handler: Some(taken.handler.to_owned()),
-        runtime: taken.runtime.clone(),
+        runtime: facts.machine.map(|machine| machine.runtime),
         node_name: Some(node.config.node_name.clone()),
-        sandbox_uid: Some(taken.sandbox_uid.clone()),
-        pod_uid: Some(taken.live.id.uid.clone()),
+        sandbox_uid: Some(facts.sandbox_uid),
+        pod_uid: Some(facts.pod_uid),
         sizes: Some(SnapshotSizes { memory: sizes.memory, files: sizes.files }),
-        paused_millis: u64::try_from(taken.paused.as_millis()).ok(),
         ..status(true, reason::COMPLETED, what)
     }
 }

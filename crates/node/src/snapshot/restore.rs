@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::annotation;
-use hutch_api::state::{Content, RESTORED_POD, SandboxSnapshot, after_restore, is_suspend, reason};
+use hutch_api::state::{Content, SandboxSnapshot, after_restore, is_suspend, reason, restored_from};
+use hutch_api::syntax::is_path_segment;
 use hutch_image::PathSegment;
 use hutch_jail::ProcessExit;
 use hutch_snapshot::{Image, TreeName};
@@ -55,12 +56,20 @@ pub(crate) async fn find(
     pod: &Pod,
     handler: Handler,
 ) -> Result<Option<Arc<Restoring>>, Refusal> {
-    let Some(name) = pod.annotations().get(annotation::RESTORE_FROM) else { return Ok(None) };
-    if began_with_it(pod) {
+    // An empty name restores nothing.
+    let name = pod.annotations().get(annotation::RESTORE_FROM).filter(|name| !name.is_empty());
+    let Some(name) = name else { return Ok(None) };
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
+    if restored_from(conditions.unwrap_or_default()).is_some() {
+        // What starts after the Pod was Ready starts anew.
         return Ok(None);
     }
     let refuse =
         |why: String| Refusal { reason: RESTORE_FAILED, message: format!("snapshot {name:?}: {why}") };
+    // It becomes a part of a path.
+    if !is_path_segment(name) {
+        return Err(refuse("it is not the name of a SandboxSnapshot".into()));
+    }
     let api: Api<SandboxSnapshot> = Api::namespaced(node.client.clone(), &live.id.namespace);
     let found = api.get_opt(name).await.map_err(|error| refuse(error.to_string()))?;
     let snapshot = found.ok_or_else(|| refuse("it does not exist".into()))?;
@@ -107,12 +116,6 @@ pub(crate) async fn find(
 fn hook(pod: &Pod) -> Result<Vec<String>, String> {
     let Some(text) = pod.annotations().get(annotation::AFTER_RESTORE) else { return Ok(Vec::new()) };
     after_restore(text).map_err(|why| format!("annotation {}: {why}", annotation::AFTER_RESTORE))
-}
-
-/// Returns true if the Pod was Ready after its containers have begun with their snapshot: what starts later starts anew.
-fn began_with_it(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == RESTORED_POD && condition.status == "True")
 }
 
 /// Opens an image and checks that memory in it can be restored on this machine. Blocks.

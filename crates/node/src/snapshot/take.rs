@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use hutch_api::sleep::{Act, Input};
-use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, SnapshotRuntime, reason};
+use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, reason};
 use hutch_image::PathSegment;
 use hutch_snapshot::{Image, Partial, TreeName};
 use tokio::task::spawn_blocking;
@@ -26,11 +26,9 @@ const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A snapshot that is complete.
 pub(super) struct Taken {
-    pub(super) live: Arc<Live>,
     pub(super) image: Image,
+    pub(super) facts: Facts,
     pub(super) handler: &'static str,
-    pub(super) runtime: Option<SnapshotRuntime>,
-    pub(super) sandbox_uid: String,
     pub(super) paused: Duration,
 }
 
@@ -63,8 +61,7 @@ pub(super) async fn take(
     // First, so that a Pod which ends does not wait for the snapshots of others.
     let _one = node.snapshots.turn().await;
     let _turn = live.snapshots.lock().await;
-    let gone = || live.pod().metadata.deletion_timestamp.is_some() || !node.snapshots.is_wanted(id.as_str());
-    if gone() {
+    if live.pod().metadata.deletion_timestamp.is_some() || !node.snapshots.is_wanted(id.as_str()) {
         return Err(DELETED.into());
     }
     let (spec, stops) = (&snapshot.spec, snapshot.spec.afterwards == Afterwards::Stop);
@@ -89,13 +86,11 @@ pub(super) async fn take(
     };
     let mut paused = began.elapsed();
     if !stops {
-        resume(&live, &parts).await;
+        resume(&live, parts.iter().map(|part| &part.running)).await;
         paused = began.elapsed();
     }
     drop(busy);
-    let mut facts = facts(&live, &parts, spec, volumes);
-    facts.sandbox_uid.clone_from(&sandbox_uid);
-    facts.machine.clone_from(&machine);
+    let facts = facts(&live, &parts, spec, (sandbox_uid, machine, volumes));
     let image = match finish(partial, &facts).await {
         Ok(image) => image,
         Err(error) => {
@@ -109,31 +104,16 @@ pub(super) async fn take(
         node.snapshots.set_ended(id, &live.id.uid);
         live.gate.step(Input::Saved(true));
     }
-    // After that, who deletes it sees the image, and has the Pod resumed.
-    if !node.snapshots.is_wanted(id.as_str()) {
-        discard(node, &live, &parts, id, stops).await;
-        return Err(DELETED.into());
-    }
-    let (handler, runtime) = (live.handler_name(), machine.map(|machine| machine.runtime));
-    Ok(Taken { live: live.clone(), image, handler, runtime, sandbox_uid, paused })
-}
-
-/// Removes the image of a snapshot that was deleted while it was made.
-async fn discard(node: &Arc<Shared>, live: &Live, parts: &[Part], id: &PathSegment, stops: bool) {
-    let (shared, unwanted) = (node.clone(), id.clone());
-    let removed = spawn_blocking(move || shared.snapshots.images.remove(&unwanted)).await;
-    if let Ok(Err(error)) = removed {
-        tracing::warn!(snapshot = id.as_str(), %error, "failed to remove the image of a deleted snapshot");
-    }
-    if stops {
-        node.snapshots.unset_ended(id);
-        resume(live, parts).await;
-        live.gate.step(Input::Dropped);
-    }
+    Ok(Taken { image, facts, handler: live.handler_name(), paused })
 }
 
 /// Returns what an image says about itself.
-fn facts(live: &Live, parts: &[Part], spec: &SandboxSnapshotSpec, volumes: Vec<String>) -> Facts {
+fn facts(
+    live: &Live,
+    parts: &[Part],
+    spec: &SandboxSnapshotSpec,
+    (sandbox_uid, machine, volumes): (String, Option<Machine>, Vec<String>),
+) -> Facts {
     let containers = parts.iter().map(|part| {
         let image = live.image_id(part.name.as_str()).unwrap_or_default();
         (part.name.as_str().to_owned(), Container { image, shape: shape(&part.running.blueprint) })
@@ -141,12 +121,12 @@ fn facts(live: &Live, parts: &[Part], spec: &SandboxSnapshotSpec, volumes: Vec<S
     Facts {
         namespace: live.id.namespace.clone(),
         sandbox: spec.source.sandbox.clone(),
-        sandbox_uid: String::new(),
+        sandbox_uid,
         pod_uid: live.id.uid.clone(),
         content: spec.content,
         ends_pod: spec.afterwards == Afterwards::Stop,
         generation: live.generation(),
-        machine: None,
+        machine,
         containers: containers.collect::<BTreeMap<_, _>>(),
         volumes,
     }
@@ -161,7 +141,7 @@ async fn finish(partial: Partial, facts: &Facts) -> Result<Image, String> {
 
 /// Lets a Sandbox run as before whose snapshot failed.
 async fn give_up(live: &Live, parts: &[Part]) {
-    resume(live, parts).await;
+    resume(live, parts.iter().map(|part| &part.running)).await;
     live.gate.step(Input::Saved(false));
 }
 
@@ -300,17 +280,12 @@ pub(super) async fn wait_for_source(node: &Shared, snapshot: &SandboxSnapshot) {
 }
 
 /// Resumes the processes. A container that cannot be resumed is killed.
-async fn resume(live: &Live, parts: &[Part]) {
-    let each = parts.iter().map(async |part| {
-        if let Err(error) = part.running.container.resume().await {
-            let (pod, container) = (&live.id.name, part.name.as_str());
-            tracing::error!(
-                pod,
-                container,
-                error,
-                "a container cannot be resumed after a snapshot and is killed"
-            );
-            part.running.container.kill();
+pub(super) async fn resume(live: &Live, containers: impl Iterator<Item = &Arc<Running>>) {
+    let each = containers.map(async |running| {
+        if let Err(error) = running.container.resume().await {
+            let (pod, container) = (&live.id.name, &running.blueprint.name);
+            tracing::error!(pod, container, error, "a container cannot be resumed and is killed");
+            running.container.kill();
         }
     });
     join_all(each).await;

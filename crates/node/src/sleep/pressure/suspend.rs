@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::condition::{READY, TRUE};
-use hutch_api::sleep::{IdleTimes, Phase};
+use hutch_api::sleep::{IdleTimes, Phase, suspension};
+use hutch_api::state::KEEPS_MEMORY;
 use hutch_api::syntax::is_path_segment;
 use hutch_api::{OperatingMode, Sandbox, annotation, owner};
 use jiff::{SignedDuration, Timestamp};
@@ -17,8 +18,6 @@ use super::{Outcome, announce, works};
 use crate::live::Live;
 use crate::shared::Shared;
 
-/// Value of the annotation with which a suspend keeps memory.
-const MEMORY: &str = "memory";
 /// Maximum time until the Pod has ended whose memory is written to disk. After it, the next Pod has its turn.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -61,16 +60,9 @@ pub(super) async fn suspend(node: &Arc<Shared>, live: &Arc<Live>, candidate: &Ca
 
 /// Returns the write that suspends a Sandbox as it was read.
 fn patch(sandbox: &Sandbox) -> serde_json::Value {
-    let metadata = &sandbox.metadata;
-    // This write changes the spec, which adds one to the generation.
-    let asleep = metadata.generation.map(|generation| (generation + 1).to_string());
-    json!({
-        "metadata": {
-            "uid": metadata.uid, "resourceVersion": metadata.resource_version,
-            "annotations": {annotation::ASLEEP_GENERATION: asleep, annotation::FROZEN_SINCE: null},
-        },
-        "spec": {"operatingMode": "Suspended"},
-    })
+    let mut patch = suspension(sandbox);
+    patch["metadata"]["uid"] = json!(sandbox.metadata.uid);
+    patch
 }
 
 /// Returns true if the Sandbox is the one with this uid, is configured to be suspended with its memory when it is idle, and
@@ -78,8 +70,7 @@ fn patch(sandbox: &Sandbox) -> serde_json::Value {
 fn may_suspend(sandbox: &Sandbox, uid: &str, idle: Duration, now: Timestamp) -> bool {
     let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
     let sets = std::iter::once(sandbox.annotations()).chain(template);
-    let keeps = sets.clone().find_map(|set| set.get(annotation::SUSPEND_KEEPS));
-    let is_configured = keeps.is_some_and(|value| value == MEMORY)
+    let is_configured = sandbox.setting(annotation::SUSPEND_KEEPS) == Some(KEEPS_MEMORY)
         && IdleTimes::read(sets).is_ok_and(|times| times.suspend_after.is_some());
     let time = |key: &str| sandbox.annotations().get(key).map(|value| value.parse::<Timestamp>());
     let conditions = sandbox.status.iter().flat_map(|status| status.conditions.iter().flatten());

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{Sandbox, annotation};
 
-pub use idle::{IdleTimes, InvalidIdleTime, LEAST, MOST_SELDOM, report_every};
+pub use idle::{IdleTimes, InvalidIdleTime, LEAST, MOST_SELDOM, drop_memory_after, report_every};
 pub use machine::{Act, Input, Machine, Phase};
 
 /// Returns the write that suspends a Sandbox, as it was read, because it is idle. It fails if another write came between.

@@ -19,8 +19,6 @@ pub struct IdleTimes {
     pub page_out_after: Option<Duration>,
     /// Idle time before it is suspended.
     pub suspend_after: Option<Duration>,
-    /// Time after a suspend that keeps memory at which the memory is removed.
-    pub drop_memory_after: Option<Duration>,
     /// Port at which its sandboxd reports the time of last use.
     pub activity_port: Option<u16>,
 }
@@ -63,7 +61,6 @@ impl IdleTimes {
             freeze_after: time(annotation::IDLE_AFTER)?,
             page_out_after: time(annotation::PAGE_OUT_AFTER)?,
             suspend_after: time(annotation::SUSPEND_AFTER)?,
-            drop_memory_after: time(annotation::DROP_MEMORY_AFTER)?,
             activity_port: read(annotation::ACTIVITY_PORT, value(annotation::ACTIVITY_PORT), PORT, port)?,
         };
         let key = annotation::PAGE_OUT_AFTER;
@@ -83,6 +80,19 @@ impl IdleTimes {
             _ => None,
         }
     }
+}
+
+/// Returns the time after a suspend that keeps memory at which the memory is removed. The first set of annotations takes
+/// precedence.
+///
+/// # Errors
+/// It is not a duration, or too short.
+pub fn drop_memory_after<'a>(
+    sets: impl IntoIterator<Item = &'a BTreeMap<String, String>>,
+) -> Result<Option<Duration>, InvalidIdleTime> {
+    let key = annotation::DROP_MEMORY_AFTER;
+    let value = sets.into_iter().find_map(|set| set.get(key)).filter(|value| !value.is_empty());
+    read(key, value, DURATION, |value| go_duration(value).filter(|time| *time >= LEAST))
 }
 
 fn read<T>(
@@ -134,6 +144,17 @@ mod tests {
             assert!(error.to_string().contains(annotation::SUSPEND_AFTER), "{error}");
             assert!(error.to_string().contains(bad), "{error}");
         }
+    }
+
+    #[test]
+    fn invalid_time_of_the_removal_of_memory_disables_nothing_else() {
+        let bad = set(&[(annotation::DROP_MEMORY_AFTER, "soon"), (annotation::IDLE_AFTER, "90s")]);
+        assert_eq!(IdleTimes::read([&bad]).unwrap().freeze_after, Some(Duration::from_secs(90)));
+        let error = drop_memory_after([&bad]).unwrap_err().to_string();
+        assert!(error.contains(annotation::DROP_MEMORY_AFTER) && error.contains("soon"), "{error}");
+        let good = set(&[(annotation::DROP_MEMORY_AFTER, "24h")]);
+        assert_eq!(drop_memory_after([&good, &bad]).unwrap(), Some(Duration::from_secs(86400)));
+        assert_eq!(drop_memory_after([&set(&[(annotation::DROP_MEMORY_AFTER, "")]), &good]).unwrap(), None);
     }
 
     #[test]

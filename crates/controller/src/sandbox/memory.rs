@@ -87,7 +87,7 @@ pub(super) fn removal(observed: &Observed) -> Option<Timestamp> {
     if !observed.is_suspended() || !matches!(observed.locate(), Located::Missing) {
         return None;
     }
-    let after = sleep::timeouts(&observed.sandbox).ok()?.drop_memory_after?;
+    let after = sleep::drop_memory_after(&observed.sandbox).ok()??;
     let conditions = snapshot.status.as_ref().and_then(|status| status.conditions.as_deref())?;
     let since = conditions.iter().find(|condition| condition.type_ == "Ready")?.last_transition_time.0;
     since.checked_add(SignedDuration::try_from(after).ok()?).ok()

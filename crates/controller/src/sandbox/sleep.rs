@@ -34,9 +34,16 @@ pub(super) fn timeouts(sandbox: &Sandbox) -> Result<IdleTimes, InvalidIdleTime> 
     IdleTimes::read(std::iter::once(sandbox.annotations()).chain(template))
 }
 
+/// Returns the time after a suspend at which its memory is removed. An invalid one affects nothing else.
+pub(super) fn drop_memory_after(sandbox: &Sandbox) -> Result<Option<Duration>, InvalidIdleTime> {
+    let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
+    hutch_api::sleep::drop_memory_after(std::iter::once(sandbox.annotations()).chain(template))
+}
+
 /// Returns the problem of invalid annotations.
 pub(super) fn invalid(sandbox: &Sandbox) -> Option<String> {
-    if let Err(error) = timeouts(sandbox) {
+    let times = timeouts(sandbox).map(drop).and_then(|()| drop_memory_after(sandbox).map(drop));
+    if let Err(error) = times {
         return Some(error.to_string());
     }
     let said = sandbox.annotations().get(annotation::WAKE_AT)?;

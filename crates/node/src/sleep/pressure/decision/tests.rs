@@ -87,7 +87,6 @@ fn pod_that_was_brought_down_is_not_tried_again_before_its_next_use() {
 fn pod_sleeps_only_as_its_annotations_allow() {
     let second = |number: u64| Some(Duration::from_secs(number));
     let times = |freeze_after, page_out_after, suspend_after| IdleTimes {
-        drop_memory_after: None,
         freeze_after,
         page_out_after,
         suspend_after,

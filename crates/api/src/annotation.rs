@@ -51,11 +51,17 @@ pub const SUSPEND_KEEPS: &str = "hutch.dev/suspend-keeps";
 pub const DROP_MEMORY_AFTER: &str = "hutch.dev/drop-memory-after";
 /// On a Pod template, a Sandbox or a Pod: name of the SandboxSnapshot of the same namespace from which it starts.
 pub const RESTORE_FROM: &str = "hutch.dev/restore-from";
+/// On a Sandbox or its Pod template: `Required`, the default, has a Pod wait whose snapshot cannot be restored; `BestEffort`
+/// starts it without.
+pub const RESTORE_POLICY: &str = "hutch.dev/restore-policy";
 /// On a Sandbox or its Pod template: command that is run inside after each restore, as JSON: `["/path", "argument"]`.
 pub const AFTER_RESTORE: &str = "hutch.dev/after-restore";
 /// On a Sandbox or its Pod template: `"true"` allows that several Sandboxes start with one memory, although random generators
 /// in it then give all of them the same numbers.
 pub const SHARES_GENERATORS: &str = "hutch.dev/shares-generators";
+/// On a Sandbox of a fork: `spec.credentials` of the SandboxFork, `None` or `Inherit`, and after `/` the UID of the Sandbox whose
+/// placeholders are in its memory.
+pub const FORK_CREDENTIALS: &str = "hutch.dev/fork-credentials";
 /// On a Sandbox of a fork: UID of the SandboxFork.
 pub const FORK_UID: &str = "hutch.dev/fork-uid";
 /// On a template, a claim or a Sandbox: names of SandboxPolicies of its namespace, joined by commas. From a claim it is

@@ -4,15 +4,18 @@
 //! them; on a cluster every object is answered with `Ready=False` and [`reason::NOT_SUPPORTED_HERE`].
 
 mod copy;
+mod credentials;
+mod restore;
 
 pub use copy::{Renewal, after_restore, renewal, restored};
+pub use credentials::{CredentialsOfFork, credentials_of};
+pub use restore::{
+    RESTORE_FAILED, RESTORED, RESTORED_POD, RestorePolicy, STARTED_ANEW, restored_from, started_anew, waits,
+};
 
-use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
-
-use crate::condition::TRUE;
 
 /// API group of the objects.
 pub const GROUP: &str = "hutch.dev";
@@ -37,16 +40,6 @@ pub const KEEPS_MEMORY: &str = "memory";
 /// Value of that annotation: files only.
 pub const KEEPS_FILES: &str = "files";
 
-/// Returns the uid of the snapshot with which a Pod with these conditions has begun.
-pub fn restored_from(conditions: &[PodCondition]) -> Option<&str> {
-    let restored = conditions.iter().find(|one| one.type_ == RESTORED_POD && one.status == TRUE)?;
-    restored.message.as_deref()
-}
-
-/// Condition of a Pod whose containers have begun with a snapshot, from the first time on at which it is Ready: True, with the
-/// uid of the snapshot as message; absent otherwise.
-pub const RESTORED_POD: &str = "PodRestored";
-
 /// Text in the condition `Ready` of a Sandbox that is not suspended because its memory could not be written.
 pub const MEMORY_NOT_KEPT: &str = "its memory cannot be kept, so it is not suspended";
 
@@ -68,6 +61,11 @@ pub mod reason {
     pub const NEEDS_AFTER_RESTORE: &str = "NeedsAfterRestore";
     /// The image of a complete snapshot is gone, or was changed by someone else: `Ready` is False.
     pub const LOST: &str = "Lost";
+
+    /// Returns true for the reason of a snapshot or a fork that stays as it is.
+    pub fn is_final(reason: &str) -> bool {
+        [FAILED, SOURCE_REPLACED, NOT_SUPPORTED_HERE, LOST, NEEDS_AFTER_RESTORE].contains(&reason)
+    }
 }
 
 /// Content of a snapshot.
@@ -191,13 +189,19 @@ pub struct ForkSource {
     pub snapshot: Option<String>,
 }
 
-/// Credentials of the egress proxy that forks may use.
+/// Stands for the number of a Sandbox in the template of names.
+const INDEX: &str = "$(INDEX)";
+
+/// Maximum number of Sandboxes of a fork.
+pub const FORKS: usize = 100;
+
+/// Worth of the placeholders of the source in its forks, in whose memory they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForkCredentials {
-    /// No credential.
+    /// Nothing: they are refused, and reported. A fork has placeholders of its own.
     #[default]
     None,
-    /// Those of the source.
+    /// They stand for the credentials that the policies of the fork offer, and are also its own.
     Inherit,
 }
 
@@ -229,6 +233,16 @@ pub struct SandboxForkSpec {
     /// Credentials.
     #[serde(default)]
     pub credentials: ForkCredentials,
+}
+
+impl SandboxFork {
+    /// Names of the Sandboxes.
+    pub fn child_names(&self) -> Vec<String> {
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        let default = format!("{name}-{INDEX}");
+        let template = self.spec.name_template.as_ref().unwrap_or(&default);
+        (0..self.spec.replicas).take(FORKS).map(|index| template.replace(INDEX, &index.to_string())).collect()
+    }
 }
 
 /// One Sandbox of a fork.

@@ -8,6 +8,7 @@ pub(crate) mod data;
 pub(crate) mod definition;
 pub(crate) mod disruption;
 pub(crate) mod escalation;
+mod fork;
 pub(crate) mod ingress;
 pub(crate) mod names;
 pub(crate) mod namespace;

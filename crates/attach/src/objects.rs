@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hutch_api::state::{CredentialsOfFork, credentials_of};
 use hutch_api::{annotation, owner};
 use hutch_policy::{
     Applying, Facts, Identity, Level, NetworkLevel, PolicyObject, StoredPolicy, Subject, applying,
@@ -63,6 +64,8 @@ pub struct SandboxFacts {
     task: Labels,
     /// Creator.
     user: Option<String>,
+    /// Its credentials, if it belongs to a fork.
+    pub fork: Option<CredentialsOfFork>,
 }
 
 impl SandboxFacts {
@@ -75,6 +78,7 @@ impl SandboxFacts {
             policies: policies_of(object),
             task: task(object.annotations()),
             user: object.annotations().get(annotation::USER).cloned(),
+            fork: credentials_of(object.annotations()),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hutch_api::state::{
-    self, Content, ForkSource, SandboxFork, SandboxForkSpec, SandboxSnapshot, SandboxSnapshotSpec,
-    SnapshotSource, reason,
+    self, Content, ForkCredentials, ForkSource, SandboxFork, SandboxForkSpec, SandboxSnapshot,
+    SandboxSnapshotSpec, SnapshotSource, reason,
 };
 use hutch_api::{Sandbox, condition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -35,6 +35,8 @@ pub struct NewFork {
     pub replicas: i32,
     /// Content of the snapshot of a Sandbox.
     pub content: Content,
+    /// Credentials.
+    pub credentials: ForkCredentials,
 }
 
 /// Source of forks.
@@ -131,7 +133,7 @@ impl Sandboxes {
             replicas: new.replicas,
             name_template: None,
             content,
-            credentials: state::ForkCredentials::None,
+            credentials: new.credentials,
         };
         let mut object = SandboxFork::new("", spec);
         named(&mut object.metadata, new.name.as_deref(), &base);
@@ -203,15 +205,6 @@ fn forked(fork: &SandboxFork) -> Step<SandboxFork> {
     step(fork, conditions, UNOBSERVED)
 }
 
-/// Reasons for which an object is not ready for good.
-const FINAL: [&str; 5] = [
-    reason::FAILED,
-    reason::SOURCE_REPLACED,
-    reason::NOT_SUPPORTED_HERE,
-    reason::LOST,
-    reason::NEEDS_AFTER_RESTORE,
-];
-
 fn step<K: kube::Resource + Clone>(
     object: &K,
     conditions: Option<&[Condition]>,
@@ -228,7 +221,7 @@ fn step<K: kube::Resource + Clone>(
                 "" => ready.reason.clone(),
                 message => message.to_owned(),
             };
-            match FINAL.contains(&ready.reason.as_str()) {
+            match reason::is_final(&ready.reason) {
                 true => Step::Never(Obstacle::Rejected(text)),
                 false => Step::Wait(text),
             }
@@ -261,9 +254,7 @@ mod tests {
         assert_eq!(state("True", reason::COMPLETED, ""), "done");
         assert_eq!(state("False", reason::IN_PROGRESS, ""), "wait: InProgress");
         assert_eq!(state("False", reason::PENDING, "m"), "wait: m");
-        for last in FINAL {
-            assert_eq!(state("False", last, "m"), "never: m", "{last}");
-        }
+        assert_eq!(state("False", reason::LOST, "m"), "never: m");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::outcome::Outcome;
 
-use plan::{Action, child_names, is_over, plan, snapshot_name, source_name};
+use plan::{Action, is_over, plan, snapshot_name, source_name};
 
 /// State on which a decision about one fork rests.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl Observed {
             None => None,
             Some(name) => sandbox(ctx, &key.beside(&name)).await?,
         };
-        let names = child_names(&fork);
+        let names = fork.child_names();
         let mut children = vec![None; names.len()];
         // Before that, none is created.
         if snapshot.as_deref().is_some_and(is_complete) {

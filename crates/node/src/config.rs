@@ -229,6 +229,10 @@ pub struct Holder {
     pub pod: PodId,
     /// Name of its sandbox, as in [`Egress::trust`].
     pub sandbox: String,
+    /// Name of the sandbox whose placeholders it has: its own, or that of the Sandbox from which a fork inherits them.
+    pub placeholders: String,
+    /// Name of the sandbox whose placeholders are refused: they are in its memory, and it has not inherited them.
+    pub refused: Option<String>,
     /// Name of its ServiceAccount.
     pub account: String,
     /// `false` for a Sandbox that waits in a warm pool. It gets no value before a claim has it.

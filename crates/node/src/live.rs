@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -53,8 +54,8 @@ pub(crate) struct Live {
     pub(crate) handler: OnceLock<Handler>,
     /// Set while its processes are paused for a snapshot, and to the end of the last pause afterwards.
     pub(crate) paused: Mutex<Pause>,
-    /// Restores in the chain that led to it, if it began with a snapshot.
-    pub(crate) generation: OnceLock<u64>,
+    /// Number of the last restore of its containers.
+    generation: AtomicU64,
     /// Set when a service of this process answers for it.
     pub(crate) service: OnceLock<ServiceKind>,
     /// Counts the callers that are inside.
@@ -121,6 +122,8 @@ struct Inner {
     files: FileState,
     /// Credentials that its policies offer.
     offers: Arc<Vec<Offer>>,
+    /// Name of the sandbox whose placeholders it has.
+    placeholders: String,
 }
 
 impl Live {
@@ -135,7 +138,7 @@ impl Live {
             snapshots: tokio::sync::Mutex::default(),
             handler: OnceLock::new(),
             paused: Mutex::default(),
-            generation: OnceLock::new(),
+            generation: AtomicU64::new(0),
             service: OnceLock::new(),
             gate: Gate::default(),
             files_known: watch::channel(false).0,
@@ -232,14 +235,21 @@ impl Live {
         }
     }
 
-    /// Sets the credentials that its policies offer. Its task then gives its containers their placeholders.
-    pub(crate) fn set_offers(&self, offers: Vec<Offer>) {
+    /// Sets the credentials that its policies offer, and the name of the sandbox whose placeholders it has. Its task then gives
+    /// its containers their placeholders.
+    pub(crate) fn set_offers(&self, offers: Vec<Offer>, placeholders: String) {
         let mut inner = self.inner();
+        inner.placeholders = placeholders;
         if *inner.offers != offers {
             inner.offers = Arc::new(offers);
             drop(inner);
             self.updates.send_modify(|_| ());
         }
+    }
+
+    /// Name of the sandbox whose placeholders it has.
+    pub(crate) fn placeholders(&self) -> String {
+        self.inner().placeholders.clone()
     }
 
     /// Returns the credentials that its policies offer: the same object as long as they do not change.
@@ -332,9 +342,14 @@ impl Live {
         }
     }
 
-    /// Restores in the chain that led to it.
+    /// Number of the last restore of its containers; 0 if there was none in this life of the node.
     pub(crate) fn generation(&self) -> u64 {
-        self.generation.get().copied().unwrap_or(0)
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Records the number of a restore.
+    pub(crate) fn set_generation(&self, number: u64) {
+        self.generation.fetch_max(number, Ordering::Relaxed);
     }
 
     /// Name of its handler, as a RuntimeClass has it.

@@ -26,6 +26,7 @@ use crate::places::{Places, older_memory};
 use crate::policies::NoProxy;
 use crate::runtime::Launcher;
 use crate::saved::Snapshots;
+use crate::saved::generation::Generations;
 use crate::shared::Shared;
 use crate::stdio::register as watch_descriptor;
 use crate::{Error, claims, cordon, disk, inventory, memory, policies, register, sleep, snapshot, volumes};
@@ -157,7 +158,8 @@ fn open(config: &Config) -> Result<(Places, HostPaths, Store, Snapshots), Error>
     let images = Store::open(&places.images)?.with_layouts_below(config.image_dir.clone());
     let snapshots = Images::open(&places.snapshots)
         .map_err(|error| Error::folder("open", &*places.snapshots)(std::io::Error::other(error)))?;
-    Ok((places, host_paths, images, Snapshots::new(snapshots)))
+    let generations = Generations::new(places.generation.clone());
+    Ok((places, host_paths, images, Snapshots::new(snapshots, generations)))
 }
 
 async fn start_warden(config: &Config, places: &Places) -> Result<Warden, Error> {

@@ -1,9 +1,9 @@
 //! Folders of the node on this machine. Names in them are [`PathSegment`]s, so no path leads out of the data folder.
 //!
 //! Below a Pod's folder there is one folder for each class of names, so a name of one class never meets another:
-//! `logs`, `roots`, `env` and `messages` hold a folder for each container, `volumes` and `given` one for each volume, `files`
-//! what the node itself names. Containers write in `roots` and `volumes`, and a file in `messages`; everything else is written
-//! by the node alone.
+//! `logs`, `roots`, `env` and `messages` hold a folder for each container, `generations` a file, `volumes` and `given` one folder
+//! for each volume, `files` what the node itself names. Containers write in `roots` and `volumes`, and a file in `messages`;
+//! everything else is written by the node alone.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -22,6 +22,7 @@ const MEMORY: PathSegment = PathSegment::fixed("memory");
 const MEMORY_VOLUMES: PathSegment = PathSegment::fixed("memory-volumes");
 const DATA: PathSegment = PathSegment::fixed("data");
 const SNAPSHOTS: PathSegment = PathSegment::fixed("snapshots");
+const GENERATION: PathSegment = PathSegment::fixed("generation");
 const IMAGES: PathSegment = PathSegment::fixed("images");
 const RUN: PathSegment = PathSegment::fixed("run");
 const JAILS: PathSegment = PathSegment::fixed("jails");
@@ -29,6 +30,7 @@ const LOGS: PathSegment = PathSegment::fixed("logs");
 const ROOTS: PathSegment = PathSegment::fixed("roots");
 const ENV: PathSegment = PathSegment::fixed("env");
 const MESSAGES: PathSegment = PathSegment::fixed("messages");
+const GENERATIONS: PathSegment = PathSegment::fixed("generations");
 const GIVEN: PathSegment = PathSegment::fixed("given");
 const FILES: PathSegment = PathSegment::fixed("files");
 const HOSTS: PathSegment = PathSegment::fixed("hosts");
@@ -48,6 +50,8 @@ pub(crate) struct Places {
     pub(crate) memory_volumes: PathBuf,
     /// Folder of the images of snapshots.
     pub(crate) snapshots: PathBuf,
+    /// File with the number of the last restore.
+    pub(crate) generation: PathBuf,
     /// Folder of images.
     pub(crate) images: PathBuf,
     /// Folder of the warden.
@@ -64,6 +68,7 @@ impl Places {
             memory: MEMORY.below(data),
             memory_volumes: memory_volumes(data),
             snapshots: SNAPSHOTS.below(data),
+            generation: GENERATION.below(data),
             images: IMAGES.below(data),
             jails: JAILS.below(&run),
         };
@@ -139,6 +144,11 @@ impl PodPlaces {
     /// The termination message of a container.
     pub(crate) fn message(&self, container: &PathSegment) -> PathBuf {
         container.below(&MESSAGES.below(&self.disk))
+    }
+
+    /// The number of the restore of a container.
+    pub(crate) fn generation(&self, container: &PathSegment) -> PathBuf {
+        container.below(&GENERATIONS.below(&self.disk))
     }
 
     /// `/etc/hosts` of the Pod.
@@ -261,13 +271,15 @@ mod tests {
     fn names_of_two_classes_never_meet() {
         let pod =
             PodPlaces { disk: "/pods/u".into(), memory: "/memory/u".into(), all_memory: "/memory".into() };
-        for name in ["hosts", "logs", "roots", "env", "messages", "volumes", "given", "files"] {
+        for name in ["hosts", "logs", "roots", "env", "messages", "generations", "volumes", "given", "files"]
+        {
             let name = PathSegment::label(name).unwrap();
             let mut all = [
                 pod.logs(&name),
                 pod.root(&name),
                 pod.late_env(&name),
                 pod.message(&name),
+                pod.generation(&name),
                 pod.hosts(),
                 pod.resolv_conf(),
                 pod.written_volume(&name),

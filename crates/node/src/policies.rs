@@ -321,7 +321,7 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
     let files = known.files(&pod, now).filter(|_| served.fresh);
     // Before the rules for files are known, which is when a container may start.
     let (offers, mistakes) = known.offers(&found.levels);
-    served.live.set_offers(offers);
+    served.live.set_offers(offers, credentials::placeholders(&served.live, &pod, known.fork(&pod)));
     let problem = files.and_then(|files| served.live.require_files(Arc::new(files)));
     if let Some(message) = node.cannot_capture.clone().or(problem).filter(|_| enforced.holds) {
         found.levels.clear();
@@ -346,7 +346,7 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
         let offers = if enforced.holds { served.live.offers() } else { Arc::default() };
         let granted = (offers, !known.is_pooled(&pod));
         if granted != served.granted {
-            let holder = credentials::holder(&served.live, &pod, granted.1);
+            let holder = credentials::holder(known, &served.live, &pod, granted.1);
             egress.set_credentials(holder, granted.0.to_vec());
             served.granted = granted;
         }

@@ -1,6 +1,7 @@
 //! Images of snapshots on this node, and what is known about them.
 
 pub(crate) mod facts;
+pub(crate) mod generation;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +11,12 @@ use hutch_snapshot::Images;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use facts::Facts;
+use generation::Generations;
 
 /// Images of this node.
 pub(crate) struct Snapshots {
     pub(crate) images: Images,
+    pub(crate) generations: Generations,
     /// UIDs of Pods whose memory is on disk, by the image that has it: they are not started again.
     ended: Mutex<BTreeMap<String, String>>,
     /// UIDs of the SandboxSnapshots that exist.
@@ -24,14 +27,15 @@ pub(crate) struct Snapshots {
 
 impl Snapshots {
     /// Reads which images there are. Blocks.
-    pub(crate) fn new(images: Images) -> Snapshots {
+    pub(crate) fn new(images: Images, generations: Generations) -> Snapshots {
         let found = images.list().unwrap_or_default();
         let facts = found.iter().filter_map(|id| {
             let facts = Facts::of(&images.find(id).ok()??).ok()?;
             facts.ends_pod.then(|| (id.to_string(), facts.pod_uid))
         });
         let ended = facts.collect();
-        Snapshots { images, ended: Mutex::new(ended), wanted: Mutex::default(), turn: Semaphore::new(1) }
+        let (wanted, turn) = (Mutex::default(), Semaphore::new(1));
+        Snapshots { images, generations, ended: Mutex::new(ended), wanted, turn }
     }
 
     /// Returns true if the memory of this Pod was written to disk for a suspend: it may only be deleted.

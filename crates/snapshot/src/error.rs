@@ -145,6 +145,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns true for an error of the image itself, with which it can never be used as it is.
+    pub fn lasts(&self) -> bool {
+        use Error::{Absent, Foreign, Old, Swapped, Tampered, Truncated};
+        matches!(
+            self,
+            Tampered { .. } | Truncated { .. } | Swapped { .. } | Foreign { .. } | Old { .. } | Absent { .. }
+        )
+    }
+
     /// Returns `true` if the disk is full.
     pub fn is_no_room(&self) -> bool {
         match self {

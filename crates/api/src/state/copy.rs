@@ -7,7 +7,7 @@ use kube_core::ObjectMeta;
 use crate::{OperatingMode, Sandbox, annotation, label};
 
 /// Annotations of the source that its copies have: its policies, and the settings of users.
-const COPIED: [&str; 12] = [
+const COPIED: [&str; 13] = [
     annotation::POLICIES,
     annotation::TEMPLATE_REF,
     annotation::USER,
@@ -20,6 +20,7 @@ const COPIED: [&str; 12] = [
     annotation::WAKE_ON_CONNECT,
     annotation::AFTER_RESTORE,
     annotation::SHARES_GENERATORS,
+    annotation::RESTORE_POLICY,
 ];
 /// Domain of labels and annotations that belong to the controllers.
 const DOMAIN: &str = "agents.x-k8s.io/";

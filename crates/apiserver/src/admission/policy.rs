@@ -72,7 +72,7 @@ pub(crate) fn check_given(kind: &Kind, object: &Value) -> Result<(), Failure> {
 const POLICY_BYTES: usize = 64 << 10;
 
 /// Plural of the providers of credentials.
-const PROVIDERS: &str = "credentialproviders";
+pub(super) const PROVIDERS: &str = "credentialproviders";
 
 /// Refuses a new or changed policy with credentials of a provider that the caller may not use. Other kinds pass. The object
 /// is as it will be stored: before, a number may be written in a way that its readers do not accept.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use hutch_api::annotation::{AFTER_RESTORE, RESTORE_FROM, SHARES_GENERATORS, SUSPEND_KEEPS};
+use hutch_api::annotation::{AFTER_RESTORE, RESTORE_FROM, RESTORE_POLICY, SHARES_GENERATORS, SUSPEND_KEEPS};
 use hutch_api::{EXTENSIONS_GROUP, state, syntax};
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ use crate::meta;
 /// Plural of the snapshots.
 const SNAPSHOTS: &str = "sandboxsnapshots";
 /// Annotations that are checked.
-const KEYS: [&str; 4] = [RESTORE_FROM, SUSPEND_KEEPS, SHARES_GENERATORS, AFTER_RESTORE];
+const KEYS: [&str; 5] = [RESTORE_FROM, SUSPEND_KEEPS, SHARES_GENERATORS, AFTER_RESTORE, RESTORE_POLICY];
 /// Values of the annotation that says what a suspend keeps.
 const KEEPS: [&str; 2] = [state::KEEPS_MEMORY, state::KEEPS_FILES];
 
@@ -38,8 +38,14 @@ pub(crate) fn check(call: &Call, before: Option<&Value>, object: &Value) -> Resu
         (state::GROUP, SNAPSHOTS) if is_changed || state::is_suspend(meta::text(object, "name")) => {
             snapshot(call, object)
         }
-        (state::GROUP, "sandboxforks") if is_changed => fork(call, object),
-        _ if makes_pods(kind) => annotations(call, before, object),
+        (state::GROUP, "sandboxforks") if is_changed => {
+            fork(call, object)?;
+            super::fork::check(call, object)
+        }
+        _ if makes_pods(kind) => {
+            super::fork::keep(call, before, object)?;
+            annotations(call, before, object)
+        }
         _ => Ok(()),
     }
 }
@@ -70,6 +76,7 @@ fn annotations(call: &Call, before: Option<&Value>, object: &Value) -> Result<()
                 Some("must be `true` or `false`".to_owned())
             }
             AFTER_RESTORE => state::after_restore(text).err(),
+            RESTORE_POLICY => state::RestorePolicy::read(Some(text)).err(),
             _ => None,
         };
         if let Some(why) = wrong {
@@ -160,7 +167,13 @@ fn reserved() -> String {
 }
 
 /// Refuses an object with a field that needs an action which the caller may not do.
-fn allow(call: &Call, object: &Value, field: &str, action: Action<'_>, on: &str) -> Result<(), Failure> {
+pub(super) fn allow(
+    call: &Call,
+    object: &Value,
+    field: &str,
+    action: Action<'_>,
+    on: &str,
+) -> Result<(), Failure> {
     let action = action.inside(call.namespace.as_deref().unwrap_or_default());
     let decision = call.core.access.decide(&call.identity, &action);
     access::record(&call.identity, &action, &decision);

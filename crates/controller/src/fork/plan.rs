@@ -2,8 +2,8 @@
 
 use hutch_api::condition::{FALSE, READY, TRUE, reason as of_sandbox};
 use hutch_api::state::{
-    self, Content, ForkChild, SandboxFork, SandboxForkStatus, SandboxSnapshot, SandboxSnapshotSpec,
-    SnapshotSource, reason,
+    self, Content, CredentialsOfFork, ForkChild, SandboxFork, SandboxForkStatus, SandboxSnapshot,
+    SandboxSnapshotSpec, SnapshotSource, reason,
 };
 use hutch_api::{Sandbox, annotation, label, owner};
 use jiff::Timestamp;
@@ -15,24 +15,13 @@ use super::Observed;
 use crate::condition::{self, Verdict, whole_seconds};
 use crate::owner::reference;
 
-/// Stands for the number of a Sandbox in the template of names.
-const INDEX: &str = "$(INDEX)";
 /// Phases of a Sandbox of a fork.
 const PENDING: &str = "Pending";
 const READY_PHASE: &str = "Ready";
 const FAILED: &str = "Failed";
 /// Reasons of a Sandbox that will not be ready without a change.
 const ENDED: [&str; 4] =
-    [of_sandbox::POD_FAILED, of_sandbox::POD_SUCCEEDED, of_sandbox::SANDBOX_EXPIRED, "RestoreFailed"];
-/// Reasons of a snapshot or a fork that stays as it is.
-const FINAL: [&str; 5] = [
-    reason::FAILED,
-    reason::SOURCE_REPLACED,
-    reason::NOT_SUPPORTED_HERE,
-    reason::LOST,
-    reason::NEEDS_AFTER_RESTORE,
-];
-
+    [of_sandbox::POD_FAILED, of_sandbox::POD_SUCCEEDED, of_sandbox::SANDBOX_EXPIRED, state::RESTORE_FAILED];
 /// Next step of a fork.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
@@ -56,7 +45,7 @@ pub(super) fn is_over(fork: &SandboxFork) -> bool {
 }
 
 fn is_final(ready: &Condition) -> bool {
-    ready.status == TRUE || FINAL.contains(&ready.reason.as_str())
+    ready.status == TRUE || reason::is_final(&ready.reason)
 }
 
 /// Returns the name of the snapshot from which the forks start.
@@ -68,13 +57,6 @@ pub(super) fn snapshot_name(fork: &SandboxFork) -> String {
 pub(super) fn source_name(fork: &SandboxFork, snapshot: Option<&SandboxSnapshot>) -> Option<String> {
     let of_snapshot = || snapshot.map(|snapshot| snapshot.spec.source.sandbox.clone());
     fork.spec.source.sandbox.clone().or_else(of_snapshot)
-}
-
-/// Returns the names of the Sandboxes.
-pub(super) fn child_names(fork: &SandboxFork) -> Vec<String> {
-    let default = format!("{}-{INDEX}", fork.name_any());
-    let template = fork.spec.name_template.as_ref().unwrap_or(&default);
-    (0..fork.spec.replicas).map(|index| template.replace(INDEX, &index.to_string())).collect()
 }
 
 /// Adds the error of a step to the condition.
@@ -100,7 +82,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
     };
     if children.is_empty() {
         let pending = |name| ForkChild { name, phase: PENDING.to_owned(), ..ForkChild::default() };
-        children = child_names(&observed.fork).into_iter().map(pending).collect();
+        children = observed.fork.child_names().into_iter().map(pending).collect();
     }
     let mut conditions = known.conditions.unwrap_or_default();
     condition::set(&mut conditions, READY, verdict, observed.fork.metadata.generation, whole_seconds(now));
@@ -233,7 +215,7 @@ fn children(observed: &Observed, known: &SandboxForkStatus) -> (Vec<ForkChild>, 
         let (phase, reason) = phase(sandbox);
         child(phase, sandbox.uid(), reason)
     };
-    let found = child_names(&observed.fork).into_iter().zip(&observed.children).map(child).collect();
+    let found = observed.fork.child_names().into_iter().zip(&observed.children).map(child).collect();
     (found, missing)
 }
 
@@ -256,6 +238,8 @@ fn new_children(observed: &Observed, snapshot: &SandboxSnapshot, names: &[String
         labels.insert(label::FORK.to_owned(), fork.name_any());
         let annotations = child.metadata.annotations.get_or_insert_default();
         annotations.insert(annotation::FORK_UID.to_owned(), fork.uid().unwrap_or_default());
+        let credentials = CredentialsOfFork::new(source, fork.spec.credentials);
+        annotations.insert(annotation::FORK_CREDENTIALS.to_owned(), credentials.text());
         // Who forks is who uses the Sandbox, not who made the source.
         match fork.annotations().get(annotation::USER) {
             Some(user) => annotations.insert(annotation::USER.to_owned(), user.clone()),

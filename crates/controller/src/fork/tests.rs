@@ -4,7 +4,7 @@ use hutch_api::{annotation, label};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::plan::{Action, Plan, child_names, is_over, plan};
+use super::plan::{Action, Plan, is_over, plan};
 use super::*;
 use crate::fixture::{object, owned_by, patched};
 
@@ -53,7 +53,7 @@ fn source() -> Arc<Sandbox> {
 
 fn observed(spec: Value, snapshot: Option<Arc<SandboxSnapshot>>) -> Observed {
     let fork = fork(spec);
-    let children = vec![None; child_names(&fork).len()];
+    let children = vec![None; fork.child_names().len()];
     Observed { fork, snapshot, source: Some(source()), children }
 }
 
@@ -104,7 +104,7 @@ fn fork_makes_a_snapshot_first_and_then_its_sandboxes() {
     let expected = json!({
         "name": "f-0", "namespace": "d", "labels": {label::FORK: "f"},
         "annotations": {annotation::FORK_UID: "SandboxFork-f", annotation::USER: "alice", annotation::POLICIES: "p",
-            annotation::SHARES_GENERATORS: "true"},
+            annotation::SHARES_GENERATORS: "true", annotation::FORK_CREDENTIALS: "None/Sandbox-a"},
     });
     assert_eq!(serde_json::to_value(&made[0].metadata).unwrap(), expected);
     let restore = made[0].spec.pod_template.metadata.annotations.as_ref().unwrap();
@@ -227,6 +227,6 @@ fn fork_of_memory_needs_new_random_numbers() {
 
 #[test]
 fn names_follow_the_template() {
-    assert_eq!(child_names(&fork(json!({"nameTemplate": "try-$(INDEX)"}))), ["try-0", "try-1"]);
-    assert_eq!(child_names(&fork(json!({"nameTemplate": "one", "replicas": 1}))), ["one"]);
+    assert_eq!(fork(json!({"nameTemplate": "try-$(INDEX)"})).child_names(), ["try-0", "try-1"]);
+    assert_eq!(fork(json!({"nameTemplate": "one", "replicas": 1})).child_names(), ["one"]);
 }

@@ -3,11 +3,11 @@
 
 use hutch_api::state::{
     Afterwards, Content, KEEPS_FILES, KEEPS_MEMORY, MEMORY_NOT_KEPT, SandboxSnapshot, SandboxSnapshotSpec,
-    SnapshotSource, is_suspend, reason, restored_from, suspend_name,
+    SnapshotSource, is_suspend, reason, restored_from, started_anew, suspend_name,
 };
 use hutch_api::{Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::{Resource, ResourceExt};
 
 use super::plan::{Action, Part, Plan};
@@ -64,8 +64,8 @@ pub(super) fn suspend(observed: &Observed, pod: &PodView, plan: &mut Plan, now: 
     match state(snapshot) {
         State::Working => {}
         State::Complete { pod: saved } if saved == uid => plan.actions.push(delete),
-        // It is used up: the Pod has begun with it, and lives on.
-        State::Complete { .. } if began_with(pod, snapshot) => plan.actions.push(drop_it(snapshot)),
+        // It is used up: the Pod has begun with it, or without it, and lives on.
+        State::Complete { .. } if is_used_up(pod, snapshot) => plan.actions.push(drop_it(snapshot)),
         // The Pod could not begin with it, and it is given up.
         State::Complete { .. } if keeps == Some(KEEPS_FILES) => {
             plan.actions.extend([drop_it(snapshot), delete])
@@ -128,7 +128,7 @@ pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
             false
         }
         State::Complete { .. } => {
-            if began_with(&pod, snapshot) {
+            if is_used_up(&pod, snapshot) {
                 plan.actions.push(drop_it(snapshot));
             }
             true
@@ -144,7 +144,8 @@ pub(super) fn resume(observed: &Observed, plan: &mut Plan) -> bool {
 fn without(observed: &Observed, plan: &mut Plan) -> bool {
     let Located::Owned(pod) = observed.locate() else { return true };
     let waits = pod.annotations().get(annotation::RESTORE_FROM).is_some_and(|name| is_suspend(name))
-        && restored(&pod).is_none();
+        && restored(&pod).is_none()
+        && started_anew(conditions(&pod)).is_none();
     if waits && pod.metadata.deletion_timestamp.is_none() {
         plan.actions.push(Action::DeletePod(pod.name_any()));
     }
@@ -153,8 +154,11 @@ fn without(observed: &Observed, plan: &mut Plan) -> bool {
 
 /// Returns the uid of the snapshot with which the Pod has begun and was Ready.
 fn restored(pod: &PodView) -> Option<&str> {
-    let status = pod.status.as_ref();
-    restored_from(status.and_then(|status| status.conditions.as_deref()).unwrap_or_default())
+    restored_from(conditions(pod))
+}
+
+fn conditions(pod: &PodView) -> &[PodCondition] {
+    pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default()
 }
 
 /// Returns true while the processes of a Sandbox that runs again are paused for a suspend before.
@@ -177,10 +181,12 @@ pub(super) fn begin(observed: &Observed, pod: &mut Pod) {
     }
 }
 
-/// Returns true if the Pod has begun with the snapshot and was Ready.
-fn began_with(pod: &PodView, snapshot: &SandboxSnapshot) -> bool {
+/// Returns true if the Pod has begun with the snapshot and was Ready, or has begun anew because it could not be restored.
+fn is_used_up(pod: &PodView, snapshot: &SandboxSnapshot) -> bool {
     let restored = restored(pod);
-    restored.is_some() && restored == snapshot.metadata.uid.as_deref()
+    let named = pod.annotations().get(annotation::RESTORE_FROM) == snapshot.metadata.name.as_ref();
+    (restored.is_some() && restored == snapshot.metadata.uid.as_deref())
+        || (named && started_anew(conditions(pod)).is_some())
 }
 
 fn phase(pod: &PodView) -> &str {

@@ -8,8 +8,10 @@ use hutch_api::sleep::{
     FROZEN, FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON, INVALID, INVALID_REASON, PAGED_OUT_MESSAGE,
     PAGED_OUT_REASON,
 };
+use hutch_api::state::{RESTORE_FAILED, RESTORED, STARTED_ANEW, started_anew, waits};
 use hutch_api::{SandboxStatus, label, name_hash};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodCondition;
 use kube::ResourceExt;
 
 use super::plan::{Part, Stage};
@@ -68,7 +70,7 @@ pub(super) fn is_step(current: &SandboxStatus, wanted: &SandboxStatus) -> bool {
 type Conditions = Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>;
 
 fn expire(conditions: &mut Conditions, generation: Option<i64>, now: Timestamp) {
-    for kind in [POD_SCHEDULED, FROZEN, INVALID, POLICY_ENFORCED, ISOLATION] {
+    for kind in [POD_SCHEDULED, FROZEN, INVALID, POLICY_ENFORCED, ISOLATION, RESTORED] {
         condition::remove(conditions, kind);
     }
     let verdict = Verdict::new(FALSE, reason::SANDBOX_EXPIRED, message::EXPIRED);
@@ -94,6 +96,8 @@ fn live_conditions(observed: &Observed, problems: &Problems, conditions: &mut Co
     put(FROZEN, owned.and_then(frozen));
     put(POLICY_ENFORCED, owned.and_then(|pod| of_node(pod, POLICY_ENFORCED_OF_POD)));
     put(ISOLATION, owned.and_then(|pod| of_node(pod, ISOLATION_OF_POD)));
+    let anew = owned.and_then(|pod| started_anew(pod_conditions(pod)));
+    put(RESTORED, anew.map(|why| Verdict::new(FALSE, STARTED_ANEW, why)));
     let invalid = sleep::invalid(&observed.sandbox);
     put(INVALID, invalid.map(|text| Verdict::new(TRUE, INVALID_REASON, text)));
 }
@@ -114,6 +118,10 @@ fn ready(observed: &Observed, located: &Located, owned: Option<&PodView>, proble
     }
     if let Some((reason, message)) = owned.and_then(finished) {
         return Verdict::new(FALSE, reason, message);
+    }
+    // In the words of its runtime.
+    if let Some(why) = owned.and_then(|pod| waits(pod_conditions(pod))) {
+        return Verdict::new(FALSE, RESTORE_FAILED, why);
     }
     let has_service = observed.owned_service().is_some();
     let service_required = observed.sandbox.spec.service.unwrap_or(has_service);
@@ -198,6 +206,10 @@ fn finished(pod: &PodView) -> Option<(&'static str, &'static str)> {
         "Failed" => Some((reason::POD_FAILED, message::POD_FAILED)),
         _ => None,
     }
+}
+
+fn pod_conditions(pod: &PodView) -> &[PodCondition] {
+    pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default()
 }
 
 fn phase(pod: &PodView) -> &str {

@@ -51,6 +51,25 @@ impl From<Content> for state::Content {
     }
 }
 
+/// Worth of the placeholders in the memory of forks, in the words of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub(crate) enum Credentials {
+    /// Nothing: they are refused.
+    None,
+    /// They stand for the credentials that policies offer; needs the verb `use` on the providers.
+    Inherit,
+}
+
+impl From<Credentials> for state::ForkCredentials {
+    fn from(credentials: Credentials) -> state::ForkCredentials {
+        match credentials {
+            Credentials::None => state::ForkCredentials::None,
+            Credentials::Inherit => state::ForkCredentials::Inherit,
+        }
+    }
+}
+
 /// Flags of a command that waits, and prints a result.
 #[derive(Args)]
 pub(crate) struct Outcome {
@@ -137,6 +156,9 @@ pub(crate) struct ForkArguments {
     /// Content of the snapshot of the Sandbox from which the forks start.
     #[arg(long, value_enum, default_value = "Full", ignore_case = true, conflicts_with = "snapshot")]
     pub(crate) content: Content,
+    /// Worth of the placeholders of credentials that are in the memory of the forks, since they are in that of the source.
+    #[arg(long, value_enum, default_value = "None", ignore_case = true)]
+    pub(crate) credentials: Credentials,
     /// Start the forks from this snapshot.
     #[arg(long, value_name = "SNAPSHOT", value_parser = quantity::subdomain, conflicts_with = "sandbox")]
     pub(crate) snapshot: Option<String>,

@@ -90,8 +90,17 @@ async fn restore(arguments: &SnapshotRestoreArguments) -> anyhow::Result<u8> {
 }
 
 async fn make_forks(arguments: ForkArguments) -> anyhow::Result<u8> {
-    let ForkArguments { namespace, kubeconfig, outcome, replicas, name, content, snapshot, sandbox } =
-        arguments;
+    let ForkArguments {
+        namespace,
+        kubeconfig,
+        outcome,
+        replicas,
+        name,
+        content,
+        snapshot,
+        sandbox,
+        credentials,
+    } = arguments;
     let sandboxes = connect(&Place { namespace, kubeconfig }).await?;
     let source = match (snapshot, sandbox) {
         (Some(snapshot), _) => Source::Snapshot(snapshot),
@@ -99,7 +108,7 @@ async fn make_forks(arguments: ForkArguments) -> anyhow::Result<u8> {
         // The flags do not allow it.
         (None, None) => anyhow::bail!("SANDBOX or --snapshot is needed"),
     };
-    let new = NewFork { name, replicas, content: content.into() };
+    let new = NewFork { name, replicas, content: content.into(), credentials: credentials.into() };
     let mut progress = Progress::new();
     let mut wait = Wait::new(outcome.wait, &mut progress);
     let mut made = None;

@@ -123,6 +123,29 @@ pub(super) fn key(offer: &Offer) -> broker::CredentialKey {
     }
 }
 
+/// Facts of the broker about the credentials of a Pod, in their order.
+struct Prepared {
+    placeholders: Vec<String>,
+    /// Times at which the sandbox first had them.
+    begun: Vec<i64>,
+    /// Placeholders that are refused; empty if its memory has none of another Sandbox.
+    refused: Vec<String>,
+}
+
+/// Returns a credential of the Sandbox from which one was forked. It is bound to no host, and has no value: its placeholder is
+/// refused everywhere.
+fn worthless(offer: &Offer, placeholder: String) -> Issued {
+    Issued {
+        name: format!("{} (of the Sandbox from which this one was forked)", offer.credential.name),
+        value: Secret::new(placeholder.clone()),
+        placeholder,
+        binding: hutch_policy::Binding::default(),
+        bounds: None,
+        ends: None,
+        missing: true,
+    }
+}
+
 /// Issues the credentials of one Pod.
 struct Task {
     broker: Arc<Broker>,
@@ -135,7 +158,7 @@ struct Task {
 
 impl Task {
     async fn run(self, offers: Vec<Offer>, earlier: Option<Running>) {
-        let mut all = self.follow(offers).await;
+        let (mut all, refused) = self.follow(offers).await;
         drop(earlier);
         loop {
             let mut issued: Vec<_> = all.iter_mut().map(|one| self.value(one)).collect();
@@ -143,6 +166,7 @@ impl Task {
                 self.report(&all[at].offer, "this value and further ones are too large together");
                 issued.truncate(at);
             }
+            issued.extend_from_slice(&refused);
             self.issue(issued);
             if all.is_empty() {
                 return;
@@ -152,10 +176,10 @@ impl Task {
         }
     }
 
-    /// Follows the sources of the credentials.
-    async fn follow(&self, offers: Vec<Offer>) -> Vec<Following> {
+    /// Follows the sources of the credentials. Also returns those whose placeholders are refused.
+    async fn follow(&self, offers: Vec<Offer>) -> (Vec<Following>, Vec<Issued>) {
         let keys: Vec<_> = offers.iter().map(key).collect();
-        let (placeholders, begun) = loop {
+        let Prepared { placeholders, begun, refused } = loop {
             match tokio::time::timeout(AGAIN, self.prepared(&keys)).await {
                 Ok(Ok(prepared)) => break prepared,
                 Ok(Err(error)) => {
@@ -175,18 +199,22 @@ impl Task {
             };
             Following { offer, placeholder, begun, value, reported: None }
         };
-        offers.into_iter().zip(placeholders).zip(begun).map(following).collect()
+        let refused =
+            offers.iter().zip(refused).map(|(offer, placeholder)| worthless(offer, placeholder)).collect();
+        (offers.into_iter().zip(placeholders).zip(begun).map(following).collect(), refused)
     }
 
-    /// Returns the placeholders of the credentials, and the times at which the sandbox first had them.
-    async fn prepared(&self, keys: &[broker::CredentialKey]) -> Result<(Vec<String>, Vec<i64>), String> {
-        let sandbox = &self.holder.sandbox;
-        let placeholders = self.broker.placeholders(sandbox, keys.to_vec()).await?;
+    async fn prepared(&self, keys: &[broker::CredentialKey]) -> Result<Prepared, String> {
+        let placeholders = self.broker.placeholders(&self.holder.placeholders, keys.to_vec()).await?;
+        let refused = match &self.holder.refused {
+            Some(source) => self.broker.placeholders(source, keys.to_vec()).await?,
+            None => Vec::new(),
+        };
         let begun = match self.holder.claimed {
-            true => self.broker.begun(sandbox, keys.to_vec()).await?,
+            true => self.broker.begun(&self.holder.sandbox, keys.to_vec()).await?,
             false => vec![0; keys.len()],
         };
-        Ok((placeholders, begun))
+        Ok(Prepared { placeholders, begun, refused })
     }
 
     /// Returns a credential with its value. Without one, its placeholder is refused.
@@ -231,6 +259,21 @@ impl Task {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn placeholder_of_the_source_of_a_fork_is_bound_to_no_host() {
+        let credential = serde_json::from_value(
+            serde_json::json!({"name": "github", "provider": "p", "hosts": ["a.example"],
+            "env": "GITHUB_TOKEN"}),
+        );
+        let offer = Offer { policy: "team".into(), credential: credential.unwrap(), provider: None };
+        let found = worthless(&offer, "ghp_of_the_source".into());
+        assert!(found.missing && !found.binding.covers(&"a.example".parse().unwrap()), "{found:?}");
+        assert!(
+            found.name.starts_with("github ") && found.name != "github",
+            "it is no other credential of this name"
+        );
+    }
 
     #[test]
     fn values_that_do_not_fit_into_one_message_are_left_out() {

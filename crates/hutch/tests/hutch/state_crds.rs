@@ -96,7 +96,7 @@ impl Server<'_> {
             (several(json!({"nameTemplate": "$(NUMBER)-$(INDEX)"})), "spec.nameTemplate"),
             (several(json!({"nameTemplate": "a.$(INDEX)"})), "spec.nameTemplate"),
             (several(json!({"nameTemplate": "$(INDEX)-"})), "spec.nameTemplate"),
-            (several(json!({"credentials": "Inherit"})), "spec.credentials"),
+            (several(json!({"credentials": "All"})), "spec.credentials"),
             (json!({"source": {"snapshot": "s"}, "replicas": 1, "content": "Full"}), "has no effect"),
         ] {
             self.refuses(fork, "bad", &spec, word);

@@ -12,6 +12,7 @@ use crate::blueprint::Blueprint;
 use crate::container::{late_env, message};
 use crate::environment;
 use crate::files::{Files, VolumePart, below};
+use crate::saved::generation;
 use crate::security;
 use crate::subpath::{self, Held};
 use crate::volumes::Prepared;
@@ -42,6 +43,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) late_env: PathBuf,
     /// Where its termination message is.
     pub(crate) message: PathBuf,
+    /// The number of its restore, if it may be restored.
+    pub(crate) generation: Option<PathBuf>,
     /// Rules for files.
     pub(crate) files: &'a Files,
     /// The container was added to its Pod, which holds it to what its own containers may do with their volumes.
@@ -82,6 +85,12 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
             mounts.push(bind(file, Path::new(path), true));
         }
     }
+    // Not where a volume would hide it.
+    let generation = parts
+        .generation
+        .iter()
+        .filter(|_| !wanted.iter().any(|mount| Path::new(generation::FILE).starts_with(&mount.mount_path)));
+    mounts.extend(generation.map(|file| bind(file, Path::new(generation::FILE), true)));
     mounts.extend(parts.trusted.iter().map(|target| bind(parts.bundle, target, true)));
     let mut held = Vec::new();
     let beside = if parts.ephemeral { beside(wanted, spec, parts.volumes)? } else { Vec::new() };
@@ -315,6 +324,7 @@ mod tests {
             upper: "/data/upper".into(),
             late_env: "/data/env".into(),
             message: "/data/message".into(),
+            generation: Some("/data/generation".into()),
             files: &Files::default(),
             ephemeral,
         };
@@ -335,6 +345,7 @@ mod tests {
             ("/.hutch/sandboxd", true),
             ("/etc/hosts", true),
             ("/etc/resolv.conf", true),
+            ("/run/hutch/generation", true),
             ("/etc/ssl/cert.pem", true),
             ("/work", true),
             ("/work/deep/er", false),
@@ -346,6 +357,11 @@ mod tests {
         let told = make(json!({}), json!({"terminationMessagePath": "/dev/./termination-log"})).unwrap();
         let last = told.mounts.last().map(|mount| (mount.target.display().to_string(), mount.read_only));
         assert_eq!(last, Some(("/dev/termination-log".to_owned(), false)));
+        let over = make(json!({}), json!({"volumeMounts": [{"name": "v", "mountPath": "/run/"}]})).unwrap();
+        assert!(
+            over.mounts.iter().all(|mount| mount.target != Path::new(generation::FILE)),
+            "a volume hides it"
+        );
         let locked = make(json!({}), json!({"securityContext": {"readOnlyRootFilesystem": true}})).unwrap();
         assert!(matches!(locked.root.upper, Upper::ReadOnly));
     }

@@ -41,6 +41,7 @@ impl Worker {
             isolation: None,
             frozen: None,
             restored: self.restored.as_deref(),
+            anew: self.anew.as_deref(),
         };
         evicted(&mut self.states, message, &facts)
     }
@@ -116,6 +117,7 @@ pub(super) async fn evict_waiting(node: &Arc<Shared>, live: &Arc<Live>, message:
         isolation: None,
         frozen: None,
         restored: restored.as_deref(),
+        anew: None,
     };
     let status = evicted(&mut states, &message, &facts);
     evict(node, live, &status).await
@@ -146,6 +148,7 @@ mod tests {
             isolation: None,
             frozen: None,
             restored: None,
+            anew: None,
         };
         let status = evicted(&mut states, "too much", &facts);
         assert_eq!(status.phase.as_deref(), Some("Failed"));

@@ -15,7 +15,6 @@ use crate::blueprint::{Blueprint, Variables};
 use crate::config::Offer;
 use crate::environment::{self, Facts, References};
 use crate::shared::HOST_IP;
-use crate::trust;
 
 /// Wait before variables that could not be given are tried again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -138,7 +137,7 @@ impl Worker {
         let Some(egress) = self.node.config.egress.as_ref().filter(|_| !named.is_empty()) else {
             return Ok(Vec::new());
         };
-        let placeholders = egress.placeholders(&trust::sandbox_of(&self.live.id, &self.pod), &named).await?;
+        let placeholders = egress.placeholders(&self.live.placeholders(), &named).await?;
         let names = named.into_iter().filter_map(|offer| offer.credential.env);
         Ok(names.zip(placeholders).collect())
     }

@@ -1,5 +1,6 @@
 //! One Pod: a task that brings it to the state in its spec and reports its status to the API server.
 
+mod beginning;
 mod blueprint;
 mod ephemeral;
 mod evict;
@@ -95,6 +96,8 @@ struct Worker {
     restoring: Option<Arc<Restoring>>,
     /// UID of the snapshot with which they have begun.
     restored: Option<String>,
+    /// Reason why they have begun without their snapshot.
+    anew: Option<String>,
     /// Descriptions in the order of `states`: init containers first, ephemeral ones last.
     containers: Vec<Container>,
     states: Vec<State>,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{FutureExt, TryFutureExt};
-use hutch_api::state;
+use hutch_api::state::{self, RESTORE_FAILED};
 use hutch_image::PathSegment;
 use hutch_jail::{IdRange, NetworkPlan};
 use jiff::Timestamp;
@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::beginning::report_anew;
 use super::plan::RestartPolicy;
 use super::state::{Life, Role, State};
 use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
@@ -29,7 +30,7 @@ use crate::places::{PodPlaces, make_private};
 use crate::runtime::{self, NewSandbox, PodSandbox, SandboxPlan};
 use crate::security;
 use crate::shared::{HOST_IP, PolicyNews, Shared};
-use crate::snapshot::Restoring;
+use crate::snapshot::{Begin, Restoring};
 use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
 use crate::{capacity, cordon, snapshot};
@@ -118,7 +119,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         admission::check(&spec)?;
         schedule(node, live, pod, &spec)?;
     }
-    let restoring = begin(node, live, pod, choice).await?;
+    let begin = begin(node, live, pod, choice).await?;
     let before = pod.status.as_ref().and_then(|s| s.pod_ip.as_deref()).and_then(|ip| ip.parse().ok());
     // A Sandbox's next Pod, after a suspend, has the same address. The uid alone may be claimed in any namespace.
     let sandbox = hutch_api::owner::sandbox(pod.as_ref());
@@ -142,11 +143,9 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     if matches!(choice, Choice::Jail(_)) {
         restore::restore(&mut states, pod, policy, Timestamp::now());
     }
-    if let Some(restoring) = &restoring {
-        restoring.volumes(live).await?;
-        if restoring.has_memory() {
-            restore::skip_init(&mut states, Timestamp::now());
-        }
+    let (restoring, anew) = fill(node, live, pod, begin).await?;
+    if restoring.as_ref().is_some_and(|restoring| restoring.has_memory()) {
+        restore::skip_init(&mut states, Timestamp::now());
     }
     let (report, happenings) = mpsc::channel(HAPPENINGS);
     let start_time = pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|time| time.0);
@@ -162,6 +161,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         sandbox,
         restored: restored_from(pod),
         restoring,
+        anew,
         slots: states.iter().map(|_| Slot::default()).collect(),
         containers,
         states,
@@ -179,22 +179,45 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     })
 }
 
-/// Begins the work on a Pod; returns the snapshot with which it starts, if it names one.
-async fn begin(
-    node: &Arc<Shared>,
-    live: &Arc<Live>,
+/// Writes what the snapshot of a Pod has of its volumes. Returns the snapshot, or why the Pod begins without it.
+async fn fill(
+    node: &Shared,
+    live: &Live,
     pod: &Pod,
-    choice: Choice,
-) -> Result<Option<Arc<Restoring>>, Refusal> {
-    let Choice::Jail(handler) = choice else { return Ok(None) };
+    begin: Begin,
+) -> Result<(Option<Arc<Restoring>>, Option<String>), Refusal> {
+    let refuse = |message: String| Refusal { reason: RESTORE_FAILED, message };
+    let why = match begin {
+        Begin::Plain => return Ok((None, None)),
+        Begin::Restored(restoring) => match restoring.volumes(live).await {
+            Ok(()) => return Ok((Some(restoring), None)),
+            Err(problem) if !(problem.lasts && snapshot::is_optional(pod)) => {
+                return Err(refuse(problem.why));
+            }
+            Err(problem) => problem.why,
+        },
+        Begin::Anew(why) => why,
+    };
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
+    if state::started_anew(conditions.unwrap_or_default()).is_none() {
+        // An attempt in an earlier life of the node may have written a part.
+        snapshot::empty_volumes(live).await.map_err(refuse)?;
+        report_anew(node, pod, &why);
+    }
+    Ok((None, Some(why)))
+}
+
+/// Begins the work on a Pod; returns the snapshot with which it starts, if it names one.
+async fn begin(node: &Arc<Shared>, live: &Arc<Live>, pod: &Pod, choice: Choice) -> Result<Begin, Refusal> {
+    let Choice::Jail(handler) = choice else { return Ok(Begin::Plain) };
     if node.snapshots.has_ended(&live.id.uid) {
         return Err(no_sandbox("the memory of its processes is on disk, and it is about to be deleted"));
     }
     // A second preparation finds the same.
     let _ = live.handler.set(handler);
-    let restoring = snapshot::find(node, live, pod, handler).await?;
+    let begin = snapshot::find(node, live, pod, handler).await?;
     node.tell_policies(PolicyNews::Starts(live.clone()));
-    Ok(restoring)
+    Ok(begin)
 }
 
 /// Returns the snapshot from which the containers of the Pod have begun in an earlier life of the node.
@@ -383,7 +406,7 @@ impl Waiting {
         for state in &mut self.states {
             let reason = match refusal.reason {
                 "FailedValidation" => "CreateContainerConfigError",
-                snapshot::RESTORE_FAILED => snapshot::RESTORE_FAILED,
+                RESTORE_FAILED => RESTORE_FAILED,
                 _ => "ContainerCreating",
             };
             let message = (reason != "ContainerCreating").then(|| refusal.message.clone());
@@ -407,6 +430,7 @@ impl Waiting {
             isolation: None,
             frozen: None,
             restored: restored.as_deref(),
+            anew: state::started_anew(conditions.as_deref().unwrap_or_default()),
         };
         let status = match refusal.reason {
             FAILED_SCHEDULING => super::status::unscheduled(&refusal.message, &facts),

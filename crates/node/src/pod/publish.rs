@@ -58,6 +58,7 @@ impl Worker {
             isolation: Some(self.choice.isolation(self.spec.runtime_class_name.as_deref())),
             frozen: self.frozen,
             restored: self.restored.as_deref(),
+            anew: self.anew.as_deref(),
         };
         let new = status(&self.states, plan, &facts);
         if self.written.as_ref() == Some(&new) {

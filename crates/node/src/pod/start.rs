@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use super::blueprint::{Parts, blueprint};
 use super::plan::Start;
 use super::probe::{self, Kind, Target};
-use super::state::{Ended, NEVER, Role};
+use super::state::{Ended, Role};
 use super::{Happening, What, Worker, late_env};
 use crate::blueprint::Blueprint;
 use crate::config::{ContainerChange, Journal};
@@ -22,17 +22,13 @@ use crate::container::{Running, Screened, code_of, start};
 use crate::environment::{self, References};
 use crate::limits;
 use crate::runtime::{Beginning, ContainerPlan, StartError};
+use crate::saved::generation;
 use crate::shared::PolicyNews;
-use crate::snapshot::{RESTORE_FAILED, Restoring};
 use crate::subpath::Held;
 use crate::{disk, trust, volumes};
 
 /// Wait before a container whose configuration is incomplete is tried again.
 const CONFIG_RETRY: SignedDuration = SignedDuration::from_secs(2);
-/// First wait before a restore that failed is tried again: it reads the whole image. It doubles.
-const RESTORE_RETRY: SignedDuration = SignedDuration::from_secs(5);
-/// How often it doubles.
-const MAX_RESTORE_DOUBLINGS: i32 = 6;
 /// Exit code of a container that did not start, as a kubelet gives it.
 const NOT_STARTED: i32 = 128;
 
@@ -44,7 +40,7 @@ pub(super) struct Setback {
 }
 
 /// The name of a container as a part of paths. Admission refuses others, so an error is not expected.
-fn segment(name: &str) -> Result<PathSegment, String> {
+pub(super) fn segment(name: &str) -> Result<PathSegment, String> {
     PathSegment::label(name)
         .ok_or_else(|| format!("container name {name:?} is not a lowercase RFC 1123 label"))
 }
@@ -72,32 +68,20 @@ impl Worker {
         self.node.events.container(&self.pod, &name, false, "Created", format!("Container created: {name}"));
         let restoring = self.restoring.clone();
         let restoring = restoring.filter(|_| matches!(self.states[index].role, Role::Main | Role::Sidecar));
-        let restored = restoring.is_some();
-        let beginning = match &restoring {
-            Some(restoring) => self.restored(restoring, index, &blueprint).await,
-            None if keep_root => Ok(Beginning::Kept),
-            None => Ok(Beginning::Fresh),
-        };
-        let started = match beginning {
-            Ok(beginning) => self.run(index, blueprint, beginning).await,
-            Err(error) => Err(error),
-        };
+        if let Some(restoring) = restoring {
+            let started = self.start_restored(&restoring, index, blueprint).await;
+            drop(held);
+            return match started {
+                Ok(running) => self.began(index, running, true).await,
+                Err(problem) => self.unrestored(index, problem).await,
+            };
+        }
+        let beginning = if keep_root { Beginning::Kept } else { Beginning::Fresh };
+        let started = self.run(index, blueprint, beginning).await;
         // What a mount was made from may go once the mount is there.
         drop(held);
         match started {
-            Ok(running) => {
-                if let Some(restoring) = restoring
-                    && let Err(why) = restoring.renew(&running, &self.live).await
-                {
-                    running.container.kill();
-                    return self.not_restored(index, why, NEVER);
-                }
-                self.began(index, running, restored).await;
-            }
-            Err(StartError { message, .. }) if restored => {
-                let until = self.restore_again(index);
-                self.not_restored(index, message, until);
-            }
+            Ok(running) => self.began(index, running, false).await,
             Err(StartError { message, of_policy }) => {
                 if of_policy {
                     self.report_files(&name, Some(format!("{message}: no egress")));
@@ -116,48 +100,6 @@ impl Worker {
                 };
                 self.states[index].end(ended);
             }
-        }
-    }
-
-    /// Writes what a container has in the snapshot with which the Pod begins.
-    async fn restored(
-        &self,
-        restoring: &Arc<Restoring>,
-        index: usize,
-        blueprint: &Blueprint,
-    ) -> Result<Beginning, StartError> {
-        // Memory fits only volumes of its moment. Containers that still run keep what they have written.
-        if self.slots[index].restored && self.slots.iter().all(|slot| slot.running.is_none()) {
-            restoring.volumes(&self.live).await.map_err(|refusal| refusal.message)?;
-        }
-        let folder = self.node.places.pod(&self.live.uid).root(&segment(&blueprint.name)?);
-        let disk_bytes = disk::of_container(&self.containers[index]);
-        Ok(restoring.container(blueprint, &self.states[index].image_id, folder, disk_bytes).await?)
-    }
-
-    /// Returns when a restore that failed is tried again: its cause may be repaired, or a process that helped was killed.
-    fn restore_again(&mut self, index: usize) -> Timestamp {
-        let failures = &mut self.slots[index].failed_restores;
-        let retry = RESTORE_RETRY * (1 << *failures);
-        *failures = (*failures + 1).min(MAX_RESTORE_DOUBLINGS);
-        Timestamp::now().checked_add(retry).unwrap_or(NEVER)
-    }
-
-    /// Takes note that a container cannot begin with the snapshot. It does not begin without it.
-    fn not_restored(&mut self, index: usize, message: String, until: Timestamp) {
-        let name = self.states[index].name.clone();
-        let text = format!("Error: failed to restore container {name:?}: {message}");
-        self.node.events.container(&self.pod, &name, true, RESTORE_FAILED, text);
-        self.states[index].wait(RESTORE_FAILED, message, until);
-    }
-
-    /// Takes note of the snapshot once all containers have begun with it. One that ends before the Pod is Ready begins with it
-    /// again.
-    fn note_restored(&mut self) {
-        let all = self.states.iter().zip(&self.slots);
-        let mut later = all.filter(|(state, _)| matches!(state.role, Role::Main | Role::Sidecar));
-        if later.all(|(_, slot)| slot.restored) {
-            self.restored = self.restoring.as_ref().map(|restoring| restoring.uid.clone());
         }
     }
 
@@ -197,9 +139,13 @@ impl Worker {
         let sandboxd = self.node.config.sandboxd_program.clone();
         let (image_id, files) = (image.id.clone(), self.live.files());
         let ephemeral = self.states[index].role == Role::Ephemeral;
+        let generation = self.has_generation(index).then(|| places.generation(&name));
         self.slots[index].files = files.clone();
         self.slots[index].image = image.hold.clone();
         let made = tokio::task::spawn_blocking(move || {
+            if let Some(file) = &generation {
+                generation::prepare(file).map_err(|error| format!("{}: {error}", file.display()))?;
+            }
             blueprint(Parts {
                 spec: &spec,
                 container: &owned,
@@ -215,6 +161,7 @@ impl Worker {
                 upper: places.root(&name),
                 late_env: places.late_env(&name),
                 message: places.message(&name),
+                generation,
                 files: &files,
                 ephemeral,
             })
@@ -243,7 +190,7 @@ impl Worker {
     }
 
     /// Starts a container in the Pod's sandbox.
-    async fn run(
+    pub(super) async fn run(
         &self,
         index: usize,
         blueprint: Blueprint,

@@ -3,7 +3,7 @@
 use hutch_api::condition::{ISOLATION_OF_POD, POLICY_ENFORCED_OF_POD};
 use hutch_api::late_env;
 use hutch_api::sleep::{FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON, PAGED_OUT_MESSAGE, PAGED_OUT_REASON};
-use hutch_api::state::RESTORED_POD;
+use hutch_api::state::{RESTORE_FAILED, RESTORED_POD, STARTED_ANEW};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -30,6 +30,8 @@ const OWN_CONDITIONS: [&str; 9] = [
 ];
 /// Maximum bytes of the messages of all containers of a Pod that have ended, as of a kubelet.
 const MESSAGES_BYTES: usize = 12 << 10;
+/// Maximum characters of the reason why a snapshot is not restored.
+const UNRESTORED_CHARS: usize = 1024;
 
 /// Input of a status beside the containers.
 #[derive(Debug, Clone)]
@@ -51,6 +53,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) frozen: Option<Frozen>,
     /// UID of the snapshot with which its containers have begun.
     pub(crate) restored: Option<&'a str>,
+    /// Reason why its containers have begun without their snapshot.
+    pub(crate) anew: Option<&'a str>,
 }
 
 /// State of a Pod whose processes are frozen.
@@ -206,7 +210,7 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
     let is_ready = ready.is_none();
     own.push(condition("Ready", ready, facts));
     own.extend(own_conditions(facts));
-    own.extend(restored(is_ready, facts));
+    own.extend(restored(states, is_ready, facts));
     own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
     own
 }
@@ -241,8 +245,22 @@ fn own_conditions(facts: &Facts<'_>) -> Vec<PodCondition> {
 }
 
 /// Returns the condition that the Pod has begun with a snapshot, from the first time on at which it is Ready: until then a new
-/// life of the node begins with the snapshot again.
-fn restored(is_ready: bool, facts: &Facts<'_>) -> Option<PodCondition> {
+/// life of the node begins with the snapshot again. Or the condition that it has not, and why.
+fn restored(states: &[State], is_ready: bool, facts: &Facts<'_>) -> Option<PodCondition> {
+    let not = |reason: &'static str, why: &str| {
+        let why = why.chars().take(UNRESTORED_CHARS).collect();
+        Some(condition(RESTORED_POD, Some((reason, Some(why))), facts))
+    };
+    if let Some(why) = facts.anew {
+        return not(STARTED_ANEW, why);
+    }
+    let waits = |state: &State| match &state.life {
+        Life::Waiting { reason, message } if *reason == RESTORE_FAILED => message.clone(),
+        _ => None,
+    };
+    if let Some(why) = states.iter().find_map(waits) {
+        return not(RESTORE_FAILED, &why);
+    }
     let snapshot = facts.restored?;
     let before = facts.previous.iter().any(|one| one.type_ == RESTORED_POD && one.status == "True");
     let message = Some(snapshot.to_owned());
@@ -327,6 +345,7 @@ mod tests {
                 isolation: None,
                 frozen: None,
                 restored: Some("uid"),
+                anew: None,
             };
             let status = status(&states, &now, &facts);
             assert_eq!(
@@ -338,6 +357,45 @@ mod tests {
         }
         let shown = previous.iter().find(|one| one.type_ == RESTORED_POD).unwrap();
         assert_eq!(shown.message.as_deref(), Some("uid"));
+    }
+
+    #[test]
+    fn pod_shows_why_it_has_not_begun_with_its_snapshot() {
+        let pod = Pod::default();
+        let mut states = vec![State::new("c", Role::Main, "hutch/host")];
+        states[0].wait(RESTORE_FAILED, "x".repeat(2000), at(9));
+        let shown = |states: &[State], anew| {
+            let facts = Facts {
+                pod: &pod,
+                pod_ip: None,
+                host_ip: "127.0.0.1",
+                start_time: at(1),
+                now: at(3),
+                previous: &[],
+                late_env: None,
+                enforced: None,
+                isolation: None,
+                frozen: None,
+                restored: None,
+                anew,
+            };
+            let status = status(states, &plan(states, RestartPolicy::Always, at(3)), &facts);
+            let found = status.conditions.unwrap().into_iter().find(|one| one.type_ == RESTORED_POD);
+            found.map(|one| (one.status, one.reason.unwrap(), one.message.unwrap()))
+        };
+        let (of, is) = (|text: &str| text.to_owned(), |text: &str| Some(text.to_owned()));
+        assert_eq!(
+            shown(&states, None),
+            Some((of("False"), of(RESTORE_FAILED), "x".repeat(UNRESTORED_CHARS)))
+        );
+        states[0].begin();
+        assert_eq!(shown(&states, None), None);
+        states[0].run(at(2));
+        let anew = shown(&states, Some("why"));
+        assert_eq!(
+            anew.map(|(status, reason, why)| format!("{status} {reason} {why}")),
+            is("False StartedAnew why")
+        );
     }
 
     #[test]
@@ -355,6 +413,7 @@ mod tests {
             isolation: None,
             frozen: None,
             restored: None,
+            anew: None,
         };
         let mut states = vec![State::new("c", Role::Main, "hutch/host")];
         states[0].has_readiness_probe = true;
@@ -398,6 +457,7 @@ mod tests {
             isolation: None,
             frozen: None,
             restored: None,
+            anew: None,
         };
         let got = unscheduled("0/1 nodes are available: 1 Insufficient cpu.", &facts);
         assert_eq!((got.phase.as_deref(), got.start_time.as_ref()), (Some("Pending"), None));
@@ -438,6 +498,7 @@ mod tests {
             isolation: None,
             frozen: None,
             restored: None,
+            anew: None,
         };
         let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);
         let of_last = |got: &PodStatus| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hutch_api::label;
+use hutch_api::state::CredentialsOfFork;
 use hutch_policy::{Level, Provider, ProviderObject, unambiguous};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -55,14 +56,29 @@ impl Known {
         let sandbox = self.objects.sandbox(pod);
         sandbox.is_some_and(|sandbox| sandbox.labels.contains_key(label::WARM_POOL_SANDBOX))
     }
+
+    /// Returns the placeholders in the memory of a Pod, if its Sandbox belongs to a fork.
+    pub(super) fn fork(&self, pod: &Pod) -> Option<&CredentialsOfFork> {
+        self.objects.sandbox(pod)?.fork.as_ref()
+    }
+}
+
+/// Returns the name of the sandbox whose placeholders a Pod has.
+pub(super) fn placeholders(live: &Live, pod: &Pod, fork: Option<&CredentialsOfFork>) -> String {
+    let inherited = fork.and_then(CredentialsOfFork::inherited);
+    inherited.map_or_else(|| trust::sandbox_of(&live.id, pod), |uid| trust::name(&live.id.namespace, uid))
 }
 
 /// Returns the Pod as the holder of credentials.
-pub(super) fn holder(live: &Live, pod: &Pod, claimed: bool) -> Holder {
+pub(super) fn holder(known: &Known, live: &Live, pod: &Pod, claimed: bool) -> Holder {
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+    let fork = known.fork(pod);
+    let refused = fork.and_then(CredentialsOfFork::refused);
     Holder {
         pod: live.id.clone(),
         sandbox: trust::sandbox_of(&live.id, pod),
+        placeholders: placeholders(live, pod, fork),
+        refused: refused.map(|uid| trust::name(&live.id.namespace, uid)),
         account: account.filter(|name| !name.is_empty()).unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned()),
         claimed,
     }

@@ -27,7 +27,7 @@ pub(crate) struct Facts {
     pub(crate) content: Content,
     /// `true` if the Pod may not run again.
     pub(crate) ends_pod: bool,
-    /// Restores before it, in the chain of snapshots and forks that led to it.
+    /// Number of the last restore before it.
     pub(crate) generation: u64,
     /// Program that wrote the memory, and the features of the CPU, if there is memory.
     pub(crate) machine: Option<Machine>,

@@ -5,8 +5,9 @@
 //! left half made is removed at its next start.
 
 mod follow;
+mod machine_id;
 mod restore;
 mod take;
 
 pub(crate) use follow::run;
-pub(crate) use restore::{RESTORE_FAILED, Restoring, find};
+pub(crate) use restore::{Begin, Problem, Restoring, empty_volumes, find, is_optional};

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::annotation;
-use hutch_api::state::{Content, SandboxSnapshot, after_restore, is_suspend, reason, restored_from};
+use hutch_api::state::{
+    Content, RESTORE_FAILED, RestorePolicy, SandboxSnapshot, after_restore, is_suspend, reason,
+    restored_from, started_anew,
+};
 use hutch_api::syntax::is_path_segment;
 use hutch_image::PathSegment;
 use hutch_jail::ProcessExit;
@@ -15,6 +18,7 @@ use kube::{Api, ResourceExt};
 use tokio::io::AsyncReadExt;
 use tokio::task::spawn_blocking;
 
+use super::machine_id::MachineId;
 use crate::admission::Refusal;
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
@@ -26,15 +30,47 @@ use crate::saved::facts::{Facts, Machine, shape};
 use crate::shared::Shared;
 use crate::stdio::pipes;
 
-/// Reason of a Pod that waits because its snapshot cannot be restored.
-pub(crate) const RESTORE_FAILED: &str = "RestoreFailed";
-
 /// Maximum time of the command after a restore.
 const HOOK_TIME: Duration = Duration::from_secs(60);
 /// Maximum time for its standard error after its end.
 const HOOK_STDERR: Duration = Duration::from_secs(1);
 /// Bytes of its standard error that are shown.
 const HOOK_OUTPUT: u64 = 1 << 10;
+
+/// Why a Pod cannot begin with its snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) why: String,
+    /// `true` if a further attempt is of no use before something has been changed.
+    pub(crate) lasts: bool,
+}
+
+impl Problem {
+    fn lasting(why: impl Into<String>) -> Problem {
+        Problem { why: why.into(), lasts: true }
+    }
+}
+
+/// Of the system: a further attempt may succeed.
+impl<E: ToString> From<E> for Problem {
+    fn from(error: E) -> Problem {
+        Problem { why: error.to_string(), lasts: false }
+    }
+}
+
+fn of_image(error: &hutch_snapshot::Error) -> Problem {
+    Problem { why: error.to_string(), lasts: error.lasts() }
+}
+
+/// Beginning of a Pod.
+pub(crate) enum Begin {
+    /// It names no snapshot, or has begun with it.
+    Plain,
+    /// With this image.
+    Restored(Arc<Restoring>),
+    /// Without its snapshot, for this reason.
+    Anew(String),
+}
 
 /// The image with which a Pod begins.
 pub(crate) struct Restoring {
@@ -45,71 +81,111 @@ pub(crate) struct Restoring {
     hook: Vec<String>,
     /// `true` for the memory of the Sandbox itself.
     own: bool,
+    /// Machine id that the Pod gets, if the image is of another Sandbox.
+    machine_id: Option<MachineId>,
     /// UID of the snapshot.
     pub(crate) uid: String,
 }
 
 /// Finds the image that a Pod names, if its containers have not begun with it already.
+///
+/// # Errors
+/// It cannot be restored, and the Pod waits for it.
 pub(crate) async fn find(
     node: &Arc<Shared>,
     live: &Live,
     pod: &Pod,
     handler: Handler,
-) -> Result<Option<Arc<Restoring>>, Refusal> {
+) -> Result<Begin, Refusal> {
     // An empty name restores nothing.
     let name = pod.annotations().get(annotation::RESTORE_FROM).filter(|name| !name.is_empty());
-    let Some(name) = name else { return Ok(None) };
+    let Some(name) = name else { return Ok(Begin::Plain) };
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
-    if restored_from(conditions.unwrap_or_default()).is_some() {
+    let conditions = conditions.unwrap_or_default();
+    if restored_from(conditions).is_some() {
         // What starts after the Pod was Ready starts anew.
-        return Ok(None);
+        return Ok(Begin::Plain);
     }
-    let refuse =
-        |why: String| Refusal { reason: RESTORE_FAILED, message: format!("snapshot {name:?}: {why}") };
+    if let Some(why) = started_anew(conditions) {
+        return Ok(Begin::Anew(why.to_owned()));
+    }
+    let refuse = |message: String| Refusal { reason: RESTORE_FAILED, message };
+    let policy = policy(pod).map_err(refuse)?;
+    match search(node, live, pod, (name, handler)).await {
+        Ok(found) => Ok(Begin::Restored(Arc::new(found))),
+        Err(Problem { why, lasts }) => {
+            let why = format!("snapshot {name:?}: {why}");
+            match lasts && policy == RestorePolicy::BestEffort {
+                true => Ok(Begin::Anew(why)),
+                false => Err(refuse(why)),
+            }
+        }
+    }
+}
+
+async fn search(
+    node: &Arc<Shared>,
+    live: &Live,
+    pod: &Pod,
+    (name, handler): (&str, Handler),
+) -> Result<Restoring, Problem> {
     // It becomes a part of a path.
     if !is_path_segment(name) {
-        return Err(refuse("it is not the name of a SandboxSnapshot".into()));
+        return Err(Problem::lasting("it is not the name of a SandboxSnapshot"));
     }
     let api: Api<SandboxSnapshot> = Api::namespaced(node.client.clone(), &live.id.namespace);
-    let found = api.get_opt(name).await.map_err(|error| refuse(error.to_string()))?;
-    let snapshot = found.ok_or_else(|| refuse("it does not exist".into()))?;
-    let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
-    // One that was lost may be back, and is checked below.
-    if !ready.is_some_and(|ready| [reason::COMPLETED, reason::LOST].contains(&ready.reason.as_str())) {
-        let why = ready
-            .map_or_else(|| "not begun".to_owned(), |ready| format!("{}: {}", ready.reason, ready.message));
-        return Err(refuse(format!("it is not complete ({why})")));
-    }
+    let snapshot = api.get_opt(name).await?.ok_or_else(|| Problem::lasting("it does not exist"))?;
+    complete(&snapshot)?;
     let uid = snapshot.uid().unwrap_or_default();
-    let id = PathSegment::label(&uid).ok_or_else(|| refuse("it has no valid uid".into()))?;
+    let id = PathSegment::label(&uid).ok_or_else(|| Problem::lasting("it has no valid uid"))?;
     let shared = node.clone();
-    let opened =
-        spawn_blocking(move || open(&shared, &id)).await.map_err(|error| refuse(error.to_string()))?;
-    let (image, facts) = opened.map_err(refuse)?;
+    let (image, facts) = spawn_blocking(move || open(&shared, &id)).await??;
     if facts.namespace != live.id.namespace {
-        return Err(refuse("its image is of another namespace".into()));
+        return Err(Problem::lasting("its image is of another namespace"));
     }
-    check(&facts, pod, handler).map_err(refuse)?;
-    let hook = hook(pod).map_err(refuse)?;
+    check(&facts, pod, handler).map_err(Problem::lasting)?;
+    let hook = hook(pod).map_err(Problem::lasting)?;
     let shares = pod.annotations().get(annotation::SHARES_GENERATORS).is_some_and(|said| said == "true");
     // The memory of a suspend is used by the Sandbox whose it is.
     let owner = hutch_api::owner::sandbox(pod).map(|owner| owner.uid.as_str());
     let own = is_suspend(name) && owner == Some(facts.sandbox_uid.as_str());
     if is_suspend(name) && !own {
-        return Err(refuse("it is the memory of another Sandbox".into()));
+        return Err(Problem::lasting("it is the memory of another Sandbox"));
     }
     if facts.content == Content::Full && !own && hook.is_empty() && !shares {
-        return Err(refuse(format!(
+        return Err(Problem::lasting(format!(
             "its memory may be restored more than once, and random generators in it would repeat: set {} to a command \
              that renews them, or {} to \"true\"",
             annotation::AFTER_RESTORE,
             annotation::SHARES_GENERATORS
         )));
     }
-    // A second preparation finds the same.
-    let _ = live.generation.set(facts.generation.saturating_add(1));
-    Ok(Some(Arc::new(Restoring { image, facts, handler, hook, own, uid })))
+    let machine_id = (owner != Some(facts.sandbox_uid.as_str()))
+        .then(|| MachineId::of(&live.id.namespace, owner.unwrap_or(&live.id.uid)));
+    Ok(Restoring { image, facts, handler, hook, own, machine_id, uid })
+}
+
+/// Checks that a snapshot is complete.
+fn complete(snapshot: &SandboxSnapshot) -> Result<(), Problem> {
+    let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    let Some(ready) = ready else { return Err("it is not complete (not begun)".into()) };
+    // One that was lost may be back, and is checked later.
+    if [reason::COMPLETED, reason::LOST].contains(&ready.reason.as_str()) {
+        return Ok(());
+    }
+    let why = format!("it is not complete ({}: {})", ready.reason, ready.message);
+    Err(Problem { why, lasts: reason::is_final(&ready.reason) })
+}
+
+/// Returns what becomes of a Pod whose image cannot be restored.
+fn policy(pod: &Pod) -> Result<RestorePolicy, String> {
+    RestorePolicy::read(pod.annotations().get(annotation::RESTORE_POLICY).map(String::as_str))
+}
+
+/// Returns true if a Pod begins without its image, should that not be restored.
+pub(crate) fn is_optional(pod: &Pod) -> bool {
+    policy(pod) == Ok(RestorePolicy::BestEffort)
 }
 
 /// Returns the command that a Pod has run after a restore.
@@ -119,14 +195,14 @@ fn hook(pod: &Pod) -> Result<Vec<String>, String> {
 }
 
 /// Opens an image and checks that memory in it can be restored on this machine. Blocks.
-fn open(node: &Shared, id: &PathSegment) -> Result<(Image, Facts), String> {
-    let image = node.snapshots.images.find(id).map_err(|error| error.to_string())?;
-    let image = image.ok_or("its image is not on this node")?;
-    let facts = Facts::of(&image)?;
+fn open(node: &Shared, id: &PathSegment) -> Result<(Image, Facts), Problem> {
+    let image = node.snapshots.images.find(id).map_err(|error| of_image(&error))?;
+    let image = image.ok_or_else(|| Problem::lasting("its image is not on this node"))?;
+    let facts = Facts::of(&image).map_err(Problem::lasting)?;
     if let Some(machine) = &facts.machine
         && let Some(difference) = machine.difference(&Machine::here()?)
     {
-        return Err(difference);
+        return Err(Problem::lasting(difference));
     }
     Ok((image, facts))
 }
@@ -161,6 +237,17 @@ fn empty(folder: &Path) -> std::io::Result<()> {
     }
 }
 
+/// Removes what a restore that failed has written to the volumes of a Pod.
+pub(crate) async fn empty_volumes(live: &Live) -> Result<(), String> {
+    let folders = live.own_volumes();
+    let emptied = spawn_blocking(move || {
+        folders.iter().try_for_each(|(name, folder)| {
+            empty(folder).map_err(|error| format!("volume {}: {error}", name.as_str()))
+        })
+    });
+    emptied.await.map_err(|error| error.to_string())?
+}
+
 /// Returns the standard error of a command for a message.
 fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().to_owned()
@@ -173,39 +260,48 @@ impl Restoring {
     }
 
     /// Writes the volumes of the Pod that the image has.
-    pub(crate) async fn volumes(self: &Arc<Self>, live: &Live) -> Result<(), Refusal> {
-        let refuse = |why: String| Refusal { reason: RESTORE_FAILED, message: why };
+    ///
+    /// # Errors
+    /// The Pod lacks one of them, or the image was changed.
+    pub(crate) async fn volumes(self: &Arc<Self>, live: &Live) -> Result<(), Problem> {
         let folders = live.own_volumes();
         let restoring = self.clone();
         let copied = spawn_blocking(move || {
             for name in &restoring.facts.volumes {
                 let Some((name, folder)) = folders.iter().find(|(own, _)| own.as_str() == name) else {
-                    return Err(format!("the Pod has no emptyDir {name:?}, and its snapshot has"));
+                    let why = format!("the Pod has no emptyDir {name:?}, and its snapshot has");
+                    return Err(Problem::lasting(why));
                 };
                 // An attempt before this one may have written a part.
                 empty(folder).map_err(|error| format!("volume {}: {error}", name.as_str()))?;
                 let copied = restoring.image.copy_out(&TreeName::Volume(name.clone()), folder);
-                copied.map_err(|error| error.to_string())?;
+                copied.map_err(|error| of_image(&error))?;
             }
             Ok(())
         });
-        copied.await.map_err(|error| refuse(error.to_string()))?.map_err(refuse)
+        copied.await?
     }
 
-    /// Runs the command of the Pod in a restored container, which is not Ready before it has ended.
+    /// Number of the last restore before the snapshot.
+    pub(crate) fn generation(&self) -> u64 {
+        self.facts.generation
+    }
+
+    /// Runs the command of the Pod in a restored container, whose restore has this number. The container
+    /// is not Ready before the command has ended.
     ///
     /// # Errors
     /// It failed.
-    pub(crate) async fn renew(&self, running: &Running, live: &Live) -> Result<(), String> {
+    pub(crate) async fn renew(&self, running: &Running, live: &Live, number: u64) -> Result<(), Problem> {
         if self.hook.is_empty() {
             return Ok(());
         }
         let kind = if self.own { "resume" } else { "fork" };
         let variables = vec![
             ("HUTCH_RESTORE".to_owned(), kind.to_owned()),
-            ("HUTCH_GENERATION".to_owned(), live.generation().to_string()),
+            ("HUTCH_GENERATION".to_owned(), number.to_string()),
         ];
-        let (ends, stdio) = pipes(false, false, true).map_err(|error| error.to_string())?;
+        let (ends, stdio) = pipes(false, false, true)?;
         let run = async {
             let mut exec = running.exec_with(self.hook.clone(), variables, false, stdio).await?;
             exec.started().await.map_err(|failed| failed.reason)?;
@@ -223,8 +319,12 @@ impl Restoring {
             let said = said.ok().and_then(Result::ok).unwrap_or_default();
             match exit {
                 ProcessExit::Code(0) => Ok(()),
-                ProcessExit::Code(code) => Err(format!("exit status {code}: {}", shown(&said))),
-                ProcessExit::Signal(signal) => Err(format!("killed by signal {signal}: {}", shown(&said))),
+                ProcessExit::Code(code) => {
+                    Err(Problem::lasting(format!("exit status {code}: {}", shown(&said))))
+                }
+                ProcessExit::Signal(signal) => {
+                    Err(Problem::from(format!("killed by signal {signal}: {}", shown(&said))))
+                }
             }
         };
         let mut updates = live.updates.subscribe();
@@ -234,10 +334,13 @@ impl Restoring {
         });
         let ran = tokio::select! {
             ran = tokio::time::timeout(HOOK_TIME, run) => ran,
-            _ = ends => Ok(Err("the Pod ends".to_owned())),
+            _ = ends => Ok(Err("the Pod ends".into())),
         };
-        let ran = ran.unwrap_or_else(|_| Err(format!("it did not end within {} s", HOOK_TIME.as_secs())));
-        ran.map_err(|why| format!("annotation {}: {why}", annotation::AFTER_RESTORE))
+        let late = |_| Err(Problem::lasting(format!("it did not end within {} s", HOOK_TIME.as_secs())));
+        ran.unwrap_or_else(late).map_err(|problem| {
+            let why = format!("annotation {}: {}", annotation::AFTER_RESTORE, problem.why);
+            Problem { why, ..problem }
+        })
     }
 
     /// Writes the root of a container and returns what it begins with. `image` is the identity of its image.
@@ -250,36 +353,42 @@ impl Restoring {
         image: &str,
         folder: PathBuf,
         disk_bytes: Option<u64>,
-    ) -> Result<Beginning, String> {
-        let then = self.facts.containers.get(&blueprint.name).ok_or("it is not in the snapshot")?;
+    ) -> Result<Beginning, Problem> {
+        let then = self.facts.containers.get(&blueprint.name);
+        let then = then.ok_or_else(|| Problem::lasting("it is not in the snapshot"))?;
         if then.image != image {
-            return Err(format!("its image was {} and is {image} now", then.image));
+            return Err(Problem::lasting(format!("its image was {} and is {image} now", then.image)));
         }
         let has_memory = self.has_memory();
         if has_memory && then.shape != shape(blueprint) {
             let parts = "its command, working directory, user, capabilities, terminal, mounts, or readOnlyRootFilesystem";
-            return Err(format!("{parts} are not those of the snapshot"));
+            return Err(Problem::lasting(format!("{parts} are not those of the snapshot")));
         }
         let name = PathSegment::label(&blueprint.name).ok_or("its name is not valid")?;
-        let restoring = self.clone();
-        let restored = spawn_blocking(move || -> Result<Beginning, String> {
-            let said = |error: hutch_snapshot::Error| error.to_string();
+        let (restoring, layers) = (self.clone(), blueprint.root.layers.clone());
+        let restored = spawn_blocking(move || -> Result<Beginning, Problem> {
             let target = upper(restoring.handler, &folder);
-            remove_limited(&folder).map_err(|error| error.to_string())?;
-            make_root(&folder, disk_bytes).map_err(|error| error.to_string())?;
+            remove_limited(&folder)?;
+            make_root(&folder, disk_bytes)?;
             if let Some(parent) = target.parent() {
-                std::fs::create_dir_all(parent).map_err(|error| error.to_string())?;
+                std::fs::create_dir_all(parent)?;
             }
             let tree = TreeName::Upper(name.clone());
             if restoring.image.trees().any(|one| *one == tree) {
-                restoring.image.copy_out(&tree, &target).map_err(said)?;
+                restoring.image.copy_out(&tree, &target).map_err(|error| of_image(&error))?;
+            }
+            if let Some(id) = &restoring.machine_id {
+                id.put(&target, &layers).map_err(|error| format!("/etc/machine-id: {error}"))?;
             }
             match has_memory {
-                true => Ok(Beginning::Restored(restoring.image.memory(&name).map_err(said)?)),
+                true => {
+                    let memory = restoring.image.memory(&name).map_err(|error| of_image(&error))?;
+                    Ok(Beginning::Restored(memory))
+                }
                 false => Ok(Beginning::Kept),
             }
         });
-        restored.await.map_err(|error| error.to_string())?
+        restored.await?
     }
 }
 

@@ -222,3 +222,20 @@ fn hostile_pod_conditions_are_sanitized() {
     assert!(said.starts_with("False/PodSchedulingUnknown/mmm"));
     assert!(said.len() < 33_000, "a status that the server takes");
 }
+
+#[test]
+fn sandbox_says_why_its_snapshot_is_not_restored() {
+    let at = |sandbox: Value, reason: &str| {
+        let condition = json!({"type": "PodRestored", "status": "False", "reason": reason, "message": "runsc: bad image"});
+        let more = json!({"status": {"phase": "Pending", "conditions": [condition]}});
+        observed(super::sandbox(sandbox), &[patched(pod("s", running()).as_ref(), &more)], None)
+    };
+    let waits = at(json!({}), "RestoreFailed");
+    assert_eq!(says(&waits, Stage::Live, &[], "Ready"), "False/RestoreFailed/runsc: bad image");
+    assert_eq!(says(&waits, Stage::Live, &[], "Restored"), "absent");
+    let anew = at(json!({}), "StartedAnew");
+    assert_eq!(says(&anew, Stage::Live, &[], "Restored"), "False/StartedAnew/runsc: bad image");
+    assert!(says(&anew, Stage::Live, &[], "Ready").starts_with("False/DependenciesNotReady"));
+    let ends = at(suspended(), "RestoreFailed");
+    assert!(says(&ends, Stage::Live, &[], "Ready").starts_with("False/SandboxSuspended"));
+}

@@ -36,6 +36,40 @@ fn snapshot_since(why: &str, of: &str, since: &str) -> Option<Arc<hutch_api::sta
     Some(object("hutch.dev/v1alpha1", "SandboxSnapshot", "suspend-Sandbox-s", body))
 }
 
+/// A Pod of this uid that was to begin with the snapshot of a suspend: it waits for it, or has begun without.
+fn without(uid: &str, reason: &str) -> Arc<PodView> {
+    let mut more = running();
+    more["metadata"] = json!({"uid": uid, "annotations": {"hutch.dev/restore-from": "suspend-Sandbox-s"}});
+    let condition =
+        json!({"type": "PodRestored", "status": "False", "reason": reason, "message": "runsc: no"});
+    more["status"]["conditions"].as_array_mut().unwrap().push(condition);
+    pod("s", more)
+}
+
+#[test]
+fn memory_without_which_a_pod_has_begun_is_removed_and_that_of_a_pod_that_waits_is_kept() {
+    for (mode, after) in [
+        ("Running", &["delete snapshot suspend-Sandbox-s"][..]),
+        ("Suspended", &["delete snapshot suspend-Sandbox-s"]),
+    ] {
+        let at = |reason: &str| {
+            let pods = [without("q", reason)];
+            let observed = observed(keeping(mode, "memory"), &pods, None);
+            steps(&Observed { snapshot: snapshot("Completed", "p"), ..observed })
+        };
+        assert_eq!(dropping(at("StartedAnew")), after, "{mode}");
+        assert!(!at("RestoreFailed").iter().any(|step| step.starts_with("delete snapshot")), "{mode}");
+    }
+    // Afterwards the Pod lives on.
+    let alone = observed(keeping("Running", "memory"), &[without("q", "StartedAnew")], None);
+    assert!(!steps(&alone).iter().any(|step| step.starts_with("delete")), "{:?}", steps(&alone));
+}
+
+fn dropping(mut steps: Vec<String>) -> Vec<String> {
+    steps.retain(|step| step.starts_with("delete"));
+    steps
+}
+
 #[test]
 fn pod_of_a_suspend_with_memory_ends_after_its_snapshot() {
     let own = || [ready("p", false)];

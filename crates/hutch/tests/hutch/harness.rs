@@ -23,6 +23,8 @@ pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(180);
 pub(crate) struct Up {
     child: Child,
     options: Vec<String>,
+    /// Variables of its environment.
+    variables: Vec<(String, PathBuf)>,
     folder: tempfile::TempDir,
     data: PathBuf,
     /// Output until `ready`.
@@ -66,7 +68,7 @@ impl Up {
         let mut limited = Command::new("prlimit");
         limited.args([&limit, binary()]);
         let (child, printed) = spawn(limited, folder.path(), &data, &[]);
-        Up { child, options: Vec::new(), folder, data, printed }
+        Up { child, options: Vec::new(), variables: Vec::new(), folder, data, printed }
     }
 
     /// Starts one that finds the addresses of these hosts, as lines of `/etc/hosts`.
@@ -88,7 +90,7 @@ impl Up {
         unshare.args(["--mount", "bash", "-c", script, "bash"]).args([&proc, meminfo]).arg(binary());
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let (child, printed) = spawn(unshare, folder.path(), &data, &options);
-        Up { child, options, folder, data, printed }
+        Up { child, options, variables: Vec::new(), folder, data, printed }
     }
 
     /// As [`Up::start_with_hosts`], with these variables and options.
@@ -100,10 +102,12 @@ impl Up {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
         std::fs::set_permissions(&file, mode).expect("chmod");
         let mut hutch = program(folder.path());
-        hutch.envs(variables.iter().copied());
+        let variables: Vec<(String, PathBuf)> =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), value.to_path_buf())).collect();
+        hutch.envs(variables.clone());
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let (child, printed) = spawn(hutch, folder.path(), &data, &options);
-        Up { child, options, folder, data, printed }
+        Up { child, options, variables, folder, data, printed }
     }
 
     fn begin(data: Option<&Path>, options: &[&str], path: Option<&Path>) -> Up {
@@ -115,7 +119,7 @@ impl Up {
             hutch.env("PATH", path);
         }
         let (child, printed) = spawn(hutch, folder.path(), &data, &options);
-        Up { child, options, folder, data, printed }
+        Up { child, options, variables: Vec::new(), folder, data, printed }
     }
 
     /// Address of its router.
@@ -172,7 +176,8 @@ impl Up {
 
     /// Starts again on the same folder.
     pub(crate) fn restart(&mut self) {
-        let hutch = program(self.folder.path());
+        let mut hutch = program(self.folder.path());
+        hutch.envs(self.variables.clone());
         (self.child, self.printed) = spawn(hutch, self.folder.path(), &self.data, &self.options);
     }
 
@@ -181,7 +186,8 @@ impl Up {
     pub(crate) fn restart_with(&mut self, options: &[&str]) {
         let options: Vec<String> =
             self.options.iter().cloned().chain(options.iter().map(|&o| o.to_owned())).collect();
-        let hutch = program(self.folder.path());
+        let mut hutch = program(self.folder.path());
+        hutch.envs(self.variables.clone());
         (self.child, self.printed) = spawn(hutch, self.folder.path(), &self.data, &options);
     }
 
@@ -189,7 +195,7 @@ impl Up {
     #[allow(dead_code, reason = "only one of the two test programs uses it")]
     pub(crate) fn restart_on_path(&mut self, path: &str) {
         let mut hutch = program(self.folder.path());
-        hutch.env("PATH", path);
+        hutch.envs(self.variables.clone()).env("PATH", path);
         (self.child, self.printed) = spawn(hutch, self.folder.path(), &self.data, &self.options);
     }
 

@@ -18,6 +18,7 @@ mod deploy;
 mod docs;
 mod doors;
 mod egress;
+mod fork_credentials;
 mod gateway;
 mod harness;
 mod image;

@@ -19,19 +19,19 @@ const SERVER: &str = "127.77.32.1";
 /// Values.
 const VALUE: &str = "value-of-the-secret-8c1f4e2ab7";
 const SECOND: &str = "second-value-of-the-secret-03d9";
-const OF_FILE: &str = "value-of-the-file-5d2e7740c1";
+pub(crate) const OF_FILE: &str = "value-of-the-file-5d2e7740c1";
 const OF_VARIABLE: &str = "value-of-the-variable-91ab3f";
 
 /// A server of HTTPS, whose authority `hutch up` trusts, and values of providers.
-struct Site {
-    up: Up,
+pub(crate) struct Site {
+    pub(crate) up: Up,
     port: u16,
-    peer: Peer,
+    pub(crate) peer: Peer,
     folder: tempfile::TempDir,
 }
 
 impl Site {
-    fn start() -> Site {
+    pub(crate) fn start() -> Site {
         Site::start_with(&[])
     }
 
@@ -54,7 +54,7 @@ impl Site {
         Site { up, port, peer, folder }
     }
 
-    fn provide(&self, name: &str, source: &Value) {
+    pub(crate) fn provide(&self, name: &str, source: &Value) {
         applied(&self.up, &self.provider(name, source));
     }
 
@@ -67,7 +67,7 @@ impl Site {
     }
 
     /// Opens both hosts, and returns a policy that offers a credential for each of these providers, by their names.
-    fn policy(&self, providers: &[&str]) -> Value {
+    pub(crate) fn policy(&self, providers: &[&str]) -> Value {
         let rule = json!({"name": "web", "hosts": ["web.example", "other.example"], "ports": [self.port],
             "private": [SERVER], "http": [{}]});
         // Both hosts have an address of the machine, which only administrators open.
@@ -87,7 +87,7 @@ impl Site {
         enforced(&self.up, name, "Enforced");
     }
 
-    fn exec(&self, sandbox: &str, script: &str) -> Output {
+    pub(crate) fn exec(&self, sandbox: &str, script: &str) -> Output {
         let script = script.replace("PORT", &self.port.to_string());
         self.up.kubectl_args(&["exec", sandbox, "--", "sh", "-c", &script])
     }
@@ -106,7 +106,7 @@ impl Site {
     }
 
     #[track_caller]
-    fn receives(&self, sandbox: &str, variable: &str, value: &str) {
+    pub(crate) fn receives(&self, sandbox: &str, variable: &str, value: &str) {
         until(value, || self.received(sandbox, "web.example", variable) == value);
     }
 }

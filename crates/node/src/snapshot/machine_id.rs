@@ -84,7 +84,7 @@ impl MachineId {
     fn cover(&self, upper: &Path, layer: &OwnedFd, like: &Stat) -> io::Result<()> {
         std::fs::create_dir_all(upper)?;
         let top = folder(upper)?;
-        let below = open(layer, FOLDER, OFlags::PATH | OFlags::DIRECTORY)?;
+        let below = open(layer, FOLDER, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let of_folder = rustix::fs::fstat(&below)?;
         match rustix::fs::mkdirat(&top, FOLDER, Mode::RWXU) {
             Err(Errno::EXIST) => {}
@@ -94,7 +94,7 @@ impl MachineId {
                 adopt(&made, &of_folder)?;
             }
         }
-        let folder = open(&top, FOLDER, OFlags::PATH | OFlags::DIRECTORY)?;
+        let folder = open(&top, FOLDER, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&folder, FILE, flags, Mode::RUSR | Mode::WUSR)?;
         adopt(&file, like)?;

@@ -51,6 +51,12 @@ pub const SUSPEND_KEEPS: &str = "hutch.dev/suspend-keeps";
 pub const DROP_MEMORY_AFTER: &str = "hutch.dev/drop-memory-after";
 /// On a Pod template, a Sandbox or a Pod: name of the SandboxSnapshot of the same namespace from which it starts.
 pub const RESTORE_FROM: &str = "hutch.dev/restore-from";
+/// On a Sandbox or its Pod template: any text. A new one has the volumes of the snapshot put back once more.
+pub const RESTORE_AGAIN: &str = "hutch.dev/restore-again";
+/// On a Namespace: number of complete snapshots of each Sandbox that are kept; the oldest are deleted.
+pub const SNAPSHOTS_KEEP_LAST: &str = "hutch.dev/snapshots-keep-last";
+/// On a Namespace: bytes that the images of its snapshots may have, as a quantity (`10Gi`).
+pub const SNAPSHOTS_BYTES: &str = "hutch.dev/snapshots-bytes";
 /// On a Sandbox or its Pod template: command that is run inside after each restore, as JSON: `["/path", "argument"]`.
 pub const AFTER_RESTORE: &str = "hutch.dev/after-restore";
 /// On a Sandbox or its Pod template: `"true"` allows that several Sandboxes start with one memory, although random generators

@@ -25,9 +25,11 @@ const FAILED: &str = "Failed";
 const ENDED: [&str; 4] =
     [of_sandbox::POD_FAILED, of_sandbox::POD_SUCCEEDED, of_sandbox::SANDBOX_EXPIRED, "RestoreFailed"];
 /// Reasons of a snapshot or a fork that stays as it is.
-const FINAL: [&str; 5] = [
+const FINAL: [&str; 7] = [
     reason::FAILED,
     reason::SOURCE_REPLACED,
+    reason::QUOTA_EXCEEDED,
+    reason::DISK_FULL,
     reason::NOT_SUPPORTED_HERE,
     reason::LOST,
     reason::NEEDS_AFTER_RESTORE,
@@ -176,7 +178,8 @@ fn check_generators(source: &Sandbox, content: Content) -> Checked<()> {
 
 fn new_snapshot(fork: &SandboxFork, source: &Sandbox, content: Content) -> SandboxSnapshot {
     let of = SnapshotSource { sandbox: source.name_any(), uid: source.uid() };
-    let spec = SandboxSnapshotSpec { source: of, content, afterwards: state::Afterwards::Run, ttl: None };
+    let afterwards = state::Afterwards::Run;
+    let spec = SandboxSnapshotSpec { source: of, content, afterwards, volumes: None, ttl: None };
     let metadata = ObjectMeta {
         name: Some(snapshot_name(fork)),
         namespace: fork.namespace(),

@@ -179,7 +179,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     })
 }
 
-/// Begins the work on a Pod; returns the snapshot with which it starts, if it names one.
+/// Begins the work on a Pod; returns the snapshot with which it starts, if it names one. The volumes of its claims are filled.
 async fn begin(
     node: &Arc<Shared>,
     live: &Arc<Live>,
@@ -194,6 +194,10 @@ async fn begin(
     let _ = live.handler.set(handler);
     let restoring = snapshot::find(node, live, pod, handler).await?;
     node.tell_policies(PolicyNews::Starts(live.clone()));
+    if let Some(restoring) = &restoring {
+        // Not beside other steps, whose failure would leave it without this task.
+        restoring.fill_claims(node, live, pod).await?;
+    }
     Ok(restoring)
 }
 

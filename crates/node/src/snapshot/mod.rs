@@ -4,9 +4,12 @@
 //! An image is complete and durable before its object says so, and before the Pod of a suspend ends. What a killed node
 //! left half made is removed at its next start.
 
+mod claims;
 mod follow;
 mod restore;
+mod retention;
 mod take;
 
+pub(crate) use claims::remove_unfinished;
 pub(crate) use follow::run;
 pub(crate) use restore::{RESTORE_FAILED, Restoring, find};

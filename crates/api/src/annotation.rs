@@ -54,6 +54,12 @@ pub const RESTORE_FROM: &str = "hutch.dev/restore-from";
 /// On a Sandbox or its Pod template: `Required`, the default, has a Pod wait whose snapshot cannot be restored; `BestEffort`
 /// starts it without.
 pub const RESTORE_POLICY: &str = "hutch.dev/restore-policy";
+/// On a Sandbox or its Pod template: any text. A new one has the volumes of the snapshot put back once more.
+pub const RESTORE_AGAIN: &str = "hutch.dev/restore-again";
+/// On a Namespace: number of complete snapshots of each Sandbox that are kept; the oldest are deleted.
+pub const SNAPSHOTS_KEEP_LAST: &str = "hutch.dev/snapshots-keep-last";
+/// On a Namespace: bytes that the images of its snapshots may have, as a quantity (`10Gi`).
+pub const SNAPSHOTS_BYTES: &str = "hutch.dev/snapshots-bytes";
 /// On a Sandbox or its Pod template: command that is run inside after each restore, as JSON: `["/path", "argument"]`.
 pub const AFTER_RESTORE: &str = "hutch.dev/after-restore";
 /// On a Sandbox or its Pod template: `"true"` allows that several Sandboxes start with one memory, although random generators

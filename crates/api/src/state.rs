@@ -6,12 +6,14 @@
 mod copy;
 mod credentials;
 mod restore;
+mod retention;
 
 pub use copy::{Renewal, after_restore, renewal, restored};
 pub use credentials::{CredentialsOfFork, credentials_of};
 pub use restore::{
     RESTORE_FAILED, RESTORED, RESTORED_POD, RestorePolicy, STARTED_ANEW, restored_from, started_anew, waits,
 };
+pub use retention::Retention;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
@@ -61,10 +63,23 @@ pub mod reason {
     pub const NEEDS_AFTER_RESTORE: &str = "NeedsAfterRestore";
     /// The image of a complete snapshot is gone, or was changed by someone else: `Ready` is False.
     pub const LOST: &str = "Lost";
+    /// The namespace or the node keeps as much as it may; the message has the bound.
+    pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+    /// The disk is, or would be, fuller than snapshots may make it.
+    pub const DISK_FULL: &str = "DiskFull";
 
     /// Returns true for the reason of a snapshot or a fork that stays as it is.
     pub fn is_final(reason: &str) -> bool {
-        [FAILED, SOURCE_REPLACED, NOT_SUPPORTED_HERE, LOST, NEEDS_AFTER_RESTORE].contains(&reason)
+        [
+            FAILED,
+            SOURCE_REPLACED,
+            QUOTA_EXCEEDED,
+            DISK_FULL,
+            NOT_SUPPORTED_HERE,
+            LOST,
+            NEEDS_AFTER_RESTORE,
+        ]
+        .contains(&reason)
     }
 }
 
@@ -73,8 +88,27 @@ pub mod reason {
 pub enum Content {
     /// Memory and files. In gVisor only.
     Full,
-    /// Files that the containers have written outside of their volumes.
+    /// Files that the containers have written outside of their volumes, and volumes of claims.
     Filesystem,
+}
+
+/// Volumes of claims in a snapshot, by the names of the `volumeClaimTemplates` of the Sandbox. Exactly one field is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotVolumes {
+    /// Those that are in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub include: Option<Vec<String>>,
+    /// `true`: it has no volume of a claim.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub none: bool,
+}
+
+impl SnapshotVolumes {
+    /// Returns true if the volume of that template is in the snapshot.
+    pub fn has(&self, template: &str) -> bool {
+        !self.none && self.include.as_ref().is_none_or(|names| names.iter().any(|name| name == template))
+    }
 }
 
 /// State of the Sandbox after its snapshot.
@@ -120,6 +154,9 @@ pub struct SandboxSnapshotSpec {
     /// State of the Sandbox afterwards.
     #[serde(default)]
     pub afterwards: Afterwards,
+    /// Volumes of claims in it; all that the `volumeClaimTemplates` of the Sandbox made, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<SnapshotVolumes>,
     /// Time after its completion at which it is deleted (Go duration: `168h`); never, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<String>,
@@ -169,6 +206,9 @@ pub struct SandboxSnapshotStatus {
     /// UID of the Pod whose state it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
+    /// Volumes of claims in it, by the names of their templates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<String>,
     /// Sizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sizes: Option<SnapshotSizes>,

@@ -69,7 +69,9 @@ impl Quota {
         let mut used = Amounts::new();
         for kind in kinds.iter().filter(|kind| self.counts(kind)) {
             let page = Page { prefix: &prefix, ..Page::default() };
-            let count_only = self.scopes.is_empty() && usage::of(kind, &Value::Null).len() == 1;
+            let count_only = self.scopes.is_empty()
+                && !usage::has_exempt(kind)
+                && usage::of(kind, &Value::Null).len() == 1;
             let list = core.store.ahead().list(&kind.group_resource(), page).entries;
             if count_only {
                 let name = format!("count/{}", kind.group_resource());

@@ -18,6 +18,10 @@ const FINAL: [&str; 7] = [
     "CreateContainerConfigError",
     "CreateContainerError",
 ];
+/// Reason of a container that cannot start from its snapshot.
+const RESTORE_FAILED: &str = "RestoreFailed";
+/// Texts of the node about a snapshot that is still being taken.
+const UNDERWAY: [&str; 3] = ["not begun", "Pending: ", "InProgress: "];
 /// Maximum events that are read.
 const EVENTS: u32 = 50;
 
@@ -39,8 +43,14 @@ pub(crate) fn of(pod: &Pod) -> Option<Cause> {
         let reason = waiting.reason.as_deref().filter(|reason| !STARTING.contains(reason))?;
         let text = waiting.message.as_deref().unwrap_or_default();
         let text = format!("container {}: {reason}: {text}", container.name);
-        Some(Cause { text, is_final: FINAL.contains(&reason) })
+        let is_final = FINAL.contains(&reason) || (reason == RESTORE_FAILED && !is_underway(&text));
+        Some(Cause { text, is_final })
     })
+}
+
+/// Returns true for the message about a snapshot that may become complete.
+fn is_underway(message: &str) -> bool {
+    UNDERWAY.iter().any(|state| message.contains(&format!("it is not complete ({state}")))
 }
 
 /// Returns true while no container of a Pod has started.
@@ -99,6 +109,10 @@ mod tests {
         let crashed = waiting("CrashLoopBackOff");
         assert_eq!(crashed, Some(("container main: CrashLoopBackOff: no image x".to_owned(), false)));
         assert_eq!(waiting("ContainerCreating"), None);
+        assert!(waiting(RESTORE_FAILED).is_some_and(|(_, is_final)| is_final));
+        for (state, expected) in [("InProgress: x", true), ("not begun", true), ("Failed: x", false)] {
+            assert_eq!(is_underway(&format!("snapshot \"s\": it is not complete ({state})")), expected);
+        }
         assert_eq!(cause(None, &json!({})), None);
     }
 

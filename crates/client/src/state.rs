@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hutch_api::state::{
     self, Content, ForkCredentials, ForkSource, SandboxFork, SandboxForkSpec, SandboxSnapshot,
-    SandboxSnapshotSpec, SnapshotSource, reason,
+    SandboxSnapshotSpec, SnapshotSource, SnapshotVolumes, reason,
 };
 use hutch_api::{Sandbox, condition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -22,6 +22,8 @@ pub struct NewSnapshot {
     pub name: Option<String>,
     /// Content.
     pub content: Content,
+    /// Volumes of claims; all that the Sandbox made, if absent.
+    pub volumes: Option<SnapshotVolumes>,
     /// Time after its completion at which it is deleted.
     pub ttl: Option<Duration>,
 }
@@ -62,8 +64,8 @@ impl Sandboxes {
         let sandbox = self.find(name, wait).await?;
         let source = SnapshotSource { sandbox: sandbox.name_any(), uid: sandbox.uid() };
         let ttl = new.ttl.map(|ttl| format!("{}s", ttl.as_secs()));
-        let spec =
-            SandboxSnapshotSpec { source, content: new.content, afterwards: state::Afterwards::Run, ttl };
+        let (content, afterwards) = (new.content, state::Afterwards::Run);
+        let spec = SandboxSnapshotSpec { source, content, afterwards, volumes: new.volumes.clone(), ttl };
         let mut object = SandboxSnapshot::new("", spec);
         named(&mut object.metadata, new.name.as_deref(), &sandbox.name_any());
         let made = self.snapshot_api().create(&PostParams::default(), &object).await?;

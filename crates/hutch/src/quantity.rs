@@ -194,9 +194,41 @@ pub(crate) fn cidr(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Shows a size as Docker does: three digits, in powers of 1000.
+pub(crate) fn shown(count: u64) -> String {
+    let (mut size, mut unit) = (count as f64, "B");
+    for next in ["kB", "MB", "GB", "TB"] {
+        if size < 999.5 {
+            break;
+        }
+        (size, unit) = (size / 1e3, next);
+    }
+    let digits = match size {
+        _ if unit == "B" => 0,
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{size:.digits$}{unit}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_those_of_docker() {
+        for (count, shown) in [
+            (0, "0B"),
+            (999, "999B"),
+            (1000, "1.00kB"),
+            (45_100_000, "45.1MB"),
+            (999_700_000, "1.00GB"),
+            (124_000_000, "124MB"),
+        ] {
+            assert_eq!(super::shown(count), shown);
+        }
+    }
 
     #[test]
     fn folders_of_the_machine_are_read_only_unless_they_say_so() {

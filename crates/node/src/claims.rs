@@ -17,7 +17,7 @@ use kube::{Api, Client, Resource};
 use serde_json::json;
 
 use crate::folders::remove_limited;
-use crate::persistent::{MEMORY_CLASS, STORAGE_CLASS, folder, is_in_memory, volume_name};
+use crate::persistent::{MEMORY_CLASS, STORAGE_CLASS, folder, is_in_memory, uid_of, volume_name};
 use crate::shared::Shared;
 pub(crate) use in_memory::provide;
 
@@ -261,7 +261,7 @@ fn folders(root: &Path) -> Vec<PathBuf> {
 fn sweep(folders: &[PathBuf], live: &HashSet<String>) {
     for folder in folders {
         let uid = folder.file_name().map(|name| name.to_string_lossy());
-        if uid.is_some_and(|uid| live.contains(&*uid)) {
+        if uid.is_some_and(|uid| live.contains(uid_of(&uid))) {
             continue;
         }
         if let Err(error) = remove_limited(folder) {
@@ -300,11 +300,12 @@ mod tests {
     #[test]
     fn only_folders_without_a_claim_go() {
         let root = tempfile::tempdir().unwrap();
-        for folder in ["a/1", "a/2", "b/3"] {
+        for folder in ["a/1", "a/1.filling", "a/2", "a/2.filling", "b/3"] {
             std::fs::create_dir_all(root.path().join(folder)).unwrap();
         }
         sweep(&folders(root.path()), &HashSet::from(["1".to_owned()]));
-        assert!(root.path().join("a/1").is_dir());
-        assert!(!root.path().join("a/2").exists() && !root.path().join("b").exists());
+        assert!(root.path().join("a/1").is_dir() && root.path().join("a/1.filling").is_dir());
+        assert!(!root.path().join("a/2").exists() && !root.path().join("a/2.filling").exists());
+        assert!(!root.path().join("b").exists());
     }
 }

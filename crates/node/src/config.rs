@@ -48,6 +48,8 @@ pub struct Config {
     pub substitute_images: bool,
     /// Folder of the OCI layouts that Pods may name; without it they may name none.
     pub image_dir: Option<PathBuf>,
+    /// Use of the disk, in percent, up to which snapshots are taken; suspends always are.
+    pub snapshot_disk_high: u8,
     /// Folders of this machine that Pods may mount.
     pub host_paths: Vec<HostPath>,
     /// Files and folders besides the data folder that none of them may hold.

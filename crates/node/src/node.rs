@@ -154,6 +154,7 @@ fn open(config: &Config) -> Result<(Places, HostPaths, Store, Snapshots), Error>
     }
     let private = config.private_paths.iter().map(PathBuf::as_path);
     let own: Vec<&Path> = private.chain([data]).collect();
+    snapshot::remove_unfinished(&places.volumes);
     let host_paths = HostPaths::open(&config.host_paths, &own)?;
     let images = Store::open(&places.images)?.with_layouts_below(config.image_dir.clone());
     let snapshots = Images::open(&places.snapshots)

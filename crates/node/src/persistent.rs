@@ -71,6 +71,12 @@ pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<Pa
     Ok(uid.below(&namespace.below(volumes)))
 }
 
+/// Returns the uid of the claim to which a file or folder of this name belongs: its folder, or what lies beside that.
+pub(crate) fn uid_of(name: &str) -> &str {
+    // No uid has a dot.
+    name.split_once('.').map_or(name, |(uid, _)| uid)
+}
+
 fn segments(namespace: &str, uid: &str) -> Option<(PathSegment, PathSegment)> {
     let plain = uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     Some((PathSegment::label(namespace)?, PathSegment::new(uid).filter(|_| plain)?))

@@ -57,6 +57,12 @@ impl Snapshots {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Number of images without those for which a Pod ends. Blocks.
+    pub(crate) fn of_users(&self) -> Result<usize, hutch_snapshot::Error> {
+        let all = self.images.list()?.len();
+        Ok(all.saturating_sub(self.ended.lock().unwrap_or_else(PoisonError::into_inner).len()))
+    }
+
     /// Records that an image has the memory of a Pod that ends.
     pub(crate) fn set_ended(&self, image: &PathSegment, pod: &str) {
         let mut all = self.ended.lock().unwrap_or_else(PoisonError::into_inner);

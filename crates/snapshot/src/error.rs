@@ -96,6 +96,16 @@ pub enum Error {
         /// File or tree of the image, or the image itself.
         part: String,
     },
+    /// There are as many images as there may be.
+    #[error(
+        "snapshot image {image}: this machine has {maximum} images already, and no more are made: remove some"
+    )]
+    TooMany {
+        /// Id of the image.
+        image: String,
+        /// Maximum number of images.
+        maximum: usize,
+    },
     /// The image does not have this part.
     #[error("snapshot image {image} has no {part}")]
     Absent {

@@ -92,6 +92,11 @@ impl Image {
         self.manifest.trees.keys()
     }
 
+    /// Bytes of a tree, without pages of zeros. `None` if the image does not have it.
+    pub fn tree_bytes(&self, name: &TreeName) -> Option<u64> {
+        self.manifest.trees.get(name).map(|tree| tree.bytes)
+    }
+
     /// Bytes of the image.
     pub fn sizes(&self) -> Sizes {
         let files = self.manifest.memory.values().flat_map(BTreeMap::values);

@@ -12,8 +12,10 @@ use crate::name::{KEY, PARTIAL, REMOVED, WHOLE, check_id};
 use crate::store::{Store, exists};
 use crate::{Error, Image, Partial, private};
 
-/// Maximum images and other entries of the folder.
-const MAX_IMAGES: usize = 100_000;
+/// Maximum images and other entries of the folder that are read.
+const MAX_ENTRIES: usize = 100_000;
+/// Images from which on no other one is begun: far fewer than can be read, so that the folder can always be opened.
+pub const MAX_IMAGES: usize = 50_000;
 
 /// The images of this machine.
 #[derive(Debug, Clone)]
@@ -51,13 +53,22 @@ impl Images {
     /// Begins an image of this id. Nothing finds it before it is finished.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::Id`], [`Error::NoRoom`] (5 % of the disk, at most 1 GiB, must stay free), [`Error::Io`].
+    /// [`Error::Exists`], [`Error::Id`], [`Error::TooMany`], [`Error::NoRoom`] (5 % of the disk, at most 1 GiB, must stay free),
+    /// [`Error::Io`].
     pub fn begin(&self, id: &PathSegment) -> Result<Partial, Error> {
         check_id(id)?;
         let place = Place::new(id, WHOLE);
         hutch_image::check_room(&self.store.folder, 0).map_err(place.io("begin"))?;
         if exists(&self.store.path(id)).map_err(place.io("begin"))? {
             return Err(place.exists());
+        }
+        self.begin_below(MAX_IMAGES, id)
+    }
+
+    /// Begins an image unless there are so many.
+    pub(crate) fn begin_below(&self, maximum: usize, id: &PathSegment) -> Result<Partial, Error> {
+        if entries(&self.store.folder)?.len() >= maximum {
+            return Err(Error::TooMany { image: id.to_string(), maximum });
         }
         Partial::make(Arc::clone(&self.store), id.clone())
     }
@@ -98,7 +109,7 @@ impl Images {
 
 fn entries(folder: &Path) -> Result<Vec<PathSegment>, Error> {
     let opened = private::open_folder(CWD, folder).map_err(Error::folder("open", folder))?;
-    let mut names = private::names(opened, MAX_IMAGES).map_err(Error::folder("read", folder))?;
+    let mut names = private::names(opened, MAX_ENTRIES).map_err(Error::folder("read", folder))?;
     names.retain(|name| *name != KEY);
     Ok(names)
 }

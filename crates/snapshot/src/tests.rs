@@ -327,3 +327,16 @@ fn facts_that_cannot_be_read_back_are_refused() {
         assert_eq!(scratch.names(), ["key"]);
     }
 }
+
+#[test]
+fn images_beyond_the_bound_are_refused_and_the_store_still_opens() {
+    let scratch = Scratch::new();
+    for name in ["a", "b"] {
+        let partial = scratch.images.begin(&PathSegment::new(name).unwrap()).unwrap();
+        partial.finish(facts()).unwrap();
+    }
+    let refused = scratch.images.begin_below(2, &ID).unwrap_err();
+    assert!(refused.to_string().contains("has 2 images already"), "{refused}");
+    assert!(scratch.images.begin_below(3, &ID).is_ok());
+    assert_eq!(scratch.reopen().list().unwrap().len(), 2);
+}

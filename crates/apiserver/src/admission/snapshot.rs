@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use hutch_api::annotation::{AFTER_RESTORE, RESTORE_FROM, RESTORE_POLICY, SHARES_GENERATORS, SUSPEND_KEEPS};
+use hutch_api::state::Retention;
 use hutch_api::{EXTENSIONS_GROUP, state, syntax};
 use serde_json::Value;
 
@@ -42,6 +43,7 @@ pub(crate) fn check(call: &Call, before: Option<&Value>, object: &Value) -> Resu
             fork(call, object)?;
             super::fork::check(call, object)
         }
+        ("", "namespaces") => namespace(call, object),
         _ if makes_pods(kind) => {
             super::fork::keep(call, before, object)?;
             annotations(call, before, object)
@@ -95,6 +97,17 @@ fn annotations(call: &Call, before: Option<&Value>, object: &Value) -> Result<()
         may_restore(call, object, &field, text)?;
     }
     Ok(())
+}
+
+/// Checks the bounds of the snapshots of a namespace.
+fn namespace(call: &Call, object: &Value) -> Result<(), Failure> {
+    let texts = object["metadata"]["annotations"].as_object().into_iter().flatten();
+    let texts = texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    let texts: BTreeMap<String, String> = texts.collect();
+    let Err((key, why)) = Retention::of(&texts) else { return Ok(()) };
+    let field = format!("metadata.annotations[{key}]");
+    let cause = Cause::invalid(field.as_str(), &texts.get(key).cloned().into(), &why);
+    Err(Failure::invalid(call.kind(), meta::text(object, "name"), vec![cause]))
 }
 
 /// Returns the annotations about snapshots in an object, wherever they stand: by their field.

@@ -31,6 +31,9 @@ pub(super) fn sum(mut amounts: Amounts, others: Amounts) -> Amounts {
 /// Returns what an object of a kind uses.
 pub(super) fn of(kind: &Kind, object: &Value) -> Amounts {
     let mut amounts = Amounts::new();
+    if is_exempt(kind, object) {
+        return amounts;
+    }
     let one = Quantity::of_units(1);
     add(&mut amounts, format!("count/{}", kind.group_resource()), one);
     match (kind.group.as_str(), kind.plural.as_str()) {
@@ -43,6 +46,16 @@ pub(super) fn of(kind: &Kind, object: &Value) -> Amounts {
         _ => {}
     }
     amounts
+}
+
+/// Returns true for the memory of a suspended Sandbox: no quota keeps a Sandbox from being suspended.
+fn is_exempt(kind: &Kind, object: &Value) -> bool {
+    has_exempt(kind) && hutch_api::state::is_suspend(meta::text(object, "name"))
+}
+
+/// Returns true if some objects of a kind do not count.
+pub(super) fn has_exempt(kind: &Kind) -> bool {
+    kind.group == hutch_api::state::GROUP && kind.plural == "sandboxsnapshots"
 }
 
 /// Returns true if a Pod that has ended, or whose grace period is over, no longer counts.

@@ -158,7 +158,8 @@ fn check_generators(source: &Sandbox, content: Content) -> Checked<()> {
 
 fn new_snapshot(fork: &SandboxFork, source: &Sandbox, content: Content) -> SandboxSnapshot {
     let of = SnapshotSource { sandbox: source.name_any(), uid: source.uid() };
-    let spec = SandboxSnapshotSpec { source: of, content, afterwards: state::Afterwards::Run, ttl: None };
+    let afterwards = state::Afterwards::Run;
+    let spec = SandboxSnapshotSpec { source: of, content, afterwards, volumes: None, ttl: None };
     let metadata = ObjectMeta {
         name: Some(snapshot_name(fork)),
         namespace: fork.namespace(),

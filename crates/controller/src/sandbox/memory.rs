@@ -196,8 +196,8 @@ fn phase(pod: &PodView) -> &str {
 fn make(sandbox: &Sandbox) -> Action {
     let uid = sandbox.uid().unwrap_or_default();
     let source = SnapshotSource { sandbox: sandbox.name_any(), uid: Some(uid.clone()) };
-    let spec =
-        SandboxSnapshotSpec { source, content: Content::Full, afterwards: Afterwards::Stop, ttl: None };
+    let (content, afterwards) = (Content::Full, Afterwards::Stop);
+    let spec = SandboxSnapshotSpec { source, content, afterwards, volumes: None, ttl: None };
     let mut snapshot = SandboxSnapshot::new(&suspend_name(&uid), spec);
     let metadata = snapshot.meta_mut();
     metadata.namespace = sandbox.namespace();

@@ -142,6 +142,7 @@ fn annotations(sandbox: &Sandbox, pool_eviction: bool) -> (Strings, String) {
         annotation::AFTER_RESTORE,
         annotation::SHARES_GENERATORS,
         annotation::RESTORE_POLICY,
+        annotation::RESTORE_AGAIN,
     ];
     for key in read {
         annotations.extend(sandbox.annotations().get(key).map(|said| (key.to_owned(), said.clone())));

@@ -38,7 +38,7 @@ pub(crate) enum SnapshotCommand {
 pub(crate) enum Content {
     /// Memory and files; for Sandboxes in gVisor.
     Full,
-    /// Files that the containers have written outside of their volumes.
+    /// Files that the containers have written outside of their volumes, and volumes of claims.
     Filesystem,
 }
 
@@ -94,6 +94,12 @@ pub(crate) struct SnapshotCreateArguments {
     /// Content of the snapshot.
     #[arg(long, value_enum, default_value = "Full", ignore_case = true)]
     pub(crate) content: Content,
+    /// Names of the volumeClaimTemplates whose volumes the snapshot has, separated by commas; default all.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = quantity::label)]
+    pub(crate) volumes: Option<Vec<String>>,
+    /// The snapshot has no volume of a claim.
+    #[arg(long, conflicts_with = "volumes")]
+    pub(crate) no_volumes: bool,
     /// Delete the snapshot this long after its completion, such as 168h.
     #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]
     pub(crate) ttl: Option<Duration>,

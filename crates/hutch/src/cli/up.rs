@@ -58,6 +58,9 @@ pub(crate) struct UpArguments {
     /// write with `:rw`. Repeatable. Without it, none.
     #[arg(long, value_name = "DIR[:rw]", value_parser = quantity::host_path)]
     pub(crate) host_path: Vec<HostPath>,
+    /// Use of the disk of the data folder, in percent, up to which snapshots are taken. Suspends with memory always are.
+    #[arg(long, value_name = "PERCENT", default_value_t = 80, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) snapshot_disk_high: u8,
     /// Registries, and paths of them, from which images of Pods may be pulled, separated by commas: docker.io,ghcr.io/org, or
     /// `*` for all. Without it, none is pulled.
     #[arg(long, value_name = "PREFIXES")]
@@ -120,6 +123,7 @@ impl UpArguments {
             pod_cidr: "10.89.0.0/16".to_owned(),
             no_builtin_runtime_images: false,
             image_dir: None,
+            snapshot_disk_high: 80,
             host_path: Vec::new(),
             pull_from: None,
             image_config: None,

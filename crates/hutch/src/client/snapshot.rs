@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use hutch_api::state::{SandboxFork, SandboxSnapshot};
+use hutch_api::state::{SandboxFork, SandboxSnapshot, SnapshotVolumes};
 use hutch_api::{Sandbox, condition};
 use hutch_client::{Error, NewFork, NewSnapshot, Sandboxes, Source, Wait};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -16,6 +17,7 @@ use crate::cli::{
     ForkArguments, Place, SnapshotArguments, SnapshotCommand, SnapshotCreateArguments,
     SnapshotDeleteArguments, SnapshotListArguments, SnapshotRestoreArguments,
 };
+use crate::quantity;
 
 /// Runs a subcommand of `hutch snapshot`.
 pub(crate) fn main(arguments: &SnapshotArguments) -> ExitCode {
@@ -36,8 +38,12 @@ async fn create(arguments: &SnapshotCreateArguments) -> anyhow::Result<u8> {
     let sandboxes = connect(&arguments.place).await?;
     let mut progress = Progress::new();
     let mut wait = Wait::new(arguments.outcome.wait, &mut progress);
-    let new =
-        NewSnapshot { name: arguments.name.clone(), content: arguments.content.into(), ttl: arguments.ttl };
+    let volumes = match (&arguments.volumes, arguments.no_volumes) {
+        (None, false) => None,
+        (include, none) => Some(SnapshotVolumes { include: include.clone(), none }),
+    };
+    let (name, content) = (arguments.name.clone(), arguments.content.into());
+    let new = NewSnapshot { name, content, volumes, ttl: arguments.ttl };
     let made = sandboxes.snapshot(&arguments.sandbox.name, &new, &mut wait).await;
     let made = made.map_err(with_hint)?;
     let state = if is_ready(conditions(&made)) { "is complete" } else { "is pending" };
@@ -52,19 +58,55 @@ async fn list(arguments: &SnapshotListArguments) -> anyhow::Result<u8> {
         let all: Vec<Value> = snapshots.iter().map(described).collect();
         return print(true, &all.into(), "");
     }
-    let mut text =
-        format!("{:<28} {:<24} {:<11} {:<16} {:>14}\n", "NAME", "SANDBOX", "CONTENT", "STATE", "BYTES");
-    for snapshot in &snapshots {
-        let shown = described(snapshot);
-        let cell = |field: &str| shown[field].as_str().unwrap_or("-").to_owned();
-        let bytes = shown["bytes"].as_u64().map_or("-".to_owned(), |bytes| bytes.to_string());
-        let (name, sandbox, content, state) =
-            (cell("name"), cell("sandbox"), cell("content"), cell("reason"));
-        text.push_str(&plain(&format!("{name:<28} {sandbox:<24} {content:<11} {state:<16} {bytes:>14}")));
+    let now = Timestamp::now();
+    let rows: Vec<_> = snapshots.iter().map(|snapshot| row(snapshot, now)).collect();
+    io::stdout().write_all(table(&rows).as_bytes())?;
+    Ok(0)
+}
+
+/// Columns of the list, as `kubectl get` has them, and the size.
+const COLUMNS: [&str; 7] = ["NAME", "SANDBOX", "CONTENT", "READY", "REASON", "SIZE", "AGE"];
+
+fn row(snapshot: &SandboxSnapshot, now: Timestamp) -> [String; COLUMNS.len()] {
+    let shown = described(snapshot);
+    let cell = |field: &str| shown[field].as_str().map_or("-".to_owned(), plain);
+    let ready = if is_ready(conditions(snapshot)) { "True" } else { "False" };
+    let size = shown["bytes"].as_u64().map_or("-".to_owned(), quantity::shown);
+    let made = snapshot.creation_timestamp().map(|made| now.duration_since(made.0));
+    let age = made.map_or("-".to_owned(), |age| short(age.as_secs().max(0)));
+    [cell("name"), cell("sandbox"), cell("content"), ready.to_owned(), cell("reason"), size, age]
+}
+
+/// Returns lines whose columns are as wide as they need to be.
+fn table(rows: &[[String; COLUMNS.len()]]) -> String {
+    let rows: Vec<_> = [COLUMNS.map(str::to_owned)].iter().chain(rows).cloned().collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("   ").trim_end());
         text.push('\n');
     }
-    io::stdout().write_all(text.as_bytes())?;
-    Ok(0)
+    text
+}
+
+/// Returns a time in seconds as kubectl shows the age of an object.
+fn short(seconds: i64) -> String {
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    match seconds {
+        ..120 => format!("{seconds}s"),
+        120..600 if seconds % MINUTE != 0 => format!("{}m{}s", seconds / MINUTE, seconds % MINUTE),
+        120..10_800 => format!("{}m", seconds / MINUTE),
+        10_800..28_800 if seconds % HOUR >= MINUTE => {
+            format!("{}h{}m", seconds / HOUR, seconds % HOUR / MINUTE)
+        }
+        10_800..172_800 => format!("{}h", seconds / HOUR),
+        172_800..691_200 if seconds % DAY >= HOUR => format!("{}d{}h", seconds / DAY, seconds % DAY / HOUR),
+        _ => format!("{}d", seconds / DAY),
+    }
 }
 
 async fn delete(arguments: &SnapshotDeleteArguments) -> anyhow::Result<u8> {
@@ -187,6 +229,7 @@ fn described(snapshot: &SandboxSnapshot) -> Value {
         "ready": is_ready(conditions(snapshot)),
         "reason": ready.map_or(hutch_api::state::reason::PENDING, |ready| &ready.reason),
         "message": ready.map(|ready| &ready.message),
+        "volumes": status.volumes,
         "bytes": status.sizes.map(|sizes| sizes.memory.saturating_add(sizes.files)),
         "pausedMillis": status.paused_millis,
     })
@@ -205,4 +248,41 @@ fn described_fork(fork: &SandboxFork) -> Value {
         "message": ready(all).map(|ready| &ready.message),
         "sandboxes": status.children,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_those_of_kubectl() {
+        for (seconds, shown) in [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (125, "2m5s"),
+            (601, "10m"),
+            (10_800, "3h"),
+            (11_000, "3h3m"),
+            (30_000, "8h"),
+            (172_800, "2d"),
+            (180_000, "2d2h"),
+            (864_000, "10d"),
+        ] {
+            assert_eq!(short(seconds), shown);
+        }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_cells() {
+        let row =
+            |name: &str, size: &str| [name, "a", "Full", "True", "Completed", size, "5s"].map(str::to_owned);
+        assert_eq!(
+            table(&[row("a-long-name", "-"), row("b", "1.00kB")]),
+            "NAME          SANDBOX   CONTENT   READY   REASON      SIZE     AGE\n\
+             a-long-name   a         Full      True    Completed   -        5s\n\
+             b             a         Full      True    Completed   1.00kB   5s\n"
+        );
+        assert_eq!(table(&[]), "NAME   SANDBOX   CONTENT   READY   REASON   SIZE   AGE\n");
+    }
 }

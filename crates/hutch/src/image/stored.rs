@@ -15,6 +15,7 @@ use crate::cli::{
     ImageExportArguments, ImageInspectArguments, ImageListArguments, ImagePruneArguments,
     ImageRemoveArguments,
 };
+use crate::quantity;
 
 /// Digits of a digest that are shown.
 const SHORT: usize = 12;
@@ -66,7 +67,7 @@ fn images(catalog: &Catalog) -> anyhow::Result<Vec<Listed>> {
 fn rows(image: &Listed) -> Vec<[String; 5]> {
     let size = match image.problem {
         Some(_) => "damaged".to_owned(),
-        None => bytes(image.size),
+        None => quantity::shown(image.size),
     };
     let used = match (image.users.is_empty(), image.last_used) {
         (false, _) => "in use".to_owned(),
@@ -294,26 +295,8 @@ fn report(as_json: bool, verb: &str, names: &[String], freed: &Freed) -> anyhow:
     }
     let names = names.iter().map(|name| format!("{verb}: {}", plain(name)));
     let removed = freed.removed.iter().map(|content| format!("Deleted: {content}"));
-    let total = format!("Total reclaimed space: {}", bytes(freed.bytes));
+    let total = format!("Total reclaimed space: {}", quantity::shown(freed.bytes));
     print(names.chain(removed).chain([total]))
-}
-
-/// Shows a size as Docker does: three digits, in powers of 1000.
-fn bytes(count: u64) -> String {
-    let (mut size, mut unit) = (count as f64, "B");
-    for next in ["kB", "MB", "GB", "TB"] {
-        if size < 999.5 {
-            break;
-        }
-        (size, unit) = (size / 1e3, next);
-    }
-    let digits = match size {
-        _ if unit == "B" => 0,
-        ..9.995 => 2,
-        ..99.95 => 1,
-        _ => 0,
-    };
-    format!("{size:.digits$}{unit}")
 }
 
 fn ago(time: Duration) -> String {
@@ -352,20 +335,6 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_those_of_docker() {
-        for (count, shown) in [
-            (0, "0B"),
-            (999, "999B"),
-            (1000, "1.00kB"),
-            (45_100_000, "45.1MB"),
-            (999_700_000, "1.00GB"),
-            (124_000_000, "124MB"),
-        ] {
-            assert_eq!(bytes(count), shown);
-        }
-    }
 
     #[test]
     fn times_are_rounded_down() {

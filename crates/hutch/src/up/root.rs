@@ -261,6 +261,7 @@ fn node_config(arguments: &UpArguments, folder: &DataFolder, programs: Programs)
         services: BTreeMap::new(),
         substitute_images: !arguments.no_builtin_runtime_images,
         image_dir: None,
+        snapshot_disk_high: arguments.snapshot_disk_high,
         host_paths: arguments.host_path.clone(),
         private_paths: private.into_iter().flatten().cloned().collect(),
         unpacker: Some(crate::unpack::unpacker()),

@@ -270,6 +270,12 @@ fn spawn(mut hutch: Command, folder: &Path, data: &Path, options: &[String]) -> 
         .arg(data)
         .arg("--kubeconfig")
         .arg(folder.join("kubeconfig"))
+        // The disk of the machine may be as full as it is.
+        .args(if options.iter().any(|option| option == "--snapshot-disk-high") {
+            &[][..]
+        } else {
+            &["--snapshot-disk-high", "100"]
+        })
         .args(if options.iter().any(|option| option == "--api-listen") {
             &[][..]
         } else {

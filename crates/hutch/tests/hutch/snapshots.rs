@@ -153,12 +153,14 @@ fn snapshot_is_created_with_progress_listed_and_deleted() {
     assert_eq!(status, Some(0), "{errors}");
     let shown: Value = serde_json::from_str(&stdout).expect("JSON");
     let expected = json!({"name": "now", "namespace": "default", "sandbox": "source", "content": "Full", "ready": true,
-        "reason": "Completed", "message": "", "bytes": 42, "pausedMillis": 12});
+        "reason": "Completed", "message": "", "volumes": [], "bytes": 42, "pausedMillis": 12});
     assert_eq!(shown, expected);
 
     let listed = shared.ok(&["snapshot", "list"]);
     let row = listed.lines().find(|line| line.starts_with("now ")).expect("a row");
-    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["now", "source", "Full", "Completed", "42"]);
+    let cells: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(cells[..6], ["now", "source", "Full", "True", "Completed", "42B"]);
+    assert!(listed.starts_with("NAME"), "{listed}");
     assert_eq!(
         shared.ok(&["snapshot", "delete", "now", "later"]),
         "snapshot now is deleted\nsnapshot later is deleted\n"

@@ -61,6 +61,8 @@ impl Server<'_> {
             "t",
             &of(json!({"content": "Filesystem", "source": {"sandbox": "a", "uid": "1"}})),
         );
+        self.takes(snapshot, "u", &of(json!({"volumes": {"include": ["data"]}})));
+        self.takes(snapshot, "v", &of(json!({"volumes": {"none": true}})));
         for (spec, word) in [
             (json!({"content": "Full"}), "spec.source"),
             (json!({"source": {"sandbox": "a"}}), "spec.content"),
@@ -70,7 +72,13 @@ impl Server<'_> {
             (of(json!({"afterwards": "Pause"})), "spec.afterwards"),
             (of(json!({"ttl": "soon"})), "spec.ttl"),
             (of(json!({"ttl": "0s"})), "must be greater than 0"),
-            (of(json!({"volumes": {}})), "spec.volumes"),
+            (of(json!({"volumes": {}})), "either `include` or `none: true`"),
+            (of(json!({"volumes": {"none": false}})), "either `include` or `none: true`"),
+            (of(json!({"volumes": {"none": true, "include": ["a"]}})), "either `include` or `none: true`"),
+            (of(json!({"volumes": {"include": []}})), "spec.volumes.include"),
+            (of(json!({"volumes": {"include": ["a", "a"]}})), "spec.volumes.include"),
+            (of(json!({"volumes": {"include": ["A/b"]}})), "spec.volumes.include[0]"),
+            (of(json!({"volumes": {"none": true}, "afterwards": "Stop"})), "stay where they are"),
         ] {
             self.refuses(snapshot, "bad", &spec, word);
         }

@@ -217,6 +217,10 @@ async fn begin(node: &Arc<Shared>, live: &Arc<Live>, pod: &Pod, choice: Choice) 
     let _ = live.handler.set(handler);
     let begin = snapshot::find(node, live, pod, handler).await?;
     node.tell_policies(PolicyNews::Starts(live.clone()));
+    if let Begin::Restored(restoring) = &begin {
+        // Not beside other steps, whose failure would leave it without this task.
+        restoring.fill_claims(node, live, pod).await?;
+    }
     Ok(begin)
 }
 

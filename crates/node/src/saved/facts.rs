@@ -34,6 +34,9 @@ pub(crate) struct Facts {
     pub(crate) containers: BTreeMap<String, Container>,
     /// Volumes that belong to the Pod.
     pub(crate) volumes: Vec<String>,
+    /// Volumes of claims, by the names of their templates.
+    #[serde(default)]
+    pub(crate) claims: Vec<String>,
 }
 
 /// Surroundings of memory.

@@ -18,6 +18,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::task::{JoinSet, spawn_blocking};
 
+use super::retention;
 use super::take::{self, Taken, take, wait_for_source};
 use crate::live::Live;
 use crate::saved::facts::Facts;
@@ -129,7 +130,7 @@ async fn is_whole(node: &Arc<Shared>, id: &PathSegment) -> bool {
     found.await.unwrap_or(false)
 }
 
-fn ready(snapshot: &SandboxSnapshot) -> Option<&Condition> {
+pub(super) fn ready(snapshot: &SandboxSnapshot) -> Option<&Condition> {
     let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().find(|condition| condition.type_ == "Ready")
 }
@@ -206,6 +207,7 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
     }
     match take(node, snapshot, id).await {
         Ok(Taken { image, facts, handler, paused }) => {
+            let sandbox = facts.sandbox_uid.clone();
             let new = SandboxSnapshotStatus {
                 handler: Some(handler.to_owned()),
                 paused_millis: u64::try_from(paused.as_millis()).ok(),
@@ -216,6 +218,7 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
                 remove(node, id.as_str()).await;
                 return None;
             }
+            retention::prune(node, snapshot, &sandbox).await;
             Some(Timestamp::now())
         }
         Err(failure) => {
@@ -289,7 +292,7 @@ async fn remove(node: &Arc<Shared>, uid: &str) {
 /// Resumes a Pod whose suspend is not wanted any more.
 async fn reopen(live: &Arc<Live>) {
     let _turn = live.snapshots.lock().await;
-    take::resume(live, live.containers().iter()).await;
+    take::resume(live).await;
     live.gate.step(Input::Dropped);
 }
 
@@ -312,6 +315,7 @@ fn complete_status(node: &Shared, facts: Facts, sizes: &Sizes) -> SandboxSnapsho
         node_name: Some(node.config.node_name.clone()),
         sandbox_uid: Some(facts.sandbox_uid),
         pod_uid: Some(facts.pod_uid),
+        volumes: facts.claims,
         sizes: Some(SnapshotSizes { memory: sizes.memory, files: sizes.files }),
         ..status(true, reason::COMPLETED, what)
     }

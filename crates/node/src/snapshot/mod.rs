@@ -4,10 +4,13 @@
 //! An image is complete and durable before its object says so, and before the Pod of a suspend ends. What a killed node
 //! left half made is removed at its next start.
 
+mod claims;
 mod follow;
 mod machine_id;
 mod restore;
+mod retention;
 mod take;
 
+pub(crate) use claims::remove_unfinished;
 pub(crate) use follow::run;
 pub(crate) use restore::{Begin, Problem, Restoring, empty_volumes, find, is_optional};

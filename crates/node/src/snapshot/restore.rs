@@ -18,6 +18,7 @@ use kube::{Api, ResourceExt};
 use tokio::io::AsyncReadExt;
 use tokio::task::spawn_blocking;
 
+use super::claims;
 use super::machine_id::MachineId;
 use crate::admission::Refusal;
 use crate::blueprint::Blueprint;
@@ -74,8 +75,8 @@ pub(crate) enum Begin {
 
 /// The image with which a Pod begins.
 pub(crate) struct Restoring {
-    image: Image,
-    facts: Facts,
+    pub(super) image: Image,
+    pub(super) facts: Facts,
     handler: Handler,
     /// Command that each container runs afterwards; may be empty.
     hook: Vec<String>,
@@ -220,6 +221,7 @@ fn check(facts: &Facts, pod: &Pod, handler: Handler) -> Result<(), String> {
             return Err(format!("it has no container {name:?}"));
         }
     }
+    spec.map_or(Ok(()), |spec| claims::check(&facts.claims, spec))?;
     let sidecars = spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
     let known: Vec<&str> = sidecars.map(|one| one.name.as_str()).chain(names).collect();
     match facts.containers.keys().find(|name| !known.contains(&name.as_str())) {

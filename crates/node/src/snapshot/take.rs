@@ -12,6 +12,8 @@ use hutch_image::PathSegment;
 use hutch_snapshot::{Image, Partial, TreeName};
 use tokio::task::spawn_blocking;
 
+use super::claims::{self, Kept};
+use super::retention;
 use crate::container::Running;
 use crate::live::Live;
 use crate::saved::facts::{Container, Facts, Machine, shape};
@@ -67,7 +69,10 @@ pub(super) async fn take(
     let (spec, stops) = (&snapshot.spec, snapshot.spec.afterwards == Afterwards::Stop);
     // Thaws it. No visitor of its own prevents what follows.
     let busy = live.pass().await.map_err(|error| format!("{error}"))?;
-    let parts = parts(node, &live, spec.content).await?;
+    let parts = parts(&live, spec.content)?;
+    let claims = claims::kept(node, &live, spec, &sandbox_uid).await?;
+    let needed = check_room(node, &parts, &claims, spec.content).await?;
+    retention::admit(node, snapshot, needed).await?;
     let machine = match spec.content {
         Content::Full => Some(spawn_blocking(Machine::here).await??),
         Content::Filesystem => None,
@@ -76,28 +81,29 @@ pub(super) async fn take(
         return Err("the Pod is being frozen or ended".into());
     }
     let began = Instant::now();
-    let written = write(node, &live, id, &parts, spec.content, stops).await;
+    let written = write(node, &live, id, &parts, &claims, (spec.content, stops)).await;
     let (partial, volumes) = match written {
         Ok(written) => written,
         Err(error) => {
-            give_up(&live, &parts).await;
+            give_up(&live).await;
             return Err(error.into());
         }
     };
     let mut paused = began.elapsed();
     if !stops {
-        resume(&live, parts.iter().map(|part| &part.running)).await;
+        resume(&live).await;
         paused = began.elapsed();
     }
     drop(busy);
-    let facts = facts(&live, &parts, spec, (sandbox_uid, machine, volumes));
-    let image = match finish(partial, &facts).await {
+    let claims = claims.iter().map(|one| one.name.to_string()).collect();
+    let facts = Facts { claims, ..facts(&live, &parts, spec, (sandbox_uid, machine, volumes)) };
+    let image = match finish(node, snapshot, partial, &facts).await {
         Ok(image) => image,
-        Err(error) => {
+        Err(failure) => {
             if stops {
-                give_up(&live, &parts).await;
+                give_up(&live).await;
             }
-            return Err(error.into());
+            return Err(failure);
         }
     };
     if stops {
@@ -129,19 +135,34 @@ fn facts(
         machine,
         containers: containers.collect::<BTreeMap<_, _>>(),
         volumes,
+        claims: Vec::new(),
     }
 }
 
-/// Makes an image durable.
-async fn finish(partial: Partial, facts: &Facts) -> Result<Image, String> {
-    let facts = serde_json::to_value(facts).map_err(|error| error.to_string())?;
-    let finished = spawn_blocking(move || partial.finish(facts)).await;
-    finished.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+/// Makes an image durable, unless the namespace may not keep so many bytes.
+async fn finish(
+    node: &Arc<Shared>,
+    snapshot: &SandboxSnapshot,
+    partial: Partial,
+    facts: &Facts,
+) -> Result<Image, Failure> {
+    let facts = serde_json::to_value(facts)?;
+    let image = spawn_blocking(move || partial.finish(facts)).await??;
+    // What was needed was an estimate.
+    let sizes = image.sizes();
+    if let Err(failure) =
+        retention::check_bytes(node, snapshot, sizes.memory.saturating_add(sizes.files)).await
+    {
+        let (shared, id) = (node.clone(), image.id().clone());
+        spawn_blocking(move || shared.snapshots.images.remove(&id)).await??;
+        return Err(failure);
+    }
+    Ok(image)
 }
 
 /// Lets a Sandbox run as before whose snapshot failed.
-async fn give_up(live: &Live, parts: &[Part]) {
-    resume(live, parts.iter().map(|part| &part.running)).await;
+async fn give_up(live: &Live) {
+    resume(live).await;
     live.gate.step(Input::Saved(false));
 }
 
@@ -176,7 +197,7 @@ fn source(
 }
 
 /// Returns the containers of a Pod, all of which run.
-async fn parts(node: &Shared, live: &Arc<Live>, content: Content) -> Result<Vec<Part>, Failure> {
+fn parts(live: &Live, content: Content) -> Result<Vec<Part>, Failure> {
     let pod = live.pod();
     let Some(spec) = &pod.spec else { return Err("the Pod has no containers".into()) };
     let sidecars = spec.init_containers.iter().flatten();
@@ -193,22 +214,29 @@ async fn parts(node: &Shared, live: &Arc<Live>, content: Content) -> Result<Vec<
         let name = PathSegment::label(&container.name).ok_or("a container has no valid name")?;
         parts.push(Part { name, running });
     }
-    check_room(node, &parts, content).await?;
     Ok(parts)
 }
 
-/// Refuses a snapshot that does not fit on the disk, before anything is stopped for it.
-async fn check_room(node: &Shared, parts: &[Part], content: Content) -> Result<(), Failure> {
+/// Refuses a snapshot that does not fit on the disk, before anything is stopped for it. Returns the bytes that it needs.
+async fn check_room(
+    node: &Shared,
+    parts: &[Part],
+    claims: &[Kept],
+    content: Content,
+) -> Result<u64, Failure> {
     let folder = node.places.snapshots.clone();
+    let volumes: Vec<PathBuf> = claims.iter().map(|one| one.folder.clone()).collect();
     let running: Vec<Arc<Running>> = parts.iter().map(|part| part.running.clone()).collect();
     let checked = spawn_blocking(move || {
         let memory = |running: &Arc<Running>| running.container.stats().map_or(0, |used| used.memory_bytes);
         let memory: u64 = if content == Content::Full { running.iter().map(memory).sum() } else { 0 };
         let files: u64 =
             running.iter().map(|running| crate::measure(&running.container.changes()).bytes).sum();
-        let needed = memory.saturating_add(files);
-        hutch_image::check_room(&folder, needed)
-            .map_err(|error| format!("{needed} bytes are needed: {error}"))
+        let claims: u64 =
+            volumes.iter().map(|folder| crate::measure(folder).bytes).fold(0, u64::saturating_add);
+        let needed = memory.saturating_add(files).saturating_add(claims);
+        let checked = hutch_image::check_room(&folder, needed);
+        checked.map(|()| needed).map_err(|error| format!("{needed} bytes are needed: {error}"))
     });
     Ok(checked.await??)
 }
@@ -219,19 +247,24 @@ async fn write(
     live: &Arc<Live>,
     id: &PathSegment,
     parts: &[Part],
-    content: Content,
-    stops: bool,
+    claims: &[Kept],
+    (content, stops): (Content, bool),
 ) -> Result<(Partial, Vec<String>), String> {
     live.set_paused(true);
-    each(parts.iter().map(|part| part.running.container.pause())).await?;
+    // Also those that are in no image, such as ephemeral ones: they may write volumes.
+    let all = live.containers();
+    let others = all.iter().filter(|one| !parts.iter().any(|part| Arc::ptr_eq(&part.running, one)));
+    each(parts.iter().map(|part| &part.running).chain(others).map(|running| running.container.pause()))
+        .await?;
     let memory: Vec<PathBuf> = match content {
         Content::Full => each(parts.iter().map(|part| part.running.container.checkpoint())).await?,
         Content::Filesystem => Vec::new(),
     };
-    // Volumes of a Pod end with it; those of claims stay where they are.
+    // Volumes of a Pod end with it.
     let volumes = if stops || content == Content::Full { live.own_volumes() } else { Vec::new() };
     let uppers: Vec<_> =
         parts.iter().map(|part| (part.name.clone(), part.running.container.changes())).collect();
+    let of_claims: Vec<_> = claims.iter().map(|one| (one.name.clone(), one.folder.clone())).collect();
     let (shared, id) = (node.clone(), id.clone());
     let copied = spawn_blocking(move || -> Result<_, hutch_snapshot::Error> {
         let mut partial = shared.snapshots.images.begin(&id)?;
@@ -246,9 +279,15 @@ async fn write(
             names.push(name.as_str().to_owned());
             partial.copy_tree(&TreeName::Volume(name), &folder)?;
         }
+        for (name, folder) in of_claims {
+            partial.copy_tree(&TreeName::Volume(name), &folder)?;
+        }
         Ok((partial, names))
     });
-    copied.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    let copied = copied.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    // A Pod may have begun to write one of them meanwhile.
+    claims::alone(node, live, claims)?;
+    Ok(copied)
 }
 
 /// Waits for all of these, also after one has failed: what is under way must have ended before the processes are resumed.
@@ -280,8 +319,9 @@ pub(super) async fn wait_for_source(node: &Shared, snapshot: &SandboxSnapshot) {
 }
 
 /// Resumes the processes. A container that cannot be resumed is killed.
-pub(super) async fn resume(live: &Live, containers: impl Iterator<Item = &Arc<Running>>) {
-    let each = containers.map(async |running| {
+pub(super) async fn resume(live: &Live) {
+    let containers = live.containers();
+    let each = containers.iter().map(async |running| {
         if let Err(error) = running.container.resume().await {
             let (pod, container) = (&live.id.name, &running.blueprint.name);
             tracing::error!(pod, container, error, "a container cannot be resumed and is killed");

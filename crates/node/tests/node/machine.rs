@@ -113,6 +113,7 @@ impl Machine {
             services: BTreeMap::new(),
             substitute_images: true,
             image_dir: None,
+            snapshot_disk_high: 100,
             host_paths: Vec::new(),
             private_paths: Vec::new(),
             unpacker: None,

@@ -1,0 +1,116 @@
+//! How many snapshots a namespace and a node keep.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Up, text};
+use crate::kept::{self, apply, ready, resume, suspend};
+
+/// A native Sandbox that can be paused.
+fn sandbox(name: &str) -> Value {
+    json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+        "metadata": {"name": name, "annotations": {"hutch.dev/idle-after": ""}},
+        "spec": {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "hutch/host", "command": ["sleep", "infinity"]}]}}},
+    })
+}
+
+fn object(name: &str, sandbox: &str) -> Value {
+    json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": name},
+        "spec": {"source": {"sandbox": sandbox}, "content": "Filesystem"}})
+}
+
+/// Makes a snapshot. Returns reason and message of its end.
+fn snapshot(up: &Up, name: &str, sandbox: &str) -> String {
+    apply(up, &object(name, sandbox));
+    let path = "jsonpath={.status.conditions[0].reason}:{.status.conditions[0].message}";
+    up.eventually(&format!("get sandboxsnapshot {name} -o {path}"), |said| {
+        said.len() > 1 && !said.starts_with("InProgress")
+    })
+}
+
+#[test]
+fn namespace_keeps_the_last_snapshots_of_each_sandbox_and_those_that_are_named() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    for (key, value) in [("keep-last", "0"), ("keep-last", "many"), ("bytes", "much")] {
+        let refused = up.kubectl(&format!("annotate namespace default hutch.dev/snapshots-{key}={value}"));
+        let error = text(&refused.stderr);
+        assert!(error.contains(&format!("metadata.annotations[hutch.dev/snapshots-{key}]")), "{error}");
+    }
+    up.ok("annotate namespace default hutch.dev/snapshots-keep-last=2");
+    for name in ["a", "b"] {
+        apply(&up, &sandbox(name));
+        ready(&up, name);
+    }
+    assert!(snapshot(&up, "of-b", "b").starts_with("Completed"));
+    assert!(snapshot(&up, "named", "a").starts_with("Completed"));
+    let mut template = sandbox("t");
+    template["kind"] = "SandboxTemplate".into();
+    template["apiVersion"] = "extensions.agents.x-k8s.io/v1beta1".into();
+    template["spec"]["podTemplate"]["metadata"] = json!({"annotations": {"hutch.dev/restore-from": "named"}});
+    apply(&up, &template);
+    for name in ["one", "two", "three"] {
+        assert!(snapshot(&up, name, "a").starts_with("Completed"));
+        // Times of completion are whole seconds.
+        let second =
+            || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_secs();
+        let now = second();
+        hutch_testkit::wait::until("the next second", || second() > now);
+    }
+    let left = "sandboxsnapshot.hutch.dev/named\nsandboxsnapshot.hutch.dev/of-b\nsandboxsnapshot.hutch.dev/three\n\
+        sandboxsnapshot.hutch.dev/two\n";
+    up.eventually("get sandboxsnapshots -o name", |names| names == left);
+    hutch_testkit::wait::until("images go with their objects", || kept::images(&up).len() == 4);
+}
+
+#[test]
+fn snapshots_beyond_a_bound_are_refused_by_name_and_suspends_are_not() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = kept::start();
+    apply(&up, &sandbox("a"));
+    ready(&up, "a");
+    up.ok_args(&["exec", "a", "--", "sh", "-c", "head -c 1M /dev/urandom > /opt/file"]);
+    assert!(snapshot(&up, "first", "a").starts_with("Completed"));
+    up.ok("annotate namespace default hutch.dev/snapshots-bytes=1500k");
+    let said = snapshot(&up, "beyond", "a");
+    assert!(said.starts_with("QuotaExceeded:") && said.contains("hutch.dev/snapshots-bytes"), "{said}");
+    // The built-in quota counts objects, but for those of suspends.
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
+        "spec": {"hard": {"count/sandboxsnapshots.hutch.dev": "2"}}});
+    apply(&up, &quota);
+    let file = up.folder().join("third.json");
+    std::fs::write(&file, object("third", "a").to_string()).expect("written");
+    let refused = up.kubectl(&format!("create -f {}", file.display()));
+    let error = text(&refused.stderr);
+    assert!(error.contains("exceeded quota: q, requested: count/sandboxsnapshots.hutch.dev=1"), "{error}");
+    let used = "get resourcequota q -o jsonpath={.status.used}";
+    up.eventually(used, |used| used.contains(r#""count/sandboxsnapshots.hutch.dev":"2""#));
+    up.ok("delete sandboxsnapshot beyond");
+    up.ok("annotate namespace default hutch.dev/snapshots-bytes-");
+    // Any disk is used to more than 0 %.
+    up.stop();
+    up.restart_with(&["--snapshot-disk-high", "1"]);
+    ready(&up, "a");
+    up.ok_args(&["exec", "a", "--", "true"]);
+    let disk = rustix::fs::statvfs(up.data()).expect("a disk");
+    let is_empty = (disk.f_blocks - disk.f_bfree) * 100 < disk.f_blocks;
+    if !is_empty {
+        let said = snapshot(&up, "full", "a");
+        assert!(said.starts_with("DiskFull:") && said.contains("--snapshot-disk-high"), "{said}");
+        up.ok("delete sandboxsnapshot full");
+    }
+    if let Some(reason) = hutch_testkit::Need::Runsc.missing() {
+        hutch_testkit::note_skip("suspends beyond the bounds", reason);
+        return;
+    }
+    up.ok("annotate namespace default hutch.dev/snapshots-bytes=0");
+    up.ok("patch resourcequota q --type=merge -p {\"spec\":{\"hard\":{\"count/sandboxsnapshots.hutch.dev\":\"1\"}}}");
+    kept::run(&up, &kept::object("s"));
+    assert_eq!(kept::answer(&up, "s"), "0");
+    suspend(&up, "s");
+    assert_eq!(kept::snapshots(&up).len(), 2);
+    up.eventually(used, |used| used.contains(r#""count/sandboxsnapshots.hutch.dev":"1""#));
+    resume(&up, "s");
+    assert_eq!(kept::answer(&up, "s"), "1");
+}

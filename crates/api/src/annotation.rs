@@ -51,6 +51,11 @@ pub const SUSPEND_KEEPS: &str = "hutch.dev/suspend-keeps";
 pub const DROP_MEMORY_AFTER: &str = "hutch.dev/drop-memory-after";
 /// On a Pod template, a Sandbox or a Pod: name of the SandboxSnapshot of the same namespace from which it starts.
 pub const RESTORE_FROM: &str = "hutch.dev/restore-from";
+/// On a Sandbox, its Pod template or a claim's metadata for it: name of the PodSnapshot from which it starts, as clients of
+/// GKE's API write it.
+pub const POD_SNAPSHOT: &str = "podsnapshot.gke.io/ps-name";
+/// On a PodSnapshot, and on its SandboxSnapshot: name of the Pod whose state it holds. No user writes it.
+pub const ORIGIN_POD: &str = "podsnapshot.gke.io/origin-pod";
 /// On a Sandbox or its Pod template: command that is run inside after each restore, as JSON: `["/path", "argument"]`.
 pub const AFTER_RESTORE: &str = "hutch.dev/after-restore";
 /// On a Sandbox or its Pod template: `"true"` allows that several Sandboxes start with one memory, although random generators

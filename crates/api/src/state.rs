@@ -37,14 +37,24 @@ pub const KEEPS_MEMORY: &str = "memory";
 /// Value of that annotation: files only.
 pub const KEEPS_FILES: &str = "files";
 
-/// Returns the uid of the snapshot with which a Pod with these conditions has begun.
-pub fn restored_from(conditions: &[PodCondition]) -> Option<&str> {
+/// Returns the message of the condition [`RESTORED_POD`] of a Pod that has begun with this snapshot.
+pub fn beginning(uid: &str, name: &str) -> String {
+    format!("{uid} {name}")
+}
+
+/// Returns the message of a Pod with these conditions that has begun with a snapshot.
+pub fn begun_with(conditions: &[PodCondition]) -> Option<&str> {
     let restored = conditions.iter().find(|one| one.type_ == RESTORED_POD && one.status == TRUE)?;
     restored.message.as_deref()
 }
 
-/// Condition of a Pod whose containers have begun with a snapshot, from the first time on at which it is Ready: True, with the
-/// uid of the snapshot as message; absent otherwise.
+/// Returns the uid of the snapshot with which a Pod with these conditions has begun.
+pub fn restored_from(conditions: &[PodCondition]) -> Option<&str> {
+    begun_with(conditions)?.split(' ').next()
+}
+
+/// Condition of a Pod whose containers have begun with a snapshot, from the first time on at which it is Ready: True, with uid
+/// and name of the snapshot as message; absent otherwise. Clients of GKE's API look for the name.
 pub const RESTORED_POD: &str = "PodRestored";
 
 /// Text in the condition `Ready` of a Sandbox that is not suspended because its memory could not be written.

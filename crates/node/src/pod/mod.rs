@@ -93,7 +93,7 @@ struct Worker {
     sandbox: Option<Arc<dyn PodSandbox>>,
     /// Snapshot with which its containers begin, until the Pod was Ready.
     restoring: Option<Arc<Restoring>>,
-    /// UID of the snapshot with which they have begun.
+    /// Snapshot with which they have begun, as the condition of the Pod shows it.
     restored: Option<String>,
     /// Descriptions in the order of `states`: init containers first, ephemeral ones last.
     containers: Vec<Container>,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use hutch_api::annotation;
+use hutch_api::{annotation, state};
 use hutch_image::PathSegment;
 use hutch_screen::Origin;
 use jiff::{SignedDuration, Timestamp};
@@ -157,7 +157,8 @@ impl Worker {
         let all = self.states.iter().zip(&self.slots);
         let mut later = all.filter(|(state, _)| matches!(state.role, Role::Main | Role::Sidecar));
         if later.all(|(_, slot)| slot.restored) {
-            self.restored = self.restoring.as_ref().map(|restoring| restoring.uid.clone());
+            let beginning = |restoring: &Arc<Restoring>| state::beginning(&restoring.uid, &restoring.name);
+            self.restored = self.restoring.as_ref().map(beginning);
         }
     }
 

@@ -47,6 +47,8 @@ pub(crate) struct Restoring {
     own: bool,
     /// UID of the snapshot.
     pub(crate) uid: String,
+    /// Its name.
+    pub(crate) name: String,
 }
 
 /// Finds the image that a Pod names, if its containers have not begun with it already.
@@ -109,7 +111,8 @@ pub(crate) async fn find(
     }
     // A second preparation finds the same.
     let _ = live.generation.set(facts.generation.saturating_add(1));
-    Ok(Some(Arc::new(Restoring { image, facts, handler, hook, own, uid })))
+    let name = name.clone();
+    Ok(Some(Arc::new(Restoring { image, facts, handler, hook, own, uid, name })))
 }
 
 /// Returns the command that a Pod has run after a restore.

@@ -7,7 +7,7 @@ use std::{env, fs};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let mut files = Vec::new();
-    for folder in ["../api/crds", "../policy/crds"] {
+    for folder in ["../api/crds", "../api/views", "../policy/crds"] {
         let source = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join(folder);
         println!("cargo::rerun-if-changed={}", source.display());
         for file in fs::read_dir(&source)? {

@@ -3,7 +3,7 @@
 
     --setup                makes templates and pools
     --columns NAME...      runs every cell of these columns
-    --render               prints both tables
+    --render               prints the tables
     --contract             compares the rows with the public methods of the package
     --only PART            runs only cells whose row has this in its name
 
@@ -24,7 +24,7 @@ CELL_SECONDS = 300
 
 
 async def run(columns, only):
-    import others  # noqa: F401
+    import others, snapshots  # noqa: E401, F401
     from places import Place, settings
     from table import CELLS
     failed = False
@@ -59,10 +59,11 @@ def main():
         import setup
         setup.make(settings())
     if given.render:
-        import others
-        from table import COLUMNS, OTHER_COLUMNS, render
-        print(render(list(COLUMNS)), render(list(OTHER_COLUMNS)), sep="\n", end="")
+        import others, snapshots  # noqa: E401, F401
+        from table import COLUMNS, OTHER_COLUMNS, SNAPSHOT_COLUMNS, render
+        print(*(render(list(each)) for each in (COLUMNS, SNAPSHOT_COLUMNS, OTHER_COLUMNS)), sep="\n", end="")
     if given.contract:
+        import snapshots  # noqa: F401
         import contract
         contract.compare()
     if given.leave:

@@ -10,7 +10,7 @@ import table
 
 # What is not tested here, and why. A name that ends in a dot stands for all below it.
 OUT = {
-    "k8s_agent_sandbox.gke_extensions.": "GKE snapshots",
+    "k8s_agent_sandbox.gke_extensions.": "data of SnapshotEngine and SandboxWithSnapshotSupport, or inside them",
     "k8s_agent_sandbox.k8s_helper.K8sHelper.wait_for_gateway_ip": "Gateway",
     "k8s_agent_sandbox.async_k8s_helper.AsyncK8sHelper.wait_for_gateway_ip": "Gateway",
     "k8s_agent_sandbox.async_k8s_helper.AsyncK8sHelper.close": "by AsyncSandboxClient.close()",
@@ -47,15 +47,22 @@ CLASSES = {
     "k8s_agent_sandbox.async_connector.AsyncSandboxConnector": "Connector",
     "k8s_agent_sandbox.extensions.computer_use.SandboxWithComputerUseSupport": "SandboxWithComputerUseSupport",
     "k8s_agent_sandbox.extensions.computer_use.ComputerUseSandboxClient": "ComputerUseSandboxClient",
+    "k8s_agent_sandbox.gke_extensions.snapshots.podsnapshot_client.PodSnapshotSandboxClient": "PodSnapshotSandboxClient",
+    "k8s_agent_sandbox.gke_extensions.snapshots.sandbox_with_snapshot_support.SandboxWithSnapshotSupport":
+        "SandboxWithSnapshotSupport",
+    "k8s_agent_sandbox.gke_extensions.snapshots.snapshot_engine.SnapshotEngine": "SnapshotEngine",
 }
 # Parameters that no row names, and why.
 PARAMETERS = {
     "SandboxClient.tracer_config": "the extra `tracing`",
+    "PodSnapshotSandboxClient.args": "those of SandboxClient",
+    "PodSnapshotSandboxClient.kwargs": "those of SandboxClient",
     "Connector.send_request.stream": "by Files.read_to",
     "Connector.send_request.kwargs": "goes to requests and httpx",
 }
 # Attributes of classes that carry no request.
-ATTRIBUTES = {"SandboxClient.sandbox_class", "ComputerUseSandboxClient.sandbox_class", "K8sHelper.injected_api_client"}
+ATTRIBUTES = {"SandboxClient.sandbox_class", "ComputerUseSandboxClient.sandbox_class",
+              "PodSnapshotSandboxClient.sandbox_class", "K8sHelper.injected_api_client"}
 
 
 def out(name):
@@ -64,9 +71,11 @@ def out(name):
 
 def modules():
     found = [k8s_agent_sandbox]
-    for each in pkgutil.walk_packages(k8s_agent_sandbox.__path__, "k8s_agent_sandbox."):
+    # `gke_extensions` itself is no package, and is not walked through.
+    packages = [k8s_agent_sandbox, importlib.import_module("k8s_agent_sandbox.gke_extensions.snapshots")]
+    for each in (each for package in packages for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")):
         reason = next((why for name, why in OUT.items() if f"{each.name}.".startswith(name)), "")
-        if reason not in ("GKE snapshots", "generated"):
+        if reason != "generated":
             found.append(importlib.import_module(each.name))
     return found
 
@@ -90,7 +99,7 @@ def of_class(full, kind):
     own = CLASSES[full]
     for name, member in vars(kind).items():
         if name.startswith("_") or f"{full}.{name}" in OUT or f"{own}.{name}" in ATTRIBUTES:
-            if name == "__init__" and own == "SandboxClient":
+            if name == "__init__" and own in ("SandboxClient", "PodSnapshotSandboxClient"):
                 yield from parameters(own, "", member)
             continue
         plain = inspect.unwrap(member.__func__ if isinstance(member, staticmethod) else member)
@@ -111,7 +120,7 @@ def parameters(own, name, function):
 def known():
     """The same of the rows: `Class.method(parameter, ...)`, several of them with commas between."""
     found = set()
-    for row in table.rows(table.COLUMNS):
+    for row in table.rows(table.COLUMNS | table.SNAPSHOT_COLUMNS):
         text = row.split(": ")[-1] if row.startswith("Computer") else row
         inner = re.search(r"\((.*)\)", text)
         given = [part.strip() for part in inner.group(1).split(",")] if inner else []

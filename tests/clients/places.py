@@ -13,7 +13,7 @@ from k8s_agent_sandbox.models import (
     SandboxDirectConnectionConfig,
     SandboxLocalTunnelConnectionConfig,
 )
-from table import COLUMNS, OTHER_COLUMNS, POD_TUNNELS, ROUTER_TUNNELS, check, now
+from table import COLUMNS, OTHER_COLUMNS, POD_TUNNELS, ROUTER_TUNNELS, SNAPSHOT_COLUMNS, check, now
 
 CORE, EXTENSIONS, VERSION = "agents.x-k8s.io", "extensions.agents.x-k8s.io", "v1beta1"
 PLURALS = {"Sandbox": (CORE, "sandboxes"), "SandboxClaim": (EXTENSIONS, "sandboxclaims"),
@@ -26,7 +26,7 @@ POOL = "python"
 class Place:
     def __init__(self, column, settings):
         self.column, self.settings = column, settings
-        self.where, self.asynchronous, self.speaks = (COLUMNS | OTHER_COLUMNS)[column]
+        self.where, self.asynchronous, self.speaks = (COLUMNS | OTHER_COLUMNS | SNAPSHOT_COLUMNS)[column]
         self.namespace = settings["namespace"]
         kubernetes.config.load_kube_config()
         self.custom, self.core = kubernetes.client.CustomObjectsApi(), kubernetes.client.CoreV1Api()
@@ -38,7 +38,7 @@ class Place:
 
     def config(self, **more):
         """The way of this column to a sandbox."""
-        if "direct" in self.column:
+        if "direct" in self.column or self.column in SNAPSHOT_COLUMNS:
             return SandboxDirectConnectionConfig(
                 **{"api_url": self.settings["router"], "extra_headers": self.headers} | more)
         if self.column in ROUTER_TUNNELS:

@@ -20,6 +20,8 @@ COLUMNS = {
 }
 # Columns of the second table, whose clients know nothing of sandboxes.
 OTHER_COLUMNS = {"up": ("up", False, ""), "cluster": ("cluster", False, "")}
+# Columns of the third table, of the client of GKE's Pod snapshots.
+SNAPSHOT_COLUMNS = {"hutch up": ("up", False, "http")}
 
 EVERY = tuple(COLUMNS)
 SYNC = tuple(name for name, (_, asynchronous, _) in COLUMNS.items() if not asynchronous)

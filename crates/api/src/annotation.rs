@@ -60,6 +60,11 @@ pub const RESTORE_AGAIN: &str = "hutch.dev/restore-again";
 pub const SNAPSHOTS_KEEP_LAST: &str = "hutch.dev/snapshots-keep-last";
 /// On a Namespace: bytes that the images of its snapshots may have, as a quantity (`10Gi`).
 pub const SNAPSHOTS_BYTES: &str = "hutch.dev/snapshots-bytes";
+/// On a Sandbox, its Pod template or a claim's metadata for it: name of the PodSnapshot from which it starts, as clients of
+/// GKE's API write it.
+pub const POD_SNAPSHOT: &str = "podsnapshot.gke.io/ps-name";
+/// On a PodSnapshot, and on its SandboxSnapshot: name of the Pod whose state it holds. No user writes it.
+pub const ORIGIN_POD: &str = "podsnapshot.gke.io/origin-pod";
 /// On a Sandbox or its Pod template: command that is run inside after each restore, as JSON: `["/path", "argument"]`.
 pub const AFTER_RESTORE: &str = "hutch.dev/after-restore";
 /// On a Sandbox or its Pod template: `"true"` allows that several Sandboxes start with one memory, although random generators

@@ -19,3 +19,12 @@ pub fn state_crds() -> &'static [&'static str] {
         include_str!("../crds/hutch.dev_sandboxsnapshots.yaml"),
     ]
 }
+
+/// The CustomResourceDefinitions of [`crate::pod_snapshot`] as YAML: PodSnapshotManualTrigger, PodSnapshot. They are for
+/// `hutch up` alone: a cluster of GKE has its own ones of these names.
+pub fn pod_snapshot_crds() -> &'static [&'static str] {
+    &[
+        include_str!("../views/podsnapshot.gke.io_podsnapshotmanualtriggers.yaml"),
+        include_str!("../views/podsnapshot.gke.io_podsnapshots.yaml"),
+    ]
+}

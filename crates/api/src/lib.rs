@@ -26,6 +26,7 @@ pub mod label;
 pub mod late_env;
 pub mod metadata;
 pub mod owner;
+pub mod pod_snapshot;
 pub mod quantity;
 pub mod sleep;
 pub mod state;
@@ -38,7 +39,7 @@ pub use claim::{
     SandboxClaimStatus, WarmPoolRef,
 };
 pub use convert::{Error, convert};
-pub use crds::{crds, state_crds};
+pub use crds::{crds, pod_snapshot_crds, state_crds};
 pub use duration::go_duration;
 pub use hash::name_hash;
 pub use pool::{

@@ -11,7 +11,8 @@ mod retention;
 pub use copy::{Renewal, after_restore, renewal, restored};
 pub use credentials::{CredentialsOfFork, credentials_of};
 pub use restore::{
-    RESTORE_FAILED, RESTORED, RESTORED_POD, RestorePolicy, STARTED_ANEW, restored_from, started_anew, waits,
+    RESTORE_FAILED, RESTORED, RESTORED_POD, RestorePolicy, STARTED_ANEW, beginning, begun_with,
+    restored_from, started_anew, waits,
 };
 pub use retention::Retention;
 

@@ -14,6 +14,7 @@ pub(crate) mod names;
 pub(crate) mod namespace;
 pub(crate) mod owner;
 pub(crate) mod pod;
+pub(crate) mod pod_snapshot;
 pub(crate) mod policy;
 pub(crate) mod rbac;
 pub(crate) mod revision;
@@ -152,6 +153,7 @@ pub(crate) fn check_use(call: &Call, before: Option<&Value>, object: &Value) -> 
 /// object can change them.
 pub(crate) fn check_metadata(call: &Call, before: Option<&Value>, object: &Value) -> Result<(), Failure> {
     snapshot::check(call, before, object)?;
+    pod_snapshot::check(call, before, object)?;
     owner::check(call, before, object)
 }
 

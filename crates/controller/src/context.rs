@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hutch_api::pod_snapshot::{PodSnapshot, PodSnapshotManualTrigger, is_of_trigger};
 use hutch_api::state::{SandboxFork, SandboxSnapshot};
 use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation, label};
 use jiff::Timestamp;
@@ -34,9 +35,11 @@ pub(crate) struct Context {
     pub(crate) services: Arc<Collection<Service>>,
     pub(crate) volumes: Arc<Collection<PersistentVolumeClaim>>,
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
-    /// Snapshots and forks, if this server makes them.
+    /// Snapshots, forks and what clients of GKE's API see of them, if this server makes them.
     pub(crate) snapshots: Arc<Collection<SandboxSnapshot>>,
     pub(crate) forks: Arc<Collection<SandboxFork>>,
+    pub(crate) triggers: Arc<Collection<PodSnapshotManualTrigger>>,
+    pub(crate) pod_snapshots: Arc<Collection<PodSnapshot>>,
     pub(crate) bundles: Bundles,
     pub(crate) spans: Arc<Spans>,
     recorder: Recorder,
@@ -88,8 +91,10 @@ impl Context {
             services: Arc::new(services),
             volumes: Arc::new(Collection::new(client(), |_| Vec::new(), trim_volume)),
             policies: Arc::new(Collection::new(client(), |_| Vec::new(), trim_policy)),
-            snapshots: Arc::new(Collection::new(client(), |_| Vec::new(), drop_noise)),
+            snapshots: Arc::new(Collection::new(client(), snapshot_terms, drop_noise)),
             forks: Arc::new(Collection::new(client(), fork_terms, drop_noise)),
+            triggers: Arc::new(Collection::new(client(), trigger_terms, drop_noise)),
+            pod_snapshots: Arc::new(Collection::new(client(), |_| Vec::new(), drop_noise)),
             bundles: Bundles::new(client()),
             recorder,
             taking: Mutex::default(),
@@ -189,6 +194,26 @@ pub(crate) fn template_term(namespace: &str, template: &str) -> String {
 /// Index term: forks of a snapshot.
 pub(crate) fn snapshot_term(namespace: &str, snapshot: &str) -> String {
     format!("snapshot:{namespace}/{snapshot}")
+}
+
+/// Index term: triggers, by their uid, which is the name of their snapshot.
+pub(crate) fn trigger_term(namespace: &str, uid: &str) -> String {
+    format!("uid:{namespace}/{uid}")
+}
+
+/// Index term: snapshots that triggers have made of the Sandbox of this uid.
+pub(crate) fn origin_term(sandbox_uid: &str) -> String {
+    format!("origin:{sandbox_uid}")
+}
+
+fn trigger_terms(trigger: &PodSnapshotManualTrigger) -> Vec<String> {
+    let namespace = trigger.namespace().unwrap_or_default();
+    trigger.uid().map(|uid| trigger_term(&namespace, &uid)).into_iter().collect()
+}
+
+fn snapshot_terms(snapshot: &SandboxSnapshot) -> Vec<String> {
+    let source = snapshot.spec.source.uid.as_deref().filter(|_| is_of_trigger(snapshot));
+    source.map(origin_term).into_iter().collect()
 }
 
 fn fork_terms(fork: &SandboxFork) -> Vec<String> {

@@ -1,4 +1,5 @@
-//! The controllers of the four custom resources: Sandbox, SandboxTemplate, SandboxWarmPool and SandboxClaim.
+//! The controllers of the four custom resources: Sandbox, SandboxTemplate, SandboxWarmPool and SandboxClaim; for `hutch up`
+//! also of forks and of GKE's API of Pod snapshots.
 //!
 //! They use only `kube::Client`, for Kubernetes as for Hutch's own API server. Each has three steps: *observe* reads the
 //! caches that the watches fill, *plan* is a pure function from that and a time to actions, *apply* carries them out. A
@@ -27,6 +28,7 @@ mod network_policy;
 mod owner;
 mod patch;
 mod pending;
+mod pod_snapshot;
 mod pool;
 mod sandbox;
 mod scheduler;
@@ -55,7 +57,7 @@ pub use metrics::Metrics;
 use crate::context::Context;
 use crate::key::Key;
 use crate::outcome::Outcome;
-use crate::wiring::{Queue, Queues};
+use crate::wiring::{PodSnapshotQueues, Queue, Queues};
 
 /// Component that the Events name.
 const REPORTER: &str = "sandbox-controller";
@@ -99,6 +101,10 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
     if let Some(queue) = &queues.forks {
         start(&ctx, queue, |ctx, key| async move { fork::reconcile(&ctx, &key).await });
     }
+    if let Some(PodSnapshotQueues { triggers, views }) = &queues.pod_snapshots {
+        start(&ctx, triggers, |ctx, key| async move { pod_snapshot::reconcile_trigger(&ctx, &key).await });
+        start(&ctx, views, |ctx, key| async move { pod_snapshot::reconcile_view(&ctx, &key).await });
+    }
     tracing::info!("controllers run");
 
     shutdown.wait().await;
@@ -110,6 +116,11 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
         async {
             if let Some(queue) = &queues.forks {
                 queue.stop().await;
+            }
+        },
+        async {
+            if let Some(PodSnapshotQueues { triggers, views }) = &queues.pod_snapshots {
+                futures::join!(triggers.stop(), views.stop());
             }
         }
     );
@@ -147,7 +158,9 @@ fn feed(ctx: &Context, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -
     if ctx.config.snapshots {
         tasks.spawn(ctx.snapshots.clone().feed(synced.clone(), ambient(), recorder()));
         tasks.spawn(ctx.forks.clone().feed(synced.clone(), ambient(), recorder()));
-        kinds += 2;
+        tasks.spawn(ctx.triggers.clone().feed(synced.clone(), ambient(), recorder()));
+        tasks.spawn(ctx.pod_snapshots.clone().feed(synced.clone(), ambient(), recorder()));
+        kinds += 4;
     }
     if !ctx.config.extensions {
         return kinds;

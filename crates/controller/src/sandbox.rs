@@ -23,6 +23,7 @@ use crate::context::Context;
 use crate::gateway::Gateway;
 use crate::key::Key;
 use crate::owner;
+use crate::pod_snapshot;
 use crate::view::PodView;
 
 pub(crate) use apply::reconcile;
@@ -40,6 +41,8 @@ pub(super) struct Observed {
     volumes: Vec<Option<Arc<PersistentVolumeClaim>>>,
     /// Snapshot of its memory, with which its next Pod begins.
     snapshot: Option<Arc<SandboxSnapshot>>,
+    /// Newest snapshot that a trigger of GKE's API has made of it.
+    newest: Option<Arc<SandboxSnapshot>>,
     /// Snapshots are made here.
     snapshots: bool,
     /// NetworkPolicy of the Sandbox's own.
@@ -78,6 +81,7 @@ impl Observed {
         let snapshot = snapshot.and_then(|name| ctx.snapshots.get(&key.beside(&name)));
         // By name alone: users create none with such a name, and change none.
         let snapshots = ctx.config.snapshots;
+        let newest = pod_snapshot::newest(ctx, &sandbox);
         let (volumes, gateway) = (volumes.collect(), ctx.config.gateway.clone());
         Observed {
             labelled,
@@ -85,6 +89,7 @@ impl Observed {
             service,
             volumes,
             snapshot,
+            newest,
             snapshots,
             policy,
             sandbox,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hutch_api::condition::{FINISHED, READY};
+use hutch_api::pod_snapshot::PodSnapshotManualTrigger;
 use hutch_api::{SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, label};
 use hutch_reconcile::queue::{self, Backoff};
 use kube::{Resource, ResourceExt};
@@ -12,7 +13,9 @@ use crate::claim::is_in_force;
 use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::config::Config;
-use crate::context::{Context, metadata_term, snapshot_term, template_term, waiting_term};
+use crate::context::{
+    Context, metadata_term, origin_term, snapshot_term, template_term, trigger_term, waiting_term,
+};
 use crate::key::Key;
 use crate::metrics::QueueMetrics;
 use crate::owner;
@@ -23,6 +26,10 @@ pub(crate) type Queue = queue::Queue<Key, QueueMetrics>;
 
 /// Concurrent reconciles of forks.
 const FORK_WORKERS: usize = 2;
+/// Concurrent reconciles of triggers. One, so that two snapshots of a Sandbox do not begin at once.
+const TRIGGER_WORKERS: usize = 1;
+/// Concurrent reconciles of PodSnapshots.
+const POD_SNAPSHOT_WORKERS: usize = 2;
 
 /// Work queue of each kind.
 pub(crate) struct Queues {
@@ -32,6 +39,15 @@ pub(crate) struct Queues {
     pub(crate) templates: Arc<Queue>,
     /// Only where this server makes snapshots.
     pub(crate) forks: Option<Arc<Queue>>,
+    /// The same.
+    pub(crate) pod_snapshots: Option<PodSnapshotQueues>,
+}
+
+/// Work queues of GKE's API of Pod snapshots.
+#[derive(Clone)]
+pub(crate) struct PodSnapshotQueues {
+    pub(crate) triggers: Arc<Queue>,
+    pub(crate) views: Arc<Queue>,
 }
 
 impl Queues {
@@ -45,13 +61,17 @@ impl Queues {
             pools: queue("sandboxwarmpool", config.pool_workers),
             templates: queue("sandboxtemplate", config.template_workers),
             forks: config.snapshots.then(|| queue("sandboxfork", FORK_WORKERS)),
+            pod_snapshots: config.snapshots.then(|| PodSnapshotQueues {
+                triggers: queue("podsnapshotmanualtrigger", TRIGGER_WORKERS),
+                views: queue("podsnapshot", POD_SNAPSHOT_WORKERS),
+            }),
         }
     }
 
     pub(crate) fn measure(&self) {
-        for queue in
-            [&self.sandboxes, &self.claims, &self.pools, &self.templates].into_iter().chain(&self.forks)
-        {
+        let always = [&self.sandboxes, &self.claims, &self.pools, &self.templates].into_iter();
+        let of_gke = self.pod_snapshots.iter().flat_map(|queues| [&queues.triggers, &queues.views]);
+        for queue in always.chain(&self.forks).chain(of_gke) {
             queue.measure();
         }
     }
@@ -68,6 +88,7 @@ pub(crate) fn connect(ctx: &Context, queues: &Queues) {
     listen_to_pools(ctx, queues);
     listen_to_templates(ctx, queues);
     listen_to_snapshots(ctx, queues);
+    listen_to_pod_snapshots(ctx, queues);
     let (queue, claims, sandboxes) = (queues.sandboxes.clone(), queues.claims.clone(), ctx.sandboxes.clone());
     ctx.pods.listen(move |change| {
         wake_sandbox(&queue, &sandboxes, change);
@@ -90,6 +111,7 @@ fn listen_to_snapshots(ctx: &Context, queues: &Queues) {
     let Some(queue) = &queues.forks else { return };
     let (own, forks, known) = (queue.clone(), queue.clone(), ctx.forks.clone());
     let (suspended, sandboxes) = (queues.sandboxes.clone(), ctx.sandboxes.clone());
+    let (of_gke, triggers) = (queues.pod_snapshots.clone(), ctx.triggers.clone());
     ctx.forks.listen(move |change| own.add(Key::of(change.latest().as_ref())));
     ctx.snapshots.listen(move |change| {
         wake_sandbox(&suspended, &sandboxes, change);
@@ -98,8 +120,28 @@ fn listen_to_snapshots(ctx: &Context, queues: &Queues) {
             forks.add(Key::of(fork.as_ref()));
         }
         // That of a fork of a Sandbox has the name of the fork.
-        forks.add(key);
+        forks.add(key.clone());
+        if let Some(of_gke) = &of_gke {
+            wake_pod_snapshot(of_gke, &triggers, key);
+        }
     });
+}
+
+fn listen_to_pod_snapshots(ctx: &Context, queues: &Queues) {
+    let Some(queues) = &queues.pod_snapshots else { return };
+    let own = queues.triggers.clone();
+    ctx.triggers.listen(move |change| own.add(Key::of(change.latest().as_ref())));
+    let (queues, triggers) = (queues.clone(), ctx.triggers.clone());
+    ctx.pod_snapshots
+        .listen(move |change| wake_pod_snapshot(&queues, &triggers, Key::of(change.latest().as_ref())));
+}
+
+/// Requeues the PodSnapshot of this name, and the trigger of the snapshot.
+fn wake_pod_snapshot(queues: &PodSnapshotQueues, triggers: &Collection<PodSnapshotManualTrigger>, key: Key) {
+    for trigger in triggers.find(&trigger_term(&key.namespace, &key.name)) {
+        queues.triggers.add(Key::of(trigger.as_ref()));
+    }
+    queues.views.add(key);
 }
 
 fn listen_to_sandboxes(ctx: &Context, queues: &Queues) {
@@ -112,6 +154,7 @@ fn listen_to_sandboxes(ctx: &Context, queues: &Queues) {
     let claims_by_pool = ctx.claims.clone();
     let (sandboxes, claims, pools) = (queues.sandboxes.clone(), queues.claims.clone(), queues.pools.clone());
     let (spans, forks) = (ctx.spans.clone(), queues.forks.clone());
+    let (of_gke, snapshots) = (queues.pod_snapshots.clone(), ctx.snapshots.clone());
     ctx.sandboxes.listen(move |change| {
         spans.forget_gone(change);
         let key = Key::of(change.latest().as_ref());
@@ -120,6 +163,14 @@ fn listen_to_sandboxes(ctx: &Context, queues: &Queues) {
             && let Some(fork) = change.latest().labels().get(label::FORK)
         {
             forks.add(key.beside(fork));
+        }
+        if let (Some(of_gke), Some(old)) = (&of_gke, &change.old)
+            && change.new.as_ref().is_none_or(|new| new.uid() != old.uid())
+        {
+            // Their label was that of this Sandbox.
+            for snapshot in snapshots.find(&origin_term(&old.uid().unwrap_or_default())) {
+                of_gke.views.add(Key::of(snapshot.as_ref()));
+            }
         }
         for sandbox in [&change.old, &change.new].into_iter().flatten() {
             if let Some(pool) = owner::extension(sandbox.as_ref(), "SandboxWarmPool") {

@@ -131,8 +131,11 @@ mod tests {
             "create hutch.dev/sandboxsnapshots default",
             "delete hutch.dev/sandboxsnapshots default",
             "patch hutch.dev/sandboxforks/status default",
+            "create podsnapshot.gke.io/podsnapshots default",
+            "patch podsnapshot.gke.io/podsnapshotmanualtriggers/status default",
         ];
         let denied = [
+            "create podsnapshot.gke.io/podsnapshotmanualtriggers default",
             "patch hutch.dev/sandboxsnapshots/status default",
             "create hutch.dev/sandboxforks default",
             "list /secrets",

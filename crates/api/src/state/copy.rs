@@ -49,6 +49,8 @@ pub fn restored(source: &Sandbox, name: &str, snapshot: &str) -> Sandbox {
     spec.operating_mode = Some(OperatingMode::Running);
     let marks = spec.pod_template.metadata.annotations.get_or_insert_default();
     marks.insert(annotation::RESTORE_FROM.to_owned(), snapshot.to_owned());
+    // It would take precedence.
+    marks.remove(annotation::POD_SNAPSHOT);
     Sandbox { metadata, spec, status: None }
 }
 
@@ -120,7 +122,8 @@ mod tests {
                 },
             },
             "spec": {"operatingMode": "Suspended", "service": true, "podTemplate": {
-                "metadata": {"labels": {"b": "c"}, "annotations": {annotation::RESTORE_FROM: "older", "d": "e"}},
+                "metadata": {"labels": {"b": "c"}, "annotations": {annotation::RESTORE_FROM: "older",
+                    annotation::POD_SNAPSHOT: "oldest", "d": "e"}},
                 "spec": {"containers": [{"name": "main", "image": "i"}]}}},
             "status": {"serviceFQDN": "x"},
         }))

@@ -6,8 +6,8 @@ use crate::annotation;
 use crate::condition::{FALSE, TRUE};
 
 /// Condition of a Pod that names a snapshot. True, from the first time on at which it is Ready after all of its containers have
-/// begun with the snapshot; the message is the uid of the snapshot. False with the reason [`RESTORE_FAILED`] while it waits for
-/// the snapshot, and with [`STARTED_ANEW`] if it has begun without.
+/// begun with the snapshot; the message is uid and name of the snapshot: clients of GKE's API look for the name. False with the
+/// reason [`RESTORE_FAILED`] while it waits for the snapshot, and with [`STARTED_ANEW`] if it has begun without.
 pub const RESTORED_POD: &str = "PodRestored";
 /// Condition of a Sandbox whose Pod has begun without its snapshot: False, with the reason [`STARTED_ANEW`].
 pub const RESTORED: &str = "Restored";
@@ -42,10 +42,20 @@ impl RestorePolicy {
     }
 }
 
-/// Returns the uid of the snapshot with which a Pod with these conditions has begun.
-pub fn restored_from(conditions: &[PodCondition]) -> Option<&str> {
+/// Returns the message of the condition [`RESTORED_POD`] of a Pod that has begun with this snapshot.
+pub fn beginning(uid: &str, name: &str) -> String {
+    format!("{uid} {name}")
+}
+
+/// Returns the message of a Pod with these conditions that has begun with a snapshot.
+pub fn begun_with(conditions: &[PodCondition]) -> Option<&str> {
     let restored = conditions.iter().find(|one| one.type_ == RESTORED_POD && one.status == TRUE)?;
     restored.message.as_deref()
+}
+
+/// Returns the uid of the snapshot with which a Pod with these conditions has begun.
+pub fn restored_from(conditions: &[PodCondition]) -> Option<&str> {
+    begun_with(conditions)?.split(' ').next()
 }
 
 /// Returns why a Pod with these conditions has begun without its snapshot.

@@ -110,11 +110,16 @@ fn state_crds() -> Vec<Value> {
     parsed(hutch_api::state_crds())
 }
 
+fn pod_snapshot_crds() -> Vec<Value> {
+    parsed(hutch_api::pod_snapshot_crds())
+}
+
 #[test]
 fn every_property_of_the_crds_is_in_the_types() {
     let (crds, state) = (crds(), state_crds());
-    assert_eq!((crds.len(), state.len()), (4, 2));
-    for crd in crds.iter().chain(&state) {
+    let of_gke = pod_snapshot_crds();
+    assert_eq!((crds.len(), state.len(), of_gke.len()), (4, 2, 2));
+    for crd in crds.iter().chain(&state).chain(&of_gke) {
         match crd["spec"]["names"]["kind"].as_str().unwrap() {
             "Sandbox" => check::<hutch_api::Sandbox>(crd),
             "SandboxClaim" => check::<hutch_api::SandboxClaim>(crd),
@@ -122,6 +127,8 @@ fn every_property_of_the_crds_is_in_the_types() {
             "SandboxWarmPool" => check::<hutch_api::SandboxWarmPool>(crd),
             "SandboxFork" => check::<hutch_api::state::SandboxFork>(crd),
             "SandboxSnapshot" => check::<hutch_api::state::SandboxSnapshot>(crd),
+            "PodSnapshot" => check::<hutch_api::pod_snapshot::PodSnapshot>(crd),
+            "PodSnapshotManualTrigger" => check::<hutch_api::pod_snapshot::PodSnapshotManualTrigger>(crd),
             other => panic!("unexpected kind {other}"),
         }
     }
@@ -183,6 +190,11 @@ fn names_are_those_of_the_crds() {
         assert_eq!((&crd["spec"]["group"], versions.len()), (&json!(hutch_api::state::GROUP), 1));
         assert_eq!(versions[0]["name"], hutch_api::state::VERSION);
     }
+    for crd in pod_snapshot_crds() {
+        let versions = crd["spec"]["versions"].as_array().unwrap();
+        assert_eq!((&crd["spec"]["group"], versions.len()), (&json!(hutch_api::pod_snapshot::GROUP), 1));
+        assert_eq!(versions[0]["name"], "v1");
+    }
 }
 
 /// `kubectl explain` shows them.
@@ -202,7 +214,7 @@ fn every_property_of_the_crds_has_a_description() {
             walk(&schema["items"], &format!("{path}[]"), missing);
         }
     }
-    for crd in crds().iter().chain(&state_crds()) {
+    for crd in crds().iter().chain(&state_crds()).chain(&pod_snapshot_crds()) {
         for version in crd["spec"]["versions"].as_array().unwrap() {
             let properties = &version["schema"]["openAPIV3Schema"]["properties"];
             let mut missing = Vec::new();

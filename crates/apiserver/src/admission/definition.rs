@@ -1,5 +1,6 @@
-//! CustomResourceDefinitions. Those of Agent Sandbox, of policies, snapshots and forks are built in: they are there from
-//! the start, and a user may apply an older release's definitions of the same names, but what is served stays.
+//! CustomResourceDefinitions. Those of Agent Sandbox, of policies, snapshots and forks, and two of the snapshots of GKE, are
+//! built in: they are there from the start, and a user may apply definitions of another release of the same names, but what is
+//! served stays.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use hutch_api::annotation::{AFTER_RESTORE, RESTORE_FROM, RESTORE_POLICY, SHARES_GENERATORS, SUSPEND_KEEPS};
+use hutch_api::annotation::{AFTER_RESTORE, POD_SNAPSHOT, RESTORE_FROM, RESTORE_POLICY, SHARES_GENERATORS, SUSPEND_KEEPS};
 use hutch_api::state::Retention;
 use hutch_api::{EXTENSIONS_GROUP, state, syntax};
 use serde_json::Value;
@@ -18,9 +18,12 @@ use crate::kinds::Kind;
 use crate::meta;
 
 /// Plural of the snapshots.
-const SNAPSHOTS: &str = "sandboxsnapshots";
+pub(super) const SNAPSHOTS: &str = "sandboxsnapshots";
 /// Annotations that are checked.
-const KEYS: [&str; 5] = [RESTORE_FROM, SUSPEND_KEEPS, SHARES_GENERATORS, AFTER_RESTORE, RESTORE_POLICY];
+const KEYS: [&str; 6] =
+    [RESTORE_FROM, POD_SNAPSHOT, SUSPEND_KEEPS, SHARES_GENERATORS, AFTER_RESTORE, RESTORE_POLICY];
+/// Groups of the kinds that a Sandbox is made from.
+const OF_SANDBOXES: [&str; 2] = [hutch_api::GROUP, EXTENSIONS_GROUP];
 /// Values of the annotation that says what a suspend keeps.
 const KEEPS: [&str; 2] = [state::KEEPS_MEMORY, state::KEEPS_FILES];
 
@@ -79,16 +82,17 @@ fn annotations(call: &Call, before: Option<&Value>, object: &Value) -> Result<()
             }
             AFTER_RESTORE => state::after_restore(text).err(),
             RESTORE_POLICY => state::RestorePolicy::read(Some(text)).err(),
+            POD_SNAPSHOT if !OF_SANDBOXES.contains(&call.kind().group.as_str()) => Some(format!(
+                "is for Sandboxes, and for what they are made from; elsewhere use {RESTORE_FROM}"
+            )),
             _ => None,
         };
         if let Some(why) = wrong {
             return invalid(&why);
         }
-        if key != RESTORE_FROM {
-            continue;
-        }
-        // An empty one restores nothing: it takes precedence over that of a template.
-        if text.is_empty() {
+        // An empty name restores nothing: it takes precedence over that of a template.
+        let is_name = key == POD_SNAPSHOT || (key == RESTORE_FROM && !text.is_empty());
+        if !is_name {
             continue;
         }
         if let Some(why) = syntax::subdomain(text).first() {

@@ -220,7 +220,7 @@ fn check_allowed(call: &Call, name: &str) -> Result<(), Failure> {
     {
         return Err(Failure::forbidden(call.kind(), name, "it is built into this server", Vec::new()));
     }
-    Ok(())
+    admission::pod_snapshot::check_delete(call, name)
 }
 
 /// Checks the uid and the revision that the client names.

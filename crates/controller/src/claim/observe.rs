@@ -39,6 +39,8 @@ pub(super) struct Observed {
     pub(super) refreshed: bool,
     /// Set when the nodes can give a running Pod the claim's variables.
     pub(super) late_env: bool,
+    /// Set when snapshots are made here.
+    pub(super) snapshots: bool,
 }
 
 /// Reads the state of the claim.
@@ -60,6 +62,7 @@ pub(super) fn observe(ctx: &Context, claim: Arc<SandboxClaim>) -> Observed {
         pending: ctx.pending.of(&claim),
         refreshed: false,
         late_env: ctx.config.late_env,
+        snapshots: ctx.config.snapshots,
         pool,
         template_name,
         claim,

@@ -155,7 +155,8 @@ fn bind(observed: &Observed) -> (Vec<Attempt>, Fallback) {
     // Processes begin with a snapshot, and those of a pooled Sandbox have begun.
     let metadata = claim.spec.additional_pod_metadata.as_ref();
     let annotations = metadata.and_then(|metadata| metadata.annotations.as_ref());
-    let restores = annotations.is_some_and(|annotations| annotations.contains_key(annotation::RESTORE_FROM));
+    let has = |key| annotations.is_some_and(|annotations| annotations.contains_key(key));
+    let restores = has(annotation::RESTORE_FROM) || (observed.snapshots && has(annotation::POD_SNAPSHOT));
     let own = policies
         || restores
         || (!variables(claim).is_empty() && !late)

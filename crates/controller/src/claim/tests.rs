@@ -78,6 +78,7 @@ fn observed(claim: Arc<SandboxClaim>) -> Observed {
         pending: None,
         refreshed: false,
         late_env: false,
+        snapshots: false,
     }
 }
 

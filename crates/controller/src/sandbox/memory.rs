@@ -171,14 +171,25 @@ pub(super) fn is_saving(observed: &Observed) -> bool {
     }
 }
 
-/// Has a new Pod begin with the memory of a suspend, or else with the snapshot that the Sandbox or its template names.
+/// Has a new Pod begin with the memory of a suspend, or else with the snapshot that is named for the Sandbox.
 pub(super) fn begin(observed: &Observed, pod: &mut Pod) {
-    let sandbox = observed.sandbox.as_ref();
     let kept = observed.snapshot.as_ref().filter(|one| matches!(state(one), State::Complete { .. }));
-    let named = || sandbox.setting(annotation::RESTORE_FROM).map(str::to_owned);
+    let named = || named(observed);
     if let Some(name) = kept.map(|one| one.name_any()).or_else(named).filter(|name| !name.is_empty()) {
         pod.metadata.annotations.get_or_insert_default().insert(annotation::RESTORE_FROM.into(), name);
     }
+}
+
+/// Returns the snapshot with which a new Pod begins without the memory of a suspend: the nearest to the Sandbox counts. An
+/// empty name restores nothing.
+fn named(observed: &Observed) -> Option<String> {
+    let sandbox = observed.sandbox.as_ref();
+    let own = sandbox.annotations().get(annotation::RESTORE_FROM).map(String::as_str);
+    // On a cluster it is read by GKE.
+    let of_gke = || sandbox.setting(annotation::POD_SNAPSHOT).filter(|_| observed.snapshots);
+    let newest = || observed.newest.as_ref().and_then(|newest| newest.metadata.name.as_deref());
+    let of_template = || sandbox.setting(annotation::RESTORE_FROM);
+    own.or_else(of_gke).or_else(newest).or_else(of_template).map(str::to_owned)
 }
 
 /// Returns true if the Pod has begun with the snapshot and was Ready, or has begun anew because it could not be restored.

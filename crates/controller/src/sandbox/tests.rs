@@ -69,6 +69,7 @@ fn observed(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Se
         sandbox,
         pool_eviction: true,
         snapshot: None,
+        newest: None,
         snapshots: true,
         policy: None,
         gateway: None,

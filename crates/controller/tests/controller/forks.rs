@@ -32,7 +32,7 @@ async fn snapshot(cluster: &Cluster, name: &str) -> SandboxSnapshot {
 }
 
 /// Completes a snapshot, as a node does.
-async fn complete(cluster: &Cluster, name: &str) {
+pub(crate) async fn complete(cluster: &Cluster, name: &str) {
     let status = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "Completed", "message": "",
         "lastTransitionTime": "2026-01-02T03:04:05Z"}]});
     let patch = Patch::Merge(json!({ "status": status }));

@@ -6,6 +6,7 @@ mod forks;
 mod hostile;
 mod late_env;
 mod lost_answers;
+mod pod_snapshots;
 mod takeover;
 mod unreadable;
 mod writes;

@@ -38,6 +38,12 @@ fn asynchronous_cells_on_one_machine() {
     on_one_machine(&["up direct async", "up pod async"]);
 }
 
+#[test]
+fn cells_of_snapshots_on_one_machine() {
+    hutch_testkit::require!(root, kubectl, runsc, sandbox_client);
+    on_one_machine(&["hutch up"]);
+}
+
 fn on_one_machine(columns: &[&str]) {
     let up = Up::start(&["--router-listen", "127.0.0.1:0"]);
     let line =

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hutch_api::annotation;
-use hutch_api::state::RESTORE_FAILED;
+use hutch_api::state::{self, RESTORE_FAILED};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -135,7 +135,8 @@ impl Worker {
         let all = self.states.iter().zip(&self.slots);
         let mut later = all.filter(|(state, _)| matches!(state.role, Role::Main | Role::Sidecar));
         if later.all(|(_, slot)| slot.restored) {
-            self.restored = self.restoring.as_ref().map(|restoring| restoring.uid.clone());
+            let beginning = |restoring: &Arc<Restoring>| state::beginning(&restoring.uid, &restoring.name);
+            self.restored = self.restoring.as_ref().map(beginning);
         }
     }
 }

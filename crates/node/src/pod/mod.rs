@@ -94,7 +94,7 @@ struct Worker {
     sandbox: Option<Arc<dyn PodSandbox>>,
     /// Snapshot with which its containers begin, until the Pod was Ready.
     restoring: Option<Arc<Restoring>>,
-    /// UID of the snapshot with which they have begun.
+    /// Snapshot with which they have begun, as the condition of the Pod shows it.
     restored: Option<String>,
     /// Reason why they have begun without their snapshot.
     anew: Option<String>,

@@ -224,10 +224,11 @@ async fn begin(node: &Arc<Shared>, live: &Arc<Live>, pod: &Pod, choice: Choice) 
     Ok(begin)
 }
 
-/// Returns the snapshot from which the containers of the Pod have begun in an earlier life of the node.
+/// Returns the snapshot from which the containers of the Pod have begun in an earlier life of the node, as its condition shows
+/// it.
 pub(super) fn restored_from(pod: &Pod) -> Option<String> {
     let conditions = pod.status.as_ref()?.conditions.as_deref()?;
-    state::restored_from(conditions).map(str::to_owned)
+    state::begun_with(conditions).map(str::to_owned)
 }
 
 /// Chooses the handler of a Pod.

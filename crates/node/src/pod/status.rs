@@ -51,7 +51,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) isolation: Option<Isolation>,
     /// Set while its processes are frozen.
     pub(crate) frozen: Option<Frozen>,
-    /// UID of the snapshot with which its containers have begun.
+    /// Snapshot with which its containers have begun, as its condition shows it.
     pub(crate) restored: Option<&'a str>,
     /// Reason why its containers have begun without their snapshot.
     pub(crate) anew: Option<&'a str>,

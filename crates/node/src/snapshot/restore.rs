@@ -86,6 +86,8 @@ pub(crate) struct Restoring {
     machine_id: Option<MachineId>,
     /// UID of the snapshot.
     pub(crate) uid: String,
+    /// Its name.
+    pub(crate) name: String,
 }
 
 /// Finds the image that a Pod names, if its containers have not begun with it already.
@@ -163,7 +165,8 @@ async fn search(
     }
     let machine_id = (owner != Some(facts.sandbox_uid.as_str()))
         .then(|| MachineId::of(&live.id.namespace, owner.unwrap_or(&live.id.uid)));
-    Ok(Restoring { image, facts, handler, hook, own, machine_id, uid })
+    let name = name.to_owned();
+    Ok(Restoring { image, facts, handler, hook, own, machine_id, uid, name })
 }
 
 /// Checks that a snapshot is complete.

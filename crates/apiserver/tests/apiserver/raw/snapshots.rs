@@ -4,20 +4,20 @@ use super::*;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const NAMESPACE: &str = "/namespaces/default";
-const SNAPSHOTS: &str = "/apis/hutch.dev/v1alpha1/namespaces/default/sandboxsnapshots";
+pub(super) const SNAPSHOTS: &str = "/apis/hutch.dev/v1alpha1/namespaces/default/sandboxsnapshots";
 const FORKS: &str = "/apis/hutch.dev/v1alpha1/namespaces/default/sandboxforks";
 const RESTORE: &str = "hutch.dev/restore-from";
 const KEEPS: &str = "hutch.dev/suspend-keeps";
 
-struct Site {
-    server: ApiServer,
-    admin: Router,
+pub(super) struct Site {
+    pub(super) server: ApiServer,
+    pub(super) admin: Router,
     outside: Router,
 }
 
 impl Site {
     /// A server with users who may do everything but restore, and one who may restore from `image` besides.
-    async fn start() -> Site {
+    pub(super) async fn start() -> Site {
         let server = server().await;
         let admin = server.router_as(Identity::admin());
         let site = Site { outside: server.authenticated(), admin, server };
@@ -29,7 +29,7 @@ impl Site {
         site
     }
 
-    async fn allow(&self, user: &str, rules: &Value) {
+    pub(super) async fn allow(&self, user: &str, rules: &Value) {
         self.server.accept_token(&format!("token-of-{user}"), Identity::new(user, &[]));
         let of = |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": user}});
         let (mut role, mut binding) = (of("Role"), of("RoleBinding"));
@@ -44,7 +44,14 @@ impl Site {
         }
     }
 
-    async fn request(&self, user: &str, method: &str, path: &str, media: &str, body: &Value) -> (u16, Value) {
+    pub(super) async fn request(
+        &self,
+        user: &str,
+        method: &str,
+        path: &str,
+        media: &str,
+        body: &Value,
+    ) -> (u16, Value) {
         let token = format!("Bearer token-of-{user}");
         let request = Request::builder().method(method).uri(path).header("content-type", media);
         let request = request.header("authorization", token).body(Body::from(body.to_string())).unwrap();
@@ -52,12 +59,12 @@ impl Site {
         (code.as_u16(), serde_json::from_str(&text).unwrap_or_else(|_| Value::from(text)))
     }
 
-    async fn post(&self, user: &str, path: &str, body: &Value) -> (u16, Value) {
+    pub(super) async fn post(&self, user: &str, path: &str, body: &Value) -> (u16, Value) {
         self.request(user, "POST", path, "application/json", body).await
     }
 }
 
-fn object(version: &str, kind: &str, name: &str, rest: Value) -> Value {
+pub(super) fn object(version: &str, kind: &str, name: &str, rest: Value) -> Value {
     let mut object = rest;
     object["apiVersion"] = version.into();
     object["kind"] = kind.into();
@@ -66,7 +73,7 @@ fn object(version: &str, kind: &str, name: &str, rest: Value) -> Value {
 }
 
 /// Kinds from which Pods are made: path, an object, and where the annotations of its Pods stand.
-fn carriers() -> Vec<(&'static str, Value, Vec<&'static str>)> {
+pub(super) fn carriers() -> Vec<(&'static str, Value, Vec<&'static str>)> {
     let pod = json!({"containers": [{"name": "main", "image": "hutch/host"}]});
     let labels = json!({"app": "a"});
     let template = json!({"metadata": {"labels": labels}, "spec": pod});
@@ -154,7 +161,7 @@ fn carriers() -> Vec<(&'static str, Value, Vec<&'static str>)> {
     ]
 }
 
-fn marked(object: &Value, place: &str, key: &str, value: &Value) -> Value {
+pub(super) fn marked(object: &Value, place: &str, key: &str, value: &Value) -> Value {
     let mut marked = object.clone();
     let (parent, field) = place.rsplit_once('/').unwrap();
     marked.pointer_mut(parent).unwrap()[field]["annotations"][key] = value.clone();

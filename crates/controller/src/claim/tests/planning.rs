@@ -67,6 +67,9 @@ fn claim_without_a_sandbox_is_bound_in_order() {
     let policies = json!({"metadata": {"annotations": {"policy.hutch.dev/policies": "a"}}});
     let restores =
         json!({"spec": {"additionalPodMetadata": {"annotations": {"hutch.dev/restore-from": "s"}}}});
+    let of_gke =
+        json!({"spec": {"additionalPodMetadata": {"annotations": {"podsnapshot.gke.io/ps-name": "s"}}}});
+    let here = Observed { snapshots: true, ..observed(claim(of_gke.clone())) };
     let others = json!({"metadata": {"ownerReferences": owned_by(EXTENSIONS, "SandboxClaim", "other")}});
     let (sandbox, foreign) = (pooled("r", json!({})), pooled("r", others));
     let template = Some(template(json!({"spec": {"envVarsInjectionPolicy": "Overrides"}})));
@@ -87,6 +90,8 @@ fn claim_without_a_sandbox_is_bound_in_order() {
         ("env that is read at start", late(claim(at_start)), vec![], Fallback::Create),
         ("policies", late(claim(policies)), vec![], Fallback::Create),
         ("snapshot", observed(claim(restores)), vec![], Fallback::Create),
+        ("PodSnapshot", here, vec![], Fallback::Create),
+        ("PodSnapshot on a cluster", observed(claim(of_gke)), vec![AdoptPooled], Fallback::Create),
         ("record", Observed { recorded: recorded.clone(), ..plain() }, vec![], record.clone()),
         (
             "record of another claim's",

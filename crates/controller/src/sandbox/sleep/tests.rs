@@ -33,6 +33,7 @@ fn observed(more: Value) -> Observed {
         sandbox,
         pool_eviction: true,
         snapshot: None,
+        newest: None,
         snapshots: false,
         policy: None,
         gateway: None,

@@ -9,12 +9,52 @@ fn keeping(mode: &str, keeps: &str) -> Arc<Sandbox> {
     }))
 }
 
+/// The snapshot with which the first Pod of a Sandbox begins, when these are named.
+fn beginning(
+    own: Option<&str>,
+    of_gke: Option<&str>,
+    newest: bool,
+    template: Option<&str>,
+    here: bool,
+) -> Option<String> {
+    let sandbox = sandbox(json!({
+        "metadata": {"annotations": {"hutch.dev/restore-from": own}},
+        "spec": {"podTemplate": {"metadata": {"annotations": {
+            "hutch.dev/restore-from": template, "podsnapshot.gke.io/ps-name": of_gke}}}},
+    }));
+    let newest = newest.then(|| {
+        let spec = json!({"spec": {"source": {"sandbox": "s"}, "content": "Full"}});
+        object("hutch.dev/v1alpha1", "SandboxSnapshot", "newest", spec)
+    });
+    let observed = Observed { newest, snapshots: here, ..observed(sandbox, &[], None) };
+    let Plan { actions, .. } = plan(&observed, now());
+    let Some(Action::CreatePod(made)) = actions.first() else { panic!("{actions:?}") };
+    made.annotations().get("hutch.dev/restore-from").cloned()
+}
+
+#[test]
+fn pod_begins_with_the_snapshot_that_is_named_nearest_to_its_sandbox() {
+    for (own, of_gke, newest, template, expected) in [
+        (None, None, false, None, None),
+        (None, None, false, Some("t"), Some("t")),
+        (None, None, true, Some("t"), Some("newest")),
+        (None, Some("g"), true, Some("t"), Some("g")),
+        (Some("o"), Some("g"), true, Some("t"), Some("o")),
+        (Some(""), Some("g"), true, Some("t"), None),
+    ] {
+        let begins = beginning(own, of_gke, newest, template, true);
+        assert_eq!(begins.as_deref(), expected, "{own:?} {of_gke:?} {newest} {template:?}");
+    }
+    // On a cluster GKE reads its own annotation.
+    assert_eq!(beginning(None, Some("g"), false, None, false), None);
+}
+
 /// A Pod of this uid, which has begun with the snapshot `n` or not.
 fn ready(uid: &str, restored: bool) -> Arc<PodView> {
     let mut more = running();
     more["metadata"] = json!({"uid": uid});
     if restored {
-        let begun = json!({"type": "PodRestored", "status": "True", "message": "n"});
+        let begun = json!({"type": "PodRestored", "status": "True", "message": "n suspend-Sandbox-s"});
         more["status"]["conditions"].as_array_mut().unwrap().push(begun);
     }
     pod("s", more)

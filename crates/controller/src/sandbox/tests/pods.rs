@@ -200,6 +200,7 @@ fn sandboxes_whose_names_collide_keep_apart() {
         volumes: vec![],
         pool_eviction: true,
         snapshot: None,
+        newest: None,
         snapshots: false,
         policy: None,
         gateway: None,

@@ -18,6 +18,7 @@ mod deploy;
 mod docs;
 mod doors;
 mod egress;
+mod enforced;
 mod gateway;
 mod harness;
 mod image;

@@ -1,12 +1,14 @@
 //! The objects by which policies are attached to Pods, as their watches report them, the levels of a Pod, and the Sandboxes
 //! that it reaches.
 
+mod conflict;
 mod mirror;
 mod objects;
 mod peers;
 mod service;
 mod watch;
 
+pub use conflict::Conflicts;
 pub use mirror::{Mirror, version};
 pub use objects::{Closed, Labels, Objects, SandboxFacts, TemplateFacts, policy};
 pub use peers::{AllBehind, Behind, Chosen, PeerRefusal, Services, choose, peers};

@@ -184,6 +184,20 @@ fn lengths(headers: &[httparse::Header<'_>]) -> (bool, At) {
     (two, body)
 }
 
+/// Follows any bytes as a whole and in pieces. A line ends them, so that nothing is left to be read.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn any_requests(bytes: &[u8]) {
+    let bytes = [bytes, b"\n"].concat();
+    let mut whole = State::default();
+    whole.pass(&bytes);
+    for size in [1, 3, 64] {
+        let mut pieces = State::default();
+        bytes.chunks(size).for_each(|piece| pieces.pass(piece));
+        assert_eq!((&pieces.heads, pieces.at), (&whole.heads, whole.at), "{size}");
+        assert!(pieces.partial.len() <= HEAD_BYTES.max(LINE) + size);
+    }
+}
+
 /// Stream of a client whose heads are followed.
 pub(crate) struct Followed<S> {
     stream: S,

@@ -43,6 +43,45 @@ pub fn gateway(bytes: &[u8]) {
     assert!(found == Password::Incomplete || found == whole, "{found:?} became {whole:?}");
 }
 
+/// Follows the heads of any requests. Their pieces are followed as the whole is.
+pub fn heads(bytes: &[u8]) {
+    crate::heads::any_requests(bytes);
+}
+
+/// Follows the frames of any WebSocket. Their pieces are followed as the whole is.
+pub fn frames(bytes: &[u8]) {
+    crate::websocket::any_frames(bytes);
+}
+
+/// Reads any answer of a proxy outside. A connection is open only after a status that says so.
+pub fn upstream(bytes: &[u8]) {
+    if crate::way::opened(bytes).is_ok() {
+        let status = bytes.strip_prefix(b"HTTP/1.1 ").or_else(|| bytes.strip_prefix(b"HTTP/1.0 "));
+        // Empty lines before it are skipped.
+        let status = status.or_else(|| bytes.trim_ascii_start().get(9..));
+        assert_eq!(status.and_then(<[u8]>::first), Some(&b'2'), "{:?}", String::from_utf8_lossy(bytes));
+    }
+}
+
+/// Reads any message as news. What is read is written in the same way.
+pub fn news(bytes: &[u8]) {
+    use crate::control::News;
+    let Ok(news) = serde_json::from_slice::<News>(bytes) else { return };
+    let again = serde_json::to_vec(&news).and_then(|bytes| serde_json::from_slice::<News>(&bytes));
+    assert_eq!(again.ok(), Some(news));
+}
+
+/// Gives any line to the guard of a server of MCP, from both sides. What passes is one message that has one meaning, and an
+/// answer is one line of JSON.
+pub fn guarded(bytes: &[u8]) {
+    crate::stdio::any_line(bytes);
+}
+
+/// Passes any body on that is compressed although no header says so.
+pub fn packed(bytes: &[u8]) {
+    crate::credentials::hostile::packed(bytes);
+}
+
 /// Redacts any answer. See [`crate::credentials`].
 pub fn redaction(bytes: &[u8]) {
     crate::credentials::hostile::redaction(bytes);
@@ -56,4 +95,19 @@ pub fn placing(bytes: &[u8]) {
 /// Reads the header of any request that is signed for AWS.
 pub fn signature(bytes: &[u8]) {
     crate::credentials::hostile::signature(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use hutch_testkit::hostile::feed;
+
+    #[test]
+    fn any_bytes_are_taken() {
+        feed("egress_heads", super::heads);
+        feed("egress_frames", super::frames);
+        feed("egress_upstream", super::upstream);
+        feed("egress_news", super::news);
+        feed("egress_guarded", super::guarded);
+        feed("egress_packed", super::packed);
+    }
 }

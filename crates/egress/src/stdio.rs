@@ -13,7 +13,6 @@ use hutch_policy::{
     decide_request,
 };
 use hutch_scan::{At, Direction};
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::record::{Ground, Record, Recorder, named, outcome};
@@ -29,6 +28,8 @@ const CLIENT: &str = "client";
 const INVALID: i32 = -32600;
 /// Maximum requests for a list of tools without an answer. The answers to more are not filtered.
 const LISTS: usize = 1024;
+/// Numbers below it that are whole have one form.
+const WHOLE: f64 = (1_u64 << 53) as f64;
 
 /// Verdict about a message of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,7 +190,7 @@ impl Stdio {
                 && let Some(id) = id_of(one)
                 && listing.len() < LISTS
             {
-                listing.insert(id.to_string());
+                listing.insert(key(id));
             }
         }
     }
@@ -201,7 +202,9 @@ impl Stdio {
             return None;
         }
         let begins = text.starts_with(b"{") || text.starts_with(b"[");
-        if !begins || !is_one_line(text) || serde_json::from_slice::<IgnoredAny>(text).is_err() {
+        // What is read here is what the list of tools is filtered by, so nothing passes that only others can read, such as
+        // text that is no UTF-8, or very deep values.
+        if !begins || !is_one_line(text) || serde_json::from_slice::<Value>(text).is_err() {
             let reason = Reason::Ambiguous("a line of the server is not JSON".to_owned());
             self.record(Record::refused(CLIENT, None, &reason));
             return None;
@@ -237,7 +240,7 @@ impl Stdio {
         let message: Value = serde_json::from_slice(text).ok()?;
         let error = |one: &Value| {
             let id = one.get("id").filter(|_| one.get("method").is_none())?;
-            self.listing.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.to_string());
+            self.listing.lock().unwrap_or_else(PoisonError::into_inner).remove(&key(id));
             let text = format!("refused by policy: {reason}");
             Some(json!({"jsonrpc": "2.0", "id": id, "error": {"code": REFUSED, "message": text}}))
         };
@@ -272,7 +275,7 @@ impl Stdio {
         if answer.get("method").is_some() {
             return false;
         }
-        let Some(id) = answer.get("id").map(Value::to_string) else { return false };
+        let Some(id) = answer.get("id").map(key) else { return false };
         if !self.listing.lock().unwrap_or_else(PoisonError::into_inner).remove(&id) {
             return false;
         }
@@ -298,9 +301,45 @@ impl Stdio {
     }
 }
 
+/// Gives any lines to a guard, as messages of the client and of the server.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn any_line(bytes: &[u8]) {
+    let rules = json!({"rules": [{"name": "tools", "hosts": [NAME], "mcp": [{"tools": ["search_*"]}]}]});
+    let egress = serde_json::from_value(rules).expect("rules");
+    let level = Level::new(hutch_policy::Authority::Invocation, "any", Some(egress));
+    let guard = Stdio::new(&[level], Arc::new(|_| ())).expect("a guard");
+    let is_message = |line: &[u8]| {
+        !line.contains(&b'\n') && is_one_line(line) && serde_json::from_slice::<Value>(line).is_ok()
+    };
+    for line in bytes.split(|byte| *byte == b'\n') {
+        match guard.client(line) {
+            Verdict::Pass => {
+                let text = line.strip_suffix(b"\r").unwrap_or(line);
+                let calls = Call::parse(text).expect("calls");
+                let may = |call: &Call| call.tool.as_ref().is_none_or(|tool| tool.starts_with("search_"));
+                assert!(is_message(text) && calls.iter().all(may), "{text:?}");
+            }
+            Verdict::Replace(text) => assert!(is_message(&text), "{text:?}"),
+            Verdict::Answer(text) => assert!(is_message(text.as_bytes()), "{text}"),
+            Verdict::Drop => {}
+        }
+        if let Some(text) = guard.server(line) {
+            assert!(is_message(&text), "{text:?}");
+        }
+    }
+}
+
 /// Returns false for a carriage return within a line, which some readers take for its end.
 fn is_one_line(text: &[u8]) -> bool {
     !text.contains(&b'\r')
+}
+
+/// Returns an id as it is compared: JavaScript reads 3, 3.0 and 3e0 as the same number.
+fn key(id: &Value) -> String {
+    match id.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < WHOLE) {
+        Some(whole) => (whole as i64).to_string(),
+        None => id.to_string(),
+    }
 }
 
 /// Returns the id of a request. Notifications and answers have none.
@@ -458,8 +497,19 @@ mod tests {
         assert_eq!(names(&guard.server(answer(4).as_bytes()).unwrap()).len(), 5, "another answer");
         assert_eq!(names(&guard.server(answer(3).as_bytes()).unwrap()), ["read_a", "read_some", "write"]);
         assert_eq!(names(&guard.server(answer(3).as_bytes()).unwrap()).len(), 5, "one answer");
-        for wrong in ["Starting server", "{", "1", "{\"a\":\r1}", "{} {}"] {
+        for id in ["3", "3.0", "30e-1"] {
+            guard.client(format!(r#"{{"jsonrpc": "2.0", "id": {id}, "method": "tools/list"}}"#).as_bytes());
+            let answer = answer(3).replace(":3", ":3.0");
+            assert_eq!(names(&guard.server(answer.as_bytes()).unwrap()).len(), 3, "{id}");
+        }
+        for wrong in ["Starting server", "{", "1", "{\"a\":\r1}", "{} {}", "{\"a\":1e999}"] {
             assert_eq!(guard.server(wrong.as_bytes()), None, "{wrong:?}");
+        }
+        // Others may read these, so the list in them would not be filtered.
+        guard.client(br#"{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}"#);
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(200), "]".repeat(200));
+        for wrong in [deep.as_bytes(), b"{\"a\":\"\xff\"}"] {
+            assert_eq!(guard.server(wrong), None);
         }
     }
 }

@@ -108,13 +108,21 @@ impl UpstreamProxy {
             let read = timeout(CONNECT, stream.read_u8()).await;
             head.push(read.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?.map_err(failed)?);
         }
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut answer = httparse::Response::new(&mut headers);
-        match answer.parse(&head).map(|_| answer.code) {
-            Ok(Some(200..300)) => Ok(stream),
-            Ok(code) => Err(Unreachable::Proxy(format!("it answers with status {}", code.unwrap_or(0)))),
-            Err(error) => Err(Unreachable::Proxy(error.to_string())),
-        }
+        opened(&head).map(|()| stream)
+    }
+}
+
+/// Reads the answer of a proxy outside to CONNECT.
+///
+/// # Errors
+/// The reason why the connection is not open.
+pub(crate) fn opened(head: &[u8]) -> Result<(), Unreachable> {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut answer = httparse::Response::new(&mut headers);
+    match answer.parse(head).map(|_| answer.code) {
+        Ok(Some(200..300)) => Ok(()),
+        Ok(code) => Err(Unreachable::Proxy(format!("it answers with status {}", code.unwrap_or(0)))),
+        Err(error) => Err(Unreachable::Proxy(error.to_string())),
     }
 }
 

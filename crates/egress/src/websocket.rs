@@ -62,6 +62,25 @@ fn length(head: &[u8]) -> Option<u64> {
     (head.len() == size + mask).then_some(length)
 }
 
+/// Follows any bytes as a whole and in pieces. A frame that is sent where they end is read as one.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn any_frames(bytes: &[u8]) {
+    let mut whole = Frames::default();
+    whole.pass(bytes);
+    for size in [1, 3, 64] {
+        let mut pieces = Frames::default();
+        bytes.chunks(size).for_each(|piece| pieces.pass(piece));
+        assert_eq!((&pieces.head, pieces.left), (&whole.head, whole.left), "{size}");
+    }
+    assert!(whole.head.len() < 14);
+    if whole.are_whole() {
+        let frame = close(&String::from_utf8_lossy(bytes));
+        assert!(frame.len() <= 127);
+        whole.pass(&frame);
+        assert!(whole.are_whole());
+    }
+}
+
 fn close(reason: &str) -> Vec<u8> {
     let mut end = reason.len().min(REASON);
     while !reason.is_char_boundary(end) {

@@ -17,8 +17,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use hutch_api::{Sandbox, SandboxTemplate};
 use hutch_attach::{
-    AllBehind, Chosen, PeerRefusal, ServiceFacts, TemplateFacts, choose, peers as peers_of, policies_of_kind,
-    policy, watch, watch_metadata,
+    AllBehind, Chosen, Conflicts, PeerRefusal, ServiceFacts, TemplateFacts, choose, peers as peers_of,
+    policies_of_kind, policy, watch, watch_metadata,
 };
 use hutch_policy::{Level, Peer, names_sandboxes};
 use jiff::Timestamp;
@@ -61,6 +61,8 @@ struct Served {
     /// Time at which the levels change by themselves.
     until: Option<Timestamp>,
     facts: hutch_policy::Facts,
+    /// Destinations that its policies close because they disagree.
+    conflicts: Conflicts,
     /// Credentials of which the proxy knows, and whether it gets their values.
     granted: (Arc<Vec<Offer>>, bool),
     events: u32,
@@ -166,6 +168,7 @@ impl Policies {
             peers: Vec::new(),
             until: None,
             facts: hutch_policy::Facts::default(),
+            conflicts: Conflicts::default(),
             granted: (Arc::default(), true),
             events: 0,
         };
@@ -329,10 +332,14 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
     } else if let Some(closed) = served.live.closed_files() {
         enforced.message.push_str(&format!("; {closed}"));
     }
+    let facts = known.objects.facts(&pod);
+    if let Some(denied) = served.conflicts.update(&found.levels, &facts, now) {
+        enforced.reason = Conflicts::REASON;
+        enforced.message.push_str(&format!("; {denied}"));
+    }
     mistakes.iter().for_each(|mistake| enforced.message.push_str(&format!("; {mistake}")));
     served.until = found.until;
     if served.attached {
-        let facts = known.objects.facts(&pod);
         if facts != served.facts {
             egress.set_facts(&served.live.id.uid, facts.clone());
             served.facts = facts;

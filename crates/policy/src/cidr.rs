@@ -31,6 +31,11 @@ impl Cidr {
         self.0.contains(&address.to_canonical())
     }
 
+    /// Returns the first address of the range.
+    pub(crate) fn first(&self) -> IpAddr {
+        self.0.network()
+    }
+
     /// Returns true if every address of the range is in one of these ranges.
     pub(crate) fn is_within(&self, ranges: &[&str]) -> bool {
         let mut ranges = ranges.iter().filter_map(|range| range.parse::<IpNet>().ok());

@@ -1,8 +1,10 @@
 //! Hostile tests of the parsers, from arbitrary bytes.
 
-use crate::destination::Decision;
+use crate::decide::{Authority, decide};
+use crate::destination::{Decision, Destination};
 use crate::expression::{Expression, Moment};
 use crate::http::{HttpRule, PathPattern};
+use crate::object::PolicyObject;
 use crate::request::{Call, Path, Request, decode};
 
 /// Reads any bytes as the path of a request. One that is accepted has one meaning.
@@ -110,6 +112,28 @@ pub fn expression(bytes: &[u8]) {
     }
 }
 
+/// Reads any bytes as a policy. One that is accepted stays the same when it is written and read again, and decides.
+pub fn object(bytes: &[u8]) {
+    let Ok(object) = serde_json::from_slice::<PolicyObject>(bytes) else { return };
+    let written =
+        serde_json::to_vec(&object).and_then(|bytes| serde_json::from_slice::<PolicyObject>(&bytes));
+    assert_eq!(written.ok().as_ref(), Some(&object));
+    if object.check().is_err() {
+        return;
+    }
+    let _ =
+        (object.check_new(), object.check_for_server(), object.check_for_command(), object.without_effect());
+    let Ok(level) = object.into_level(Authority::Namespace) else { return };
+    for destination in ["a.example.com", "192.0.2.1:80", "[2001:db8::1]:8443"] {
+        let Ok(destination) = destination.parse::<Destination>() else { continue };
+        let levels = [level.clone()];
+        let verdict = decide(&levels, &destination, &Moment::default());
+        assert!(!verdict.conflict || verdict.decision == Decision::Deny, "{destination}");
+        let shown = crate::conflict::conflicts(&levels, &Moment::default(), 3);
+        assert!(shown.len() <= 3, "{shown:?}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use hutch_testkit::hostile::feed;
@@ -117,6 +141,7 @@ mod tests {
     #[test]
     fn any_bytes_are_taken() {
         feed("policy_path", super::path);
+        feed("policy_object", super::object);
         feed("policy_target", super::target);
         feed("policy_calls", super::calls);
         feed("policy_expression", super::expression);

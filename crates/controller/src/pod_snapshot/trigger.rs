@@ -10,7 +10,8 @@ use hutch_api::pod_snapshot::{
     is_of_trigger, reason,
 };
 use hutch_api::state::{
-    self, Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource, reason as of_snapshot,
+    self, Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, SnapshotSource, SnapshotVolumes,
+    reason as of_snapshot,
 };
 use hutch_api::{Sandbox, owner};
 use jiff::Timestamp;
@@ -236,7 +237,7 @@ fn begin(observed: &Observed, now: Timestamp) -> Result<(Action, Verdict), (Acti
 fn new_snapshot(trigger: &PodSnapshotManualTrigger, sandbox: &Sandbox) -> SandboxSnapshot {
     let source = SnapshotSource { sandbox: sandbox.name_any(), uid: sandbox.uid() };
     // Each new Pod of the Sandbox begins with its newest snapshot: what a volume has got since then must not be lost.
-    let volumes = Some(SnapshotVolumes { include: None, none: Some(true) });
+    let volumes = Some(SnapshotVolumes { include: None, none: true });
     let (content, afterwards) = (Content::Full, Afterwards::Run);
     let spec = SandboxSnapshotSpec { source, content, volumes, afterwards, ttl: None };
     let origin = (ORIGIN_POD.to_owned(), trigger.spec.target_pod.clone());

@@ -1,10 +1,14 @@
 //! Hostile tests of what reads the bytes of programs and of servers.
 
+use std::io::Write;
+
+use bytes::Bytes;
 use http::header::HeaderMap;
 use hutch_policy::Binding;
 
 use super::body::fill;
 use super::encode::{escapes, forms, json, percent};
+use super::packed::{Form, Packed, form};
 use super::redact::{Pair, Redactor};
 use super::sigv4::{Outgoing, Signed, TIME};
 use super::{Issued, Secret, contains};
@@ -85,6 +89,24 @@ pub(crate) fn signature(bytes: &[u8]) {
     let read = Signed::read(&header).expect("it is a header");
     assert_eq!((read.access_key_id.as_str(), read.signature.as_str()), ("AKIDEXAMPLE", made.as_str()));
     assert!(http::HeaderValue::from_str(&header).is_ok());
+}
+
+/// Passes any body in pieces of several lengths. What passes is a beginning of it, in which no value is.
+pub(crate) fn packed(bytes: &[u8]) {
+    let Form::Packed(compression) = form(bytes) else { return };
+    for size in [1, 7, 4096] {
+        let redactor = Redactor::new(forms(VALUES[0], PLACEHOLDER));
+        let Some(mut packed) = Packed::new(compression, &redactor) else { return };
+        let mut out = Vec::new();
+        let mut pass = |passed: Result<Vec<u8>, _>| passed.map(|passed| out.extend(passed));
+        let whole =
+            bytes.chunks(size).try_for_each(|piece| pass(packed.push(&Bytes::copy_from_slice(piece))));
+        let whole = whole.and_then(|()| pass(packed.finish()));
+        assert!(bytes.starts_with(&out) && (whole.is_err() || out.len() == bytes.len()), "{size}");
+        let mut decoder = flate2::write::MultiGzDecoder::new(Vec::new());
+        let _ = decoder.write_all(&out).and_then(|()| decoder.flush());
+        assert!(!contains(decoder.get_ref(), VALUES[0]), "{size}");
+    }
 }
 
 #[cfg(test)]

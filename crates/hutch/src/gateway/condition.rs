@@ -2,7 +2,7 @@
 
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
 use hutch_api::trust::CONFIG_MAP;
-use hutch_attach::{Closed, Objects};
+use hutch_attach::{Closed, Conflicts, Objects};
 use hutch_policy::{Applying, Level};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
@@ -35,12 +35,13 @@ pub(super) struct Condition {
     message: String,
 }
 
-/// Returns the condition of a Pod with these levels.
+/// Returns the condition of a Pod with these levels. `denied` are destinations about which they disagree.
 pub(super) fn condition(
     pod: &Pod,
     objects: &Objects,
     (plugin, ends_tls): (Plugin, bool),
     found: Result<&Applying, &Closed>,
+    denied: Option<String>,
 ) -> Condition {
     let not = |reason, message| Condition { holds: false, reason, message };
     let found = match found {
@@ -60,7 +61,12 @@ pub(super) fn condition(
         return Condition { holds: true, reason: "NoPolicy", message: "no policy applies: no egress".into() };
     }
     let message = format!("egress through the gateway as allowed by each of: {}", names.join(", "));
-    Condition { holds: true, reason: "Enforced", message }
+    match denied {
+        Some(denied) => {
+            Condition { holds: true, reason: Conflicts::REASON, message: format!("{message}; {denied}") }
+        }
+        None => Condition { holds: true, reason: "Enforced", message },
+    }
 }
 
 /// Returns what has no effect in the policies of a Pod.
@@ -202,11 +208,16 @@ mod tests {
             (&new, &peers, true, "Enforced", "team"),
         ] {
             let plugin = (Plugin::Enforces, ends_tls);
-            let condition = condition(pod, &Objects::default(), plugin, Ok(found));
+            let condition = condition(pod, &Objects::default(), plugin, Ok(found), None);
             assert_eq!(condition.reason, reason, "{}", condition.message);
             assert!(condition.message.contains(word), "{}", condition.message);
         }
-        let unknown = condition(&new, &Objects::default(), (Plugin::Unknown, true), Ok(&plain));
+        let plugin = (Plugin::Enforces, true);
+        let denied = Some("denied: a.example:443".to_owned());
+        let conflict = condition(&new, &Objects::default(), plugin, Ok(&plain), denied);
+        assert_eq!((conflict.holds, conflict.reason), (true, "Conflict"));
+        assert!(conflict.message.ends_with("each of: team; denied: a.example:443"), "{}", conflict.message);
+        let unknown = condition(&new, &Objects::default(), (Plugin::Unknown, true), Ok(&plain), None);
         assert_eq!(unknown.reason, "NotEnforced");
     }
 }

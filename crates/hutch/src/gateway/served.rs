@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::owner;
-use hutch_attach::{Chosen, Closed, Mirror, Objects, PeerRefusal, Services};
+use hutch_attach::{Chosen, Closed, Conflicts, Mirror, Objects, PeerRefusal, Services};
 use hutch_controller::TokenKey;
 use hutch_egress::TokenHash;
 use hutch_egress::control::Order;
@@ -30,6 +30,7 @@ struct Known {
     client: Client,
     levels: Vec<Arc<Level>>,
     facts: Facts,
+    conflicts: Conflicts,
     namespace: String,
     /// Services through which it reaches other Sandboxes.
     peers: Vec<Peer>,
@@ -162,13 +163,18 @@ impl Served {
         channel: &Channel,
     ) -> std::io::Result<()> {
         let found = objects.levels(pod, now).and_then(enforceable);
-        self.conditions.set(pod, condition(pod, objects, (self.plugin, self.ends_tls), found.as_ref()));
-        let Applying { levels, until } = found.unwrap_or_default();
-        self.until = [self.until, until].into_iter().flatten().min();
+        let uid = pod.uid().unwrap_or_default();
         // The creator is recorded by the API server of one machine. On a cluster, anyone may write the annotation.
         let facts = Facts { user: None, ..objects.facts(pod) };
+        let known = self.known.get_mut(&uid);
+        let mut conflicts = known.map(|known| std::mem::take(&mut known.conflicts)).unwrap_or_default();
+        let levels = found.as_ref().map(|found| found.levels.as_slice()).unwrap_or_default();
+        let denied = conflicts.update(levels, &facts, now);
+        let plugin = (self.plugin, self.ends_tls);
+        self.conditions.set(pod, condition(pod, objects, plugin, found.as_ref(), denied));
+        let Applying { levels, until } = found.unwrap_or_default();
+        self.until = [self.until, until].into_iter().flatten().min();
         let client = Client::of(pod, &self.key);
-        let uid = pod.uid().unwrap_or_default();
         let mut numbers = Vec::new();
         for level in &levels {
             numbers.push(self.number_of(level, channel).await?);
@@ -195,7 +201,9 @@ impl Served {
         let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
         let namespace = pod.namespace().unwrap_or_default();
         let peers = self.known.remove(&uid).map(|known| known.peers).unwrap_or_default();
-        self.known.insert(uid, Known { number: sandbox, name, client, levels, facts, namespace, peers });
+        let number = sandbox;
+        let known = Known { number, name, client, levels, facts, namespace, peers, conflicts };
+        self.known.insert(uid, known);
         Ok(())
     }
 

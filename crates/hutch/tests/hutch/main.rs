@@ -20,6 +20,7 @@ mod docs;
 mod doors;
 mod egress;
 mod fork_credentials;
+mod enforced;
 mod gateway;
 mod harness;
 mod image;

@@ -59,8 +59,26 @@ impl Home {
         self.run_at(caller, Path::new("/"), &[&["--workspace", &workspace], options].concat(), script)
     }
 
+    /// `hutch run` with the workspace `work` and further variables of the caller.
+    pub(crate) fn run_with(
+        &self,
+        caller: Caller,
+        variables: &[(&str, &str)],
+        options: &[&str],
+        script: &str,
+    ) -> Output {
+        let workspace = self.path("work").display().to_string();
+        let options = [&["--workspace", &workspace], options].concat();
+        let mut command = self.command(caller, Path::new("/"), &options, script);
+        command.envs(variables.iter().copied()).output().expect("hutch")
+    }
+
     /// `hutch run` in this working directory, with options in which `@` is the folder, and a script.
     pub(crate) fn run_at(&self, caller: Caller, place: &Path, options: &[&str], script: &str) -> Output {
+        self.command(caller, place, options, script).output().expect("hutch")
+    }
+
+    fn command(&self, caller: Caller, place: &Path, options: &[&str], script: &str) -> Command {
         let hutch = self.path("hutch");
         let mut command = match caller {
             Caller::Ordinary => {
@@ -80,7 +98,7 @@ impl Home {
         command.env("HOME", self.path("home"));
         without_tools(&mut command);
         command.current_dir(place).stdin(Stdio::null());
-        command.output().expect("hutch")
+        command
     }
 }
 

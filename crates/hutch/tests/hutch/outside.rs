@@ -1,6 +1,7 @@
 //! The proxy of `hutch up` as the machine sees it: its metrics, and an HTTP proxy through which it connects.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use hutch_testkit::wait::until;
@@ -9,6 +10,7 @@ use serde_json::json;
 
 use crate::doors::origin::upstream_proxy;
 use crate::harness::{Up, refused, text};
+use crate::inspected::{authority, serve};
 use crate::policies::{SERVER, Server, applied, enforced, get, policy, proxy, rule, sandbox};
 
 /// Applies a policy that opens the server by this name, and starts the Sandbox `a`.
@@ -95,6 +97,58 @@ fn sandboxes_connect_through_the_upstream_proxy() {
     let output = wrong.output().expect("hutch");
     refused(&output, 1, &["--upstream-proxy", "write it like"]);
     assert!(!text(&output.stderr).contains("secret"));
+}
+
+/// TLS ends at the proxy of the machine, and a tunnel through the proxy outside leads to the server.
+#[test]
+fn requests_through_the_upstream_proxy_are_read_and_end_with_their_rule() {
+    hutch_testkit::require!(root, kubectl, curl, node, openssl, python);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let public = folder.path().join("public");
+    authority(&public, &["outside.example"]);
+    let (peer, port) = serve(SERVER, &public, &folder.path().join("log"));
+    let (upstream, heads) = upstream_proxy(SERVER);
+    let url = format!("http://{upstream}");
+    let trust = public.join("ca.pem");
+    let up =
+        Up::start_outside("127.0.0.1 localhost\n", &[("SSL_CERT_FILE", &trust)], &["--upstream-proxy", &url]);
+    let rule = json!({"name": "reads", "hosts": ["outside.example"], "ports": [port],
+        "http": [{"methods": ["GET"], "paths": ["/ok/**"]}]});
+    applied(&up, &policy("ClusterSandboxPolicy", "reads", &json!({}), &json!([rule])));
+    applied(&up, &sandbox("a", &json!({}), None));
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    enforced(&up, "a", "Enforced");
+    let web = format!("https://outside.example:{port}/ok/a");
+    let script =
+        format!("curl -sS -m 60 {web}; curl -s -m 60 -d x -o /dev/null -w '%{{http_code}}\\n' {web}");
+    let asked = || text(&up.kubectl_args(&["exec", "a", "--", "sh", "-c", &script]).stdout);
+    until("the policy counts", || asked() == "GET HTTP/2.0\n403\n");
+    let head = heads.recv_timeout(Duration::from_secs(20)).expect("a CONNECT");
+    assert!(head.starts_with(&format!("CONNECT outside.example:{port} HTTP/1.1\r\n")), "{head}");
+    assert!(!peer.printed().contains("POST"), "{}", peer.printed());
+    // One connection, which is open while the rule is taken away.
+    let program = format!(
+        "import http.client, time\n\
+        client = http.client.HTTPSConnection('outside.example', {port}, timeout=120)\n\
+        client.connect(); client.auto_open = 0\n\
+        while True:\n    \
+            try:\n        \
+                client.request('GET', '/ok/a')\n        \
+                answer = client.getresponse()\n        \
+                print(answer.status, answer.read().decode().strip(), flush=True)\n    \
+            except (OSError, http.client.HTTPException): print('ended', flush=True); break\n    \
+            time.sleep(.05)\n"
+    );
+    let mut live = up.kubectl_command(&["exec", "a", "--", "python3", "-u", "-c", &program]);
+    let mut live = live.stdout(Stdio::piped()).spawn().expect("kubectl");
+    let mut lines = BufReader::new(live.stdout.take().expect("piped")).lines();
+    for _ in 0..3 {
+        assert_eq!(lines.next().expect("a line").expect("a line"), "200 GET HTTP/1.1");
+    }
+    up.ok("delete clustersandboxpolicy reads");
+    let rest: Vec<String> = lines.map_while(Result::ok).filter(|line| line != "200 GET HTTP/1.1").collect();
+    assert_eq!(rest, ["ended"]);
+    assert!(live.wait().expect("kubectl").success());
 }
 
 /// Ids and names of the processes that the root process has started.

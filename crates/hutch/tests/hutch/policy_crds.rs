@@ -6,7 +6,14 @@ use std::process::{Command, Output};
 use hutch_testkit::cluster::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::harness::text;
+use crate::harness::{Up, text};
+
+/// Fields, and a part of their description.
+const EXPLAINED: [(&str, &str); 3] = [
+    ("sandboxpolicy.spec.egress.rules", "plaintext"),
+    ("clustersandboxpolicy.spec.appliesTo", "namespaceSelector"),
+    ("credentialprovider.spec", "serviceAccountToken"),
+];
 
 fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Output {
     let mut command = Command::new("kubectl");
@@ -34,7 +41,11 @@ async fn kubernetes_takes_the_crds_and_judges_policies() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy");
     let applied = kubectl(&cluster, &["apply", "--server-side", "-k", &folder.display().to_string()]);
     assert!(applied.status.success(), "{}", text(&applied.stderr));
-    let kinds = ["clustersandboxpolicies", "sandboxpolicies"];
+    // The gateway of a cluster serves no credentials, so the kind is not among those that are installed there.
+    let providers = folder.join("crds/policy.hutch.dev_credentialproviders.yaml").display().to_string();
+    let applied = kubectl(&cluster, &["apply", "--server-side", "-f", &providers]);
+    assert!(applied.status.success(), "{}", text(&applied.stderr));
+    let kinds = ["clustersandboxpolicies", "sandboxpolicies", "credentialproviders"];
     for kind in kinds {
         let name = format!("crd/{kind}.policy.hutch.dev");
         let served = kubectl(&cluster, &["wait", "--for=condition=Established", &name, "--timeout=60s"]);
@@ -80,6 +91,42 @@ async fn kubernetes_takes_the_crds_and_judges_policies() {
             assert!(!refused.status.success() && reason.contains(field), "{kind} {spec}: {reason}");
         }
     }
+    for (spec, field) in [
+        (json!({"hosts": ["a.example.com"], "secret": {"name": "s", "key": "token"}}), None),
+        (
+            json!({"hosts": ["a.example.com"], "env": "A", "vault": {"path": "secret/data/a", "field": "b"}}),
+            Some("source"),
+        ),
+        (json!({"hosts": ["a.example.com"]}), Some("source")),
+        (json!({"hosts": [], "env": "A"}), Some("hosts")),
+        (json!({"hosts": ["a.example.com"], "env": "1A"}), Some("env")),
+        (
+            json!({"hosts": ["a.example.com"], "serviceAccountToken": {"audience": "a", "expirationSeconds": 1}}),
+            Some("expirationSeconds"),
+        ),
+        (json!({"hosts": ["a.example.com"], "env": "A", "unknown": 1}), Some("unknown")),
+    ] {
+        let output = apply(&cluster, "CredentialProvider", &spec);
+        let reason = text(&output.stderr);
+        match field {
+            None => assert!(output.status.success(), "{spec}: {reason}"),
+            Some(field) => assert!(!output.status.success() && reason.contains(field), "{spec}: {reason}"),
+        }
+    }
+    for (path, described) in EXPLAINED {
+        let output = kubectl(&cluster, &["explain", path]);
+        assert!(text(&output.stdout).contains(described), "{path}: {output:?}");
+    }
     let listed = text(&kubectl(&cluster, &["get", "sandboxpolicies,clustersandboxpolicies"]).stdout);
     assert!(listed.contains("MODE") && listed.contains("Enforce"), "{listed}");
+}
+
+#[test]
+fn kubectl_explains_the_kinds_of_policies() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    for (path, described) in EXPLAINED {
+        let printed = up.ok(&format!("explain {path}"));
+        assert!(printed.contains(described) && printed.contains("DESCRIPTION"), "{path}: {printed}");
+    }
 }

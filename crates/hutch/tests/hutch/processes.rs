@@ -81,6 +81,10 @@ fn descriptors_of_the_caller_reach_neither_front_nor_warden() {
 
 /// Checks that all threads of a process have this user and no privilege.
 fn unprivileged(pid: u32, owner: u32) {
+    // The kernel gives the files of a process that is not dumpable to root.
+    let status_file = std::fs::metadata(format!("/proc/{pid}/status")).expect("status");
+    assert_eq!(status_file.uid(), 0, "it is dumpable");
+    assert!(!attaches(owner, pid), "another process of its user reads its memory");
     let four = [owner; 4].map(|id| id.to_string()).join(" ");
     let none = "0000000000000000";
     for (field, expected) in [
@@ -102,6 +106,26 @@ fn unprivileged(pid: u32, owner: u32) {
             assert_eq!(status(thread, field), expected, "{field} of thread {thread}");
         }
     }
+}
+
+/// Returns true if a process of this user may attach to a process, which reading its environment needs too.
+fn attaches(user: u32, pid: u32) -> bool {
+    let ids = [format!("--reuid={user}"), format!("--regid={user}")];
+    let mut setpriv = std::process::Command::new("setpriv");
+    setpriv.args(ids).args(["--clear-groups", "cat"]).arg(format!("/proc/{pid}/environ"));
+    setpriv.output().expect("setpriv").status.success()
+}
+
+#[test]
+fn process_that_is_dumpable_is_one_to_which_its_user_attaches() {
+    hutch_testkit::require!(root);
+    let mut setpriv = std::process::Command::new("setpriv");
+    setpriv.args(["--reuid=70001", "--regid=70001", "--clear-groups", "sleep", "1000"]);
+    let mut process = setpriv.spawn().expect("setpriv");
+    until("it runs as its user", || status(process.id(), "Name") == "sleep");
+    assert!(attaches(70001, process.id()));
+    process.kill().expect("kill");
+    process.wait().expect("wait");
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! The commands of the README that run a project's tests with its dependencies, against the registries themselves.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::egress::callers;
 use crate::harness::{HUTCH, succeeded, text};
+use crate::mounts::{Home, without_tools};
+use crate::paths::make;
 
 const README: &str = include_str!("../../../../README.md");
 
@@ -143,6 +147,78 @@ fn test_suites_of_the_readme_run_with_their_dependencies() {
         let output = run(project, &command);
         let printed = succeeded(&command, &output);
         assert!(printed.contains(project.passed), "{command}: {printed}{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn ordinary_user_runs_a_test_suite_of_the_readme() {
+    hutch_testkit::require!(root, user_namespaces);
+    let project = PROJECTS.iter().find(|project| project.command == "npm test").expect("a project");
+    let addresses = match addresses(project) {
+        Ok(addresses) => addresses,
+        Err(reason) => return hutch_testkit::note_skip("README: npm test as an ordinary user", &reason),
+    };
+    let private = addresses.iter().map(|address| format!(" --allow-private {}", address.ip()));
+    let flags = private.collect::<String>();
+    let command = documented(project.command).replacen("hutch run", &format!("hutch run{flags}"), 1);
+    let home = Home::new();
+    for (name, content) in project.files {
+        let name = format!("work/{name}");
+        std::fs::write(home.path(&name), content).expect("written");
+        home.own(&name);
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--reuid=1000", "--regid=1000", "--clear-groups", "sh", "-euc", &command]);
+    setpriv.env("PATH", format!("{}:{path}", home.path("").display())).env("HOME", home.path("home"));
+    without_tools(&mut setpriv);
+    setpriv.current_dir(home.path("work")).stdin(Stdio::null());
+    let output = setpriv.output().expect("setpriv");
+    let printed = succeeded(&command, &output);
+    assert!(printed.contains(project.passed), "{command}: {printed}{}", text(&output.stderr));
+    assert_eq!(home.path("work/node_modules").metadata().expect("made").uid(), 1000);
+}
+
+/// The layouts of nvm, pyenv and uv, with a program of the machine in the place of each interpreter.
+#[test]
+fn versions_of_nvm_pyenv_and_uv_run_inside() {
+    hutch_testkit::require!(root, user_namespaces);
+    let versions = [
+        (".nvm/versions/node/v22.11.0/bin", "node"),
+        (".pyenv/versions/3.12.7/bin", "python3.12"),
+        (".local/share/uv/python/cpython-3.13.1-linux-x86_64-gnu/bin", "python3.13"),
+        (".local/share/uv/tools/ruff/bin", "ruff"),
+    ];
+    for caller in callers() {
+        let home = Home::new();
+        for (folder, program) in versions {
+            let file = format!("home/{folder}/{program}");
+            make(&home, &[&file]);
+            std::fs::copy("/bin/sh", home.path(&file)).expect("copied");
+        }
+        // As pyenv makes them: a script that finds the version by its variable.
+        make(&home, &["home/.pyenv/shims/python", "home/.nvm/nvm.sh"]);
+        let shim = "#!/bin/sh\nexec \"$PYENV_ROOT/versions/3.12.7/bin/python3.12\" \"$@\"\n";
+        std::fs::write(home.path("home/.pyenv/shims/python"), shim).expect("written");
+        std::fs::set_permissions(home.path("home/.pyenv/shims/python"), PermissionsExt::from_mode(0o755))
+            .expect("chmod");
+        let folders = versions.map(|(folder, _)| home.path("home").join(folder).display().to_string());
+        let shims = home.path("home/.pyenv/shims").display().to_string();
+        let callers_path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{shims}:{callers_path}", folders.join(":"));
+        let script = "for program in node python3.12 python3.13 ruff python; do \
+                $program -c 'echo ran' || echo \"no $program\"; command -v $program; done; \
+            echo x >> $NVM_DIR/nvm.sh; echo $NVM_DIR $PYENV_ROOT";
+        let output = home.run_with(caller, &[("PATH", &path)], &["--tools"], script);
+        let shown = |name: &str| home.path("home").join(name).display().to_string();
+        let mut expected: String =
+            versions.iter().map(|(folder, program)| format!("ran\n{}/{program}\n", shown(folder))).collect();
+        expected += &format!("ran\n{shims}/python\n{} {}\n", shown(".nvm"), shown(".pyenv"));
+        assert_eq!(text(&output.stdout), expected, "{caller:?} {}", text(&output.stderr));
+        assert_eq!(home.read("home/.nvm/nvm.sh"), "SECRET\n", "{caller:?}: it is read-only");
+        let closed = format!("{}/node -c 'echo ran'", folders[0]);
+        let without = home.run_with(caller, &[("PATH", &path)], &[], &closed);
+        assert!(!without.status.success(), "{caller:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hutch_attach::{Mirror, Objects, Services};
-use hutch_policy::{Applying, Provider, file_rules};
+use hutch_policy::{Applying, Level, Mode, Provider, file_rules};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -37,14 +37,27 @@ impl Known {
             }
             Ok(found) if found.levels.is_empty() => {
                 let message =
-                    "no policy applies: no egress. A NetworkPolicy object opens nothing here".to_owned();
+                    "no policy applies: no egress. A NetworkPolicy object, also the managed one of a template, opens nothing here".to_owned();
                 (found, Enforced { holds: true, reason: "NoPolicy", message })
             }
             Ok(found) => {
-                let names: Vec<&str> = found.levels.iter().map(|level| level.name.as_str()).collect();
-                let message = format!("egress as allowed by each of: {}", names.join(", "));
+                let message = named(&found.levels);
                 (found, Enforced { holds: true, reason: "Enforced", message })
             }
         }
+    }
+}
+
+/// Returns the message about levels that apply.
+fn named(levels: &[Arc<Level>]) -> String {
+    let of = |mode: Mode| {
+        let levels = levels.iter().filter(|level| level.mode == mode);
+        levels.map(|level| level.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let (deciding, observing) = (of(Mode::Enforce), of(Mode::Observe));
+    match (deciding.is_empty(), observing.is_empty()) {
+        (false, true) => format!("egress as allowed by each of: {deciding}"),
+        (false, false) => format!("egress as allowed by each of: {deciding}; only observed by: {observing}"),
+        (true, _) => format!("no policy decides: no egress; only observed by: {observing}"),
     }
 }

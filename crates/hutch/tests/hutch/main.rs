@@ -61,6 +61,7 @@ mod state_crashes;
 mod state_crds;
 mod stock;
 mod suspended_memory;
+mod synthetic;
 mod toolchains;
 mod trusted;
 mod tunnels;

@@ -144,6 +144,9 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     }
     if let Some(restoring) = &restoring {
         restoring.volumes(live).await?;
+        if let Some(egress) = &node.config.egress {
+            egress.set_names(&live.id.uid, restoring.names().to_vec());
+        }
         if restoring.has_memory() {
             restore::skip_init(&mut states, Timestamp::now());
         }

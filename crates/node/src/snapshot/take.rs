@@ -90,7 +90,10 @@ pub(super) async fn take(
         paused = began.elapsed();
     }
     drop(busy);
-    let facts = facts(&live, &parts, spec, (sandbox_uid, machine, volumes));
+    let mut facts = facts(&live, &parts, spec, (sandbox_uid, machine, volumes));
+    if let (Content::Full, Some(egress)) = (spec.content, &node.config.egress) {
+        facts.names = egress.names(&live.id.uid).await;
+    }
     let image = match finish(partial, &facts).await {
         Ok(image) => image,
         Err(error) => {
@@ -129,6 +132,7 @@ fn facts(
         machine,
         containers: containers.collect::<BTreeMap<_, _>>(),
         volumes,
+        names: Vec::new(),
     }
 }
 

@@ -71,16 +71,8 @@ pub mod reason {
 
     /// Returns true for the reason of a snapshot or a fork that stays as it is.
     pub fn is_final(reason: &str) -> bool {
-        [
-            FAILED,
-            SOURCE_REPLACED,
-            QUOTA_EXCEEDED,
-            DISK_FULL,
-            NOT_SUPPORTED_HERE,
-            LOST,
-            NEEDS_AFTER_RESTORE,
-        ]
-        .contains(&reason)
+        [FAILED, SOURCE_REPLACED, QUOTA_EXCEEDED, DISK_FULL, NOT_SUPPORTED_HERE, LOST, NEEDS_AFTER_RESTORE]
+            .contains(&reason)
     }
 }
 

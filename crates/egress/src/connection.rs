@@ -165,7 +165,7 @@ impl Sandbox {
             let reason = Sandbox::denial(&verdict);
             return Err(Refusal { destination: destination.to_string(), reason });
         }
-        self.scan_host(&rules.levels, destination)
+        self.scan_host(&rules, destination)
             .map_err(|reason| Refusal { destination: destination.to_string(), reason })?;
         // What cannot be read is not allowed where requests are decided or scanned.
         let inspect = verdict.inspect || verdict.scan;

@@ -15,10 +15,12 @@ mod sign;
 mod sigv4;
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 pub(crate) use answer::answer;
 pub(crate) use body::{Guarded, filled};
 use hutch_policy::{Aws, Binding, Destination, Path};
+use hutch_scan::Credentials as Exact;
 pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
 pub(crate) use sign::hashed;
@@ -84,16 +86,26 @@ pub struct Issued {
 const FORMER: usize = 32;
 
 /// Credentials of a sandbox.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Set {
     pub(crate) issued: Vec<Issued>,
     /// With values that were replaced, the newest last. They may be valid for a while, so they are redacted too.
     former: Vec<Issued>,
+    /// The search for all values, made when it is first needed.
+    exact: OnceLock<Option<Arc<Exact>>>,
 }
+
+impl PartialEq for Set {
+    fn eq(&self, other: &Set) -> bool {
+        (&self.issued, &self.former) == (&other.issued, &other.former)
+    }
+}
+
+impl Eq for Set {}
 
 impl From<Vec<Issued>> for Set {
     fn from(issued: Vec<Issued>) -> Set {
-        Set { issued, former: Vec::new() }
+        Set { issued, ..Set::default() }
     }
 }
 
@@ -101,6 +113,17 @@ impl Set {
     /// Returns the first credential whose placeholder stands in these bytes.
     pub(crate) fn found_in(&self, bytes: &[u8]) -> Option<&Issued> {
         self.issued.iter().find(|one| contains(bytes, &one.placeholder))
+    }
+
+    /// Returns the search for the values in what leaves; `None` without values.
+    pub(crate) fn exact(&self) -> Option<Arc<Exact>> {
+        let made = self.exact.get_or_init(|| {
+            let all = self.issued.iter().chain(&self.former).filter(|one| !one.missing);
+            // The broker bounds values to a size for which this cannot fail.
+            let exact = Exact::new(all.map(|one| (one.name.as_str(), one.value.expose().as_bytes()))).ok()?;
+            (!exact.is_empty()).then(|| Arc::new(exact))
+        });
+        made.clone()
     }
 
     /// Returns the credentials for a destination.
@@ -114,7 +137,7 @@ impl Set {
         let mut former: Vec<Issued> =
             self.former.iter().chain(&self.issued).filter(|one| is_kept(one)).cloned().collect();
         former.drain(..former.len().saturating_sub(FORMER));
-        Set { issued, former }
+        Set { issued, former, exact: OnceLock::new() }
     }
 
     /// Returns the values, with their placeholders, that answers of a destination must not contain.

@@ -8,15 +8,19 @@ use hickory_proto::rr::rdata::{A, PTR};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hutch_policy::HostName;
 
-use crate::names::Names;
+use crate::names::{Allowed, Names};
 
 /// Seconds for which a client keeps an answer.
 const TTL: u32 = 60;
 /// Bytes of the header of a message.
 const HEADER: usize = 12;
 
-/// Returns the answer to a message of a client, if it gets one. `allows` returns true for a name that some rule allows.
-pub fn answer(message: &[u8], names: &mut Names, allows: impl Fn(&HostName) -> bool) -> Option<Vec<u8>> {
+/// Returns the answer to a message of a client, if it gets one. `allows` says how a name is allowed, if it is.
+pub fn answer(
+    message: &[u8],
+    names: &mut Names,
+    allows: impl Fn(&HostName) -> Option<Allowed>,
+) -> Option<Vec<u8>> {
     let id = u16::from_be_bytes(*message.first_chunk()?);
     if message.len() < HEADER {
         return None;
@@ -30,7 +34,7 @@ pub fn answer(message: &[u8], names: &mut Names, allows: impl Fn(&HostName) -> b
     answer.to_vec().ok()
 }
 
-fn reply(query: &Message, names: &mut Names, allows: impl Fn(&HostName) -> bool) -> Message {
+fn reply(query: &Message, names: &mut Names, allows: impl Fn(&HostName) -> Option<Allowed>) -> Message {
     let mut reply = Message::response(query.metadata.id, query.metadata.op_code);
     reply.metadata.recursion_desired = query.metadata.recursion_desired;
     reply.metadata.recursion_available = true;
@@ -50,7 +54,7 @@ fn reply(query: &Message, names: &mut Names, allows: impl Fn(&HostName) -> bool)
 fn look_up(
     question: &Query,
     names: &mut Names,
-    allows: impl Fn(&HostName) -> bool,
+    allows: impl Fn(&HostName) -> Option<Allowed>,
 ) -> (ResponseCode, Option<RData>) {
     if question.query_class() != DNSClass::IN {
         return (ResponseCode::Refused, None);
@@ -61,13 +65,13 @@ fn look_up(
         let name = name.and_then(|name| Name::from_ascii(format!("{name}.")).ok());
         return name.map_or(missing, |name| (ResponseCode::NoError, Some(RData::PTR(PTR(name)))));
     }
-    let name = question.name().to_ascii().parse::<HostName>().ok().filter(|name| allows(name));
-    let Some(name) = name else { return missing };
+    let Ok(name) = question.name().to_ascii().parse::<HostName>() else { return missing };
+    let Some(allowed) = allows(&name) else { return missing };
     if question.query_type() != RecordType::A {
         // The name exists and has no such record.
         return (ResponseCode::NoError, None);
     }
-    match names.address_of(&name) {
+    match names.address_of(&name, &allowed) {
         Some(address) => (ResponseCode::NoError, Some(RData::A(A(address)))),
         None => (ResponseCode::ServFail, None),
     }
@@ -85,12 +89,12 @@ fn reverse(name: &Name) -> Option<std::net::Ipv4Addr> {
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn any_message(bytes: &[u8]) {
     let mut names = Names::default();
-    let none = answer(bytes, &mut names, |_| false);
+    let none = answer(bytes, &mut names, |_| None);
     if let Some(none) = none {
         let read = Message::from_vec(&none).expect("an answer is a message");
         assert!(read.answers.is_empty() && read.metadata.message_type == MessageType::Response);
     }
-    let _ = answer(bytes, &mut names, |_| true);
+    let _ = answer(bytes, &mut names, |_| Some(Allowed::Exactly));
 }
 
 #[cfg(test)]
@@ -100,7 +104,7 @@ mod tests {
     fn ask(names: &mut Names, name: &str, kind: RecordType) -> Message {
         let mut message = Message::query();
         message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
-        let allows = |name: &HostName| name.as_str() == "a.example";
+        let allows = |name: &HostName| (name.as_str() == "a.example").then_some(Allowed::Exactly);
         let bytes = answer(&message.to_vec().unwrap(), names, allows).unwrap();
         let answer = Message::from_vec(&bytes).unwrap();
         assert_eq!(answer.metadata.id, message.metadata.id);
@@ -121,6 +125,24 @@ mod tests {
         }
         let back = ask(&mut names, "0.1.18.198.in-addr.arpa.", RecordType::PTR);
         assert_eq!(back.answers[0].data.to_string(), "a.example.");
+    }
+
+    #[test]
+    fn name_without_an_address_is_a_failure_of_the_server() {
+        let mut names = Names::default();
+        let mut code = |name: String| {
+            let mut message = Message::query();
+            message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+            let allows = |_: &HostName| Some(Allowed::By("**.example".into()));
+            let bytes = answer(&message.to_vec().unwrap(), &mut names, allows).unwrap();
+            Message::from_vec(&bytes).unwrap().metadata.response_code
+        };
+        for number in 0..512 {
+            assert_eq!(code(format!("n{number}.example.")), ResponseCode::NoError);
+        }
+        assert_eq!(code("more.example.".into()), ResponseCode::ServFail);
+        assert_eq!(code("n0.example.".into()), ResponseCode::NoError);
+        assert!(names.take_exhausted().is_some_and(|(name, _)| name.as_str() == "more.example"));
     }
 
     #[test]
@@ -145,7 +167,7 @@ mod tests {
     fn other_messages_are_refused_or_get_no_answer() {
         let mut names = Names::default();
         let mut code = |message: &Message| {
-            let bytes = answer(&message.to_vec().unwrap(), &mut names, |_| true)?;
+            let bytes = answer(&message.to_vec().unwrap(), &mut names, |_| Some(Allowed::Exactly))?;
             Some(Message::from_vec(&bytes).unwrap().metadata.response_code)
         };
         let question = Query::query(Name::from_ascii("a.example.").unwrap(), RecordType::A);
@@ -159,8 +181,8 @@ mod tests {
             assert_eq!(code(message), Some(ResponseCode::Refused), "{message:?}");
         }
         assert_eq!(code(&Message::response(7, OpCode::Query)), None);
-        assert_eq!(answer(&[7; 11], &mut Names::default(), |_| true), None);
-        let refused = answer(&[7; 40], &mut Names::default(), |_| true);
+        assert_eq!(answer(&[7; 11], &mut Names::default(), |_| Some(Allowed::Exactly)), None);
+        let refused = answer(&[7; 40], &mut Names::default(), |_| Some(Allowed::Exactly));
         assert!(refused.is_none_or(|bytes| bytes[3] & 15 == 5 || bytes[2] & 0x80 != 0));
     }
 

@@ -317,7 +317,7 @@ impl Exchange {
     /// Returns what is scanned of requests to the destination.
     fn scan(&self, rules: &Rules) -> Option<Scan> {
         let scan = Scan::of(&rules.levels, Some(&self.destination))?;
-        Some(scan.ignoring(&rules.credentials))
+        Some(scan.with_credentials(&rules.credentials, Some(&self.destination)))
     }
 
     /// Returns true if a rule decides about requests to the destination.

@@ -331,7 +331,7 @@ fn scan_written(sandbox: &Sandbox, destination: &Destination, authority: &str) -
     let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
     let written = matches!(destination.host, Host::Name(_)) && name.bytes().any(|b| b.is_ascii_uppercase());
     match written {
-        true => sandbox.scan_host_as(&sandbox.rules().levels, destination, name),
+        true => sandbox.scan_host_as(&sandbox.rules(), destination, name),
         false => Ok(()),
     }
     .map_err(|reason| Refusal { destination: destination.to_string(), reason })

@@ -64,7 +64,7 @@ pub use credentials::{Issued, Secret};
 pub use gateway::TokenHash;
 pub use hutch_screen::Found;
 pub use plan::plan;
-pub use record::{Decided, Outcome, Record, Recorder};
+pub use record::{Alarm, Decided, Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};
 pub use stdio::{Stdio, Verdict};
 pub use way::{UpstreamProxy, Way};

@@ -106,6 +106,17 @@ pub struct Record<'a> {
     pub finding: Option<&'a Found>,
     /// Name of a credential that may not be used.
     pub credential: Option<&'a str>,
+    /// Attempt to carry data out, which the scanner did not find.
+    pub alarm: Option<Alarm>,
+}
+
+/// Attempt to carry data out by a way that no rule of the scanner describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Alarm {
+    /// The placeholder of a credential stands where its value may not.
+    MisplacedCredential,
+    /// There are too many different names.
+    TooManyNames,
 }
 
 /// A decision, for another process. Each text is bounded, and has no control characters.
@@ -133,6 +144,9 @@ pub struct Decided {
     /// Name of a credential that may not be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<String>,
+    /// Attempt to carry data out, which the scanner did not find.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alarm: Option<Alarm>,
 }
 
 /// Receives each decision.
@@ -156,7 +170,12 @@ impl<'a> Record<'a> {
             Reason::Credential(name, _) => Some(name.as_str()),
             _ => None,
         };
-        let record = Record { finding, credential, ..Record::of(destination, asked) };
+        let alarm = match reason {
+            Reason::Credential(..) => Some(Alarm::MisplacedCredential),
+            Reason::Exhausted(_) => Some(Alarm::TooManyNames),
+            _ => None,
+        };
+        let record = Record { finding, credential, alarm, ..Record::of(destination, asked) };
         Record { outcome: outcome(reason), level, rule, reason: Some(reason.to_string()), ..record }
     }
 
@@ -183,6 +202,7 @@ impl<'a> Record<'a> {
             reason: None,
             finding: None,
             credential: None,
+            alarm: None,
         }
     }
 
@@ -200,6 +220,7 @@ impl<'a> Record<'a> {
             reason: text(self.reason.as_deref()),
             finding: self.finding.cloned().map(Box::new),
             credential: text(self.credential),
+            alarm: self.alarm,
         }
     }
 

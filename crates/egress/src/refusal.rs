@@ -52,6 +52,9 @@ pub enum Reason {
     /// No Pod has the address of the client, or its token is another one.
     #[error("a sandbox must name itself with its own token, from its own address")]
     Unidentified,
+    /// The name has no address, because there are too many.
+    #[error("too many names: {0}")]
+    Exhausted(String),
     /// The connection is for another name, or does not say for which.
     #[error("{0}")]
     OtherName(String),

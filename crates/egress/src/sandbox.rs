@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hutch_policy::{
     Destination, EgressRule, Facts, Host, HostName, Level, Mode, Moment, Opinion, decide, may_resolve,
+    wildcard,
 };
 use hutch_scan::At;
 use tokio::net::TcpStream;
@@ -19,7 +20,7 @@ use crate::credentials::{Issued, Set};
 use crate::descriptors::CONNECTION;
 use crate::dial::dial;
 use crate::dns;
-use crate::names::{Names, is_synthetic};
+use crate::names::{Allowed, Names, is_synthetic};
 use crate::peers::Peers;
 use crate::record::{Asked, Counters, Ground, Outcome, outcome};
 use crate::records::Records;
@@ -181,9 +182,9 @@ impl Sandbox {
     ///
     /// # Errors
     /// It is refused.
-    pub(crate) fn scan_host(&self, levels: &Levels, destination: &Destination) -> Result<(), Reason> {
+    pub(crate) fn scan_host(&self, rules: &Rules, destination: &Destination) -> Result<(), Reason> {
         match &destination.host {
-            Host::Name(name) => self.scan_host_as(levels, destination, &name.to_string()),
+            Host::Name(name) => self.scan_host_as(rules, destination, &name.to_string()),
             _ => Ok(()),
         }
     }
@@ -194,11 +195,12 @@ impl Sandbox {
     /// It is refused.
     pub(crate) fn scan_host_as(
         &self,
-        levels: &Levels,
+        rules: &Rules,
         destination: &Destination,
         text: &str,
     ) -> Result<(), Reason> {
-        let Some(scan) = Scan::of(levels, None) else { return Ok(()) };
+        let Some(scan) = Scan::of(&rules.levels, None) else { return Ok(()) };
+        let scan = scan.with_credentials(&rules.credentials, None);
         let judged = self.memory.host(&scan, text);
         for reason in judged.passed {
             self.refused(Refusal { destination: destination.to_string(), reason });
@@ -266,7 +268,7 @@ impl Sandbox {
     pub(crate) fn add_names(&self, names: &[HostName]) {
         let mut known = self.names();
         for name in names {
-            known.address_of(name);
+            known.restore(name);
         }
     }
 
@@ -365,20 +367,22 @@ impl Sandbox {
         let refused = RefCell::new(None);
         let exists = |name: &HostName| {
             if self.peers.contains(name) {
-                return true;
+                return Some(Allowed::Exactly);
             }
             let found = match may_resolve(&rules.levels, name) {
                 false => None,
                 true => {
                     let destination = Destination { port: HTTPS, host: Host::Name(name.clone()) };
-                    match self.scan_host(&rules.levels, &destination) {
-                        Ok(()) => return true,
+                    match self.scan_host(&rules, &destination) {
+                        Ok(()) => {
+                            return Some(wildcard(&rules.levels, name).map_or(Allowed::Exactly, Allowed::By));
+                        }
                         Err(reason) => Some(reason),
                     }
                 }
             };
             *refused.borrow_mut() = Some((name.clone(), found));
-            false
+            None
         };
         let answer = dns::answer(message, &mut names, exists);
         if let Some((name, found)) = refused.into_inner() {
@@ -386,6 +390,10 @@ impl Sandbox {
                 None => self.no_address(&rules, name),
                 Some(reason) => self.refused(Refusal { destination: name.to_string(), reason }),
             }
+        }
+        if let Some((name, exhausted)) = names.take_exhausted() {
+            let reason = Reason::Exhausted(exhausted.to_string());
+            self.refused(Refusal { destination: name.to_string(), reason });
         }
         // With the lock, so that names are reported in the order of their addresses.
         names.since(before).for_each(|name| (self.named)(name));

@@ -11,10 +11,11 @@ mod stream;
 use http::HeaderMap;
 use http::header;
 use hutch_policy::{Destination, Host, Level, Mode, ScanAction, ScannerRules, scanners};
-use hutch_scan::{At, Direction, Finding, Fingerprint, Kind, Location, State};
+use hutch_scan::{At, Credentials as Exact, Direction, Finding, Fingerprint, Kind, Location, State};
 use hutch_screen::{Acting, Found, strictest};
 use std::borrow::Borrow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use crate::credentials::{Issued, Set};
 use crate::refusal::Reason;
@@ -41,6 +42,10 @@ pub(crate) struct Scan {
     host: Option<Host>,
     /// Placeholders of credentials, which are worth nothing.
     placeholders: Vec<Fingerprint>,
+    /// Values of credentials, which may not leave.
+    exact: Option<Arc<Exact>>,
+    /// Findings of those that may go to the destination.
+    permitted: HashSet<String>,
 }
 
 /// Outcome for a text.
@@ -68,14 +73,28 @@ impl Scan {
         let acting: Vec<_> =
             scanners(levels, destination).map(|(level, rules)| Acting::of(level, rules)).collect();
         let host = destination.map(|destination| destination.host.clone());
-        (!acting.is_empty()).then_some(Scan { acting, host, placeholders: Vec::new() })
+        let (placeholders, exact, permitted) = (Vec::new(), None, HashSet::new());
+        (!acting.is_empty()).then_some(Scan { acting, host, placeholders, exact, permitted })
     }
 
-    /// Ignores the placeholders of these credentials.
-    pub(crate) fn ignoring(mut self, credentials: &Set) -> Scan {
+    /// Blocks the values of these credentials in what leaves, unless they may go to the destination, and ignores their
+    /// placeholders.
+    pub(crate) fn with_credentials(mut self, credentials: &Set, destination: Option<&Destination>) -> Scan {
         let fingerprint = |one: &Issued| Fingerprint::of(one.placeholder.as_bytes());
         self.placeholders = credentials.issued.iter().map(fingerprint).collect();
+        self.exact = credentials.exact();
+        let own = destination.into_iter().flat_map(|destination| credentials.redacted(destination));
+        self.permitted = own.map(|one| format!("credential:{}", one.name)).collect();
         self
+    }
+
+    /// Returns the state of a new scan.
+    fn state(&self, direction: Direction) -> State {
+        let mut state = State::new(direction);
+        if direction == Direction::Outbound {
+            state.set_credentials(self.exact.clone());
+        }
+        state
     }
 
     /// Returns true if something that enters may be held back or changed.
@@ -133,7 +152,8 @@ impl Scan {
     }
 
     fn found(&self, direction: Direction, finding: &Finding) -> Found {
-        let policy = self.action(direction, finding).map_or("", |(_, policy)| policy);
+        let first = self.acting.first().map_or("", |one| &one.policy);
+        let policy = self.action(direction, finding).map_or(first, |(_, policy)| policy);
         Found::new(direction, finding, policy)
     }
 
@@ -148,7 +168,12 @@ impl Scan {
     pub(crate) fn judge(&self, direction: Direction, findings: Vec<Finding>) -> Judged {
         let mut judged = Judged::default();
         for finding in findings {
-            if self.placeholders.contains(&finding.fingerprint) {
+            if self.placeholders.contains(&finding.fingerprint) || self.permitted.contains(&finding.rule) {
+                continue;
+            }
+            if finding.kind == Kind::Credential && self.enforcing().next().is_some() {
+                // Whatever the actions of the policies are.
+                judged.blocked.get_or_insert_with(|| self.found(direction, &finding));
                 continue;
             }
             let Some((action, policy)) = self.action(direction, &finding) else { continue };
@@ -168,7 +193,7 @@ impl Scan {
     /// Scans headers. What would be replaced is refused.
     pub(crate) fn headers(&self, direction: Direction, headers: &HeaderMap) -> Judged {
         let mut findings = Vec::new();
-        let mut state = State::new(direction);
+        let mut state = self.state(direction);
         let mut scan = |name: &str, text: &[u8]| {
             findings.extend(scanner().scan_whole(&mut state, &Location::named(At::Header, name), text));
         };

@@ -10,6 +10,7 @@ mod gvisor;
 mod hide;
 mod mounts;
 mod report;
+mod screened;
 mod settings;
 mod tools;
 mod trust;
@@ -32,6 +33,7 @@ use crate::cli::{Isolation, RunArguments};
 use crate::image::ImageFolders;
 use crate::mount::MountArgument;
 use crate::protect::{Change, Placeholder, Protection, Rules};
+use screened::Screened;
 use workspace::Workspace;
 
 pub(crate) use egress::{Policies, open_private, warn_of_observers};
@@ -102,7 +104,12 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
         ..RunOptions::default()
     };
     let authority = trusted.as_ref().map(|trust| &trust.authority);
-    let mut serve = |listeners: Vec<_>| network.serve(&listeners, authority);
+    let screens = arguments.scans && !arguments.json;
+    let mut screened = if screens { Screened::open()? } else { Screened::default() };
+    let mut serve = |listeners: Vec<_>| {
+        screened.begin().map_err(|error| Error::Stream { name: "output".into(), errno: error.into() })?;
+        network.serve(&listeners, authority)
+    };
     let mut start = |spec: &Spec| match arguments.isolation {
         Isolation::Hutch => Ok(run_with_listeners(spec, &process, &options, &mut serve)),
         Isolation::Gvisor => gvisor::run(spec, &process, &options, &mut serve),
@@ -113,6 +120,10 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     {
         eprintln!("hutch: {error}; the caches of --tools are read-only");
         outcome = start(&spec)?;
+    }
+    screened.finish()?;
+    if let (true, Ok(outcome)) = (arguments.scans, &outcome) {
+        screened::check(outcome)?;
     }
     let change = Change::all(protections.into_iter().map(Protection::finish));
     match outcome {

@@ -12,7 +12,7 @@ use hutch_attach::PeerRefusal;
 use hutch_image::Unpacker;
 use hutch_jail::NetworkPlan;
 use hutch_kubelet::{Duplex, PodId, StreamError};
-use hutch_policy::{Credential, Facts, Level, Peer, Provider};
+use hutch_policy::{Credential, Facts, HostName, Level, Peer, Provider};
 use hutch_registry::ImageName;
 use hutch_screen::Sighting;
 use k8s_openapi::api::core::v1::Secret;
@@ -185,6 +185,11 @@ pub trait Egress: Send + Sync + 'static {
     fn placeholders(&self, sandbox: &str, offers: &[Offer]) -> BoxFuture<'_, Result<Vec<String>, String>>;
     /// Sets the credentials of a Pod that is served, in place of earlier ones.
     fn set_credentials(&self, holder: Holder, offers: Vec<Offer>);
+    /// Returns the names that have an address in a Pod, in the order of these.
+    fn names(&self, pod: &str) -> BoxFuture<'_, Vec<HostName>>;
+    /// Gives the names the same addresses in a Pod that is served and in which no process runs yet: memory that is restored
+    /// in it may hold such addresses.
+    fn set_names(&self, pod: &str, names: Vec<HostName>);
     /// Forgets a Pod.
     fn end(&self, pod: &str);
     /// Resolves with the next news.

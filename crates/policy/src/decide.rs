@@ -204,6 +204,17 @@ pub fn may_resolve<L: Borrow<Level>>(levels: &[L], name: &HostName) -> bool {
     opens(levels) && enforcing(levels).all(|(_, egress)| egress.allows_name(name))
 }
 
+/// Returns the pattern by which a name that may be resolved is allowed; `None` if a level names it exactly. A pattern allows
+/// any number of names.
+pub fn wildcard<L: Borrow<Level>>(levels: &[L], name: &HostName) -> Option<String> {
+    let mut first = None;
+    for (_, egress) in enforcing(levels) {
+        let pattern = egress.wildcard(name)?;
+        first = first.or(Some(pattern));
+    }
+    first
+}
+
 /// Checks an address to which an allowed destination leads; `own` are the addresses of this machine. A private range counts
 /// only for the level whose rule opens it: the address must be open for every level. Addresses of this machine, and those
 /// that no network routes, are opened only by administrators and by the caller of `hutch run`.

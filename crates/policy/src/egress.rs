@@ -8,6 +8,7 @@ use crate::destination::{Decision, Destination};
 use crate::expression::Moment;
 use crate::host::HostName;
 use crate::list::RuleList;
+use crate::pattern::HostPattern;
 use crate::request::Request;
 use crate::rule::{EgressRule, Tls, Traffic};
 
@@ -41,6 +42,20 @@ impl Egress {
     /// Returns true if a rule allows some port of the name.
     pub fn allows_name(&self, name: &HostName) -> bool {
         self.rules.about_name(name).any(|rule| rule.can(Decision::Allow) && rule.matches_name(name))
+    }
+
+    /// Returns how the rules allow the name, of some port: the pattern, or `any`, by which they do; `None` if one of them names it.
+    pub(crate) fn wildcard(&self, name: &HostName) -> Option<String> {
+        let mut found = None;
+        for rule in self.rules.about_name(name).filter(|rule| rule.can(Decision::Allow)) {
+            let patterns = || rule.hosts.iter().filter(|pattern| pattern.matches(name));
+            if patterns().any(|pattern| matches!(pattern, HostPattern::Exact(_))) {
+                return None;
+            }
+            let pattern = patterns().next().map(ToString::to_string);
+            found = found.or(pattern).or_else(|| rule.any.then(|| "any".to_owned()));
+        }
+        found
     }
 
     /// Returns true if a rule for the destination judges calls of JSON-RPC.

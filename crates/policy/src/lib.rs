@@ -44,7 +44,7 @@ pub use conflict::conflicts;
 pub use credential::{Aws, Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
     Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
-    reads_calls, scanners,
+    reads_calls, scanners, wildcard,
 };
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;

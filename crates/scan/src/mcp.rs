@@ -1,9 +1,11 @@
 //! Messages of MCP and A2A: arguments, results and definitions scanned as such; definitions pinned; calls followed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::credential::Credentials;
 use crate::finding::{At, Direction, Finding, Fingerprint, Kind, Location, Severity};
 use crate::scanner::Scanner;
 use crate::sequence::{Calls, Sequences};
@@ -108,6 +110,11 @@ impl Session {
     /// Returns a session whose bytes are scanned in these states.
     pub fn new(outbound: State, inbound: State, pins: Pins) -> Session {
         Session { outbound, inbound, calls: Calls::default(), pins }
+    }
+
+    /// Sets the exact values that are searched in what leaves.
+    pub fn set_credentials(&mut self, credentials: Option<Arc<Credentials>>) {
+        self.outbound.set_credentials(credentials);
     }
 
     /// Scans one body: a message, a batch, or events of a stream (`data:` lines). Other text is scanned as a body.

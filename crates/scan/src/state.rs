@@ -101,6 +101,11 @@ impl State {
         self
     }
 
+    /// Sets the exact values for what follows.
+    pub fn set_credentials(&mut self, credentials: Option<Arc<Credentials>>) {
+        self.credentials = credentials;
+    }
+
     /// Ignores values with these fingerprints, such as placeholders of credentials.
     pub fn ignoring(mut self, values: Arc<HashSet<Fingerprint>>) -> State {
         self.ignored = values;

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use hutch_api::annotation::{AFTER_RESTORE, POD_SNAPSHOT, RESTORE_FROM, RESTORE_POLICY, SHARES_GENERATORS, SUSPEND_KEEPS};
+use hutch_api::annotation::{
+    AFTER_RESTORE, POD_SNAPSHOT, RESTORE_FROM, RESTORE_POLICY, SHARES_GENERATORS, SUSPEND_KEEPS,
+};
 use hutch_api::state::Retention;
 use hutch_api::{EXTENSIONS_GROUP, state, syntax};
 use serde_json::Value;

@@ -67,7 +67,8 @@ fn frame(bytes: &[u8]) -> Result<Option<Frame>, ()> {
 impl Frames {
     pub(crate) fn new(scan: Scan, talk: SharedTalk, direction: Direction) -> Frames {
         let (partial, held, content) = (Vec::new(), Vec::new(), Vec::new());
-        Frames { scan, talk, direction, state: State::new(direction), partial, held, content }
+        let state = scan.state(direction);
+        Frames { scan, talk, direction, state, partial, held, content }
     }
 
     /// Takes bytes, and returns those that may be passed on. `report` gets what is only recorded.

@@ -184,6 +184,8 @@ impl Memory {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let before = (names.state.clone(), names.capitals.clone());
         let Names { hosts, state, capitals, passed } = &mut *names;
+        state.set_credentials(scan.exact.clone());
+        capitals.set_credentials(scan.exact.clone());
         let mut findings = hosts.observe(scanner(), state, name, now);
         findings.extend(hosts.scan(scanner(), capitals, &name.to_ascii_uppercase()));
         let judged = scan.refuse_redacted(Direction::Outbound, scan.judge(Direction::Outbound, findings));
@@ -201,6 +203,7 @@ impl Scan {
     pub(crate) fn url(&self, talk: &SharedTalk, target: &str) -> Judged {
         let mut talk = talk.enter();
         let before = talk.urls.clone();
+        talk.urls.set_credentials(self.exact.clone());
         let findings = scanner().scan_whole(&mut talk.urls, &Location::new(At::Url), target.as_bytes());
         let judged = self.refuse_redacted(Direction::Outbound, self.judge(Direction::Outbound, findings));
         if judged.blocked.is_some() {

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderValue, header};
 use hutch_policy::Call;
-use hutch_scan::{At, Compression, Direction, Finding, Location, State, redact};
+use hutch_scan::{At, Compression, Direction, Finding, Location, redact};
 use serde_json::Value;
 
 use super::memory::Talk;
@@ -84,13 +84,20 @@ pub(crate) fn is_message(body: &[u8]) -> bool {
 }
 
 /// Scans a message of MCP or A2A, with its fields outside of parameters and results.
-fn protocol(talk: &mut Talk, direction: Direction, body: &[u8], values: Vec<Value>) -> Vec<Finding> {
+fn protocol(
+    scan: &Scan,
+    talk: &mut Talk,
+    direction: Direction,
+    body: &[u8],
+    values: Vec<Value>,
+) -> Vec<Finding> {
     let begins = |value: &Value| value.get("method").is_some_and(|method| method == "initialize");
     if direction == Direction::Outbound && values.iter().any(begins) {
         talk.begin();
     }
     let many = values.len() > MESSAGES;
-    let (mut findings, mut state) = (Vec::new(), State::new(direction));
+    let (mut findings, mut state) = (Vec::new(), scan.state(direction));
+    talk.session.set_credentials(scan.exact.clone());
     // First, as a finding in arguments has the name of their tool.
     for mut value in values {
         let Some(fields) = value.as_object_mut().filter(|fields| fields.contains_key("jsonrpc")) else {
@@ -131,7 +138,7 @@ impl Scan {
             *talk = before.clone();
             let records = self.replaced(direction, &judged.redacted);
             let plain = Location::new(At::Body);
-            let raw = scanner().scan_whole(&mut State::new(direction), &plain, body);
+            let raw = scanner().scan_whole(&mut self.state(direction), &plain, body);
             let mut raw = self.judge(direction, raw);
             if !findings {
                 raw.redacted.append(&mut judged.redacted);
@@ -160,11 +167,11 @@ impl Scan {
     ) -> (Judged, bool) {
         let values = if compression.is_none() { values(body) } else { Vec::new() };
         if values.iter().any(is_of_protocol) {
-            let findings = protocol(talk, direction, body, values);
+            let findings = protocol(self, talk, direction, body, values);
             return (self.judge(direction, findings), true);
         }
         let location = Location { at: At::Body, name: String::new(), compression };
-        let findings = scanner().scan_whole(&mut State::new(direction), &location, body);
+        let findings = scanner().scan_whole(&mut self.state(direction), &location, body);
         (self.judge(direction, findings), false)
     }
 }

@@ -73,6 +73,7 @@ impl Watched {
         receiver: Receiver,
     ) -> Watched {
         let location = Location { at: At::Body, name: String::new(), compression };
+        let state = scan.state(direction);
         let mut watched = Watched {
             body,
             scan,
@@ -80,7 +81,7 @@ impl Watched {
             direction,
             passing,
             location,
-            state: State::new(direction),
+            state,
             receiver,
             held: Vec::new(),
             start: 0,
@@ -109,7 +110,7 @@ impl Watched {
         let mut findings = scanner().feed(&mut self.state, &self.location, bytes);
         if self.passing == Passing::Through && self.direction == Direction::Outbound && findings.is_empty() {
             // A match at the end, which would be found with the next bytes.
-            findings = scanner().scan_whole(&mut State::new(self.direction), &self.location, bytes);
+            findings = scanner().scan_whole(&mut self.scan.state(self.direction), &self.location, bytes);
         }
         if self.judge(findings) {
             let kept = if self.passing == Passing::Held { OVERLAP } else { 0 };

@@ -2,6 +2,7 @@ use hutch_policy::Authority;
 use serde_json::json;
 
 use super::*;
+use crate::credentials::Secret;
 
 fn level(mode: Mode, scanner: &serde_json::Value) -> Level {
     let scanner = Some(serde_json::from_value(scanner.clone()).unwrap());
@@ -175,8 +176,51 @@ fn placeholder_of_a_credential_is_no_secret() {
         ends: None,
         missing: false,
     };
-    let scan = scan.ignoring(&Set::from(vec![issued]));
+    let scan = scan.with_credentials(&Set::from(vec![issued]), None);
     assert!(scan.headers(Direction::Outbound, &headers).blocked.is_none());
+}
+
+#[test]
+fn value_of_a_credential_leaves_only_for_its_own_hosts() {
+    let issued = Issued {
+        name: "github".into(),
+        placeholder: "hutch-placeholder".into(),
+        value: Secret::new("correct horse battery".into()),
+        binding: serde_json::from_str(r#"{"hosts": ["api.example"]}"#).unwrap(),
+        bounds: None,
+        ends: None,
+        missing: false,
+    };
+    let set = Set::from(vec![issued]);
+    let log = json!({"outbound": "Log", "inbound": "Log"});
+    let scan = |mode, host: &str| {
+        let destination: Destination = format!("{host}:443").parse().unwrap();
+        let scan = Scan::of(&[level(mode, &log)], Some(&destination)).unwrap();
+        scan.with_credentials(&set, Some(&destination))
+    };
+    let texts = ["x correct horse battery y", "Y29ycmVjdCBob3JzZSBiYXR0ZXJ5", "yrettab esroh tcerroc"];
+    for text in texts {
+        let found = |scan: &Scan| {
+            let (judged, _) = body(scan, Direction::Outbound, text);
+            judged.blocked.map(|found| (found.rule, found.policy.into_string()))
+        };
+        let expected = Some(("credential:github".to_owned(), "p".to_owned()));
+        assert_eq!(found(&scan(Mode::Enforce, "www.example")), expected, "{text}");
+        assert_eq!(found(&scan(Mode::Enforce, "api.example")), None, "{text}");
+        // A policy that only observes blocks nothing.
+        assert_eq!(found(&scan(Mode::Observe, "www.example")), None, "{text}");
+    }
+    let scan = scan(Mode::Enforce, "www.example");
+    let target = "/?q=Y29ycmVjdCBob3JzZSBiYXR0ZXJ5";
+    assert!(scan.url(&SharedTalk::default(), target).blocked.is_some());
+    let headers = [(http::header::USER_AGENT, "correct horse battery".parse().unwrap())];
+    assert!(scan.headers(Direction::Outbound, &headers.into_iter().collect()).blocked.is_some());
+    // Answers are redacted by other means.
+    assert!(body(&scan, Direction::Inbound, texts[0]).0.blocked.is_none());
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "t", "arguments": {"a": "correct horse", "b": " battery"}}});
+    let (judged, _) = body(&scan, Direction::Outbound, &call.to_string());
+    assert!(judged.blocked.is_some(), "{judged:?}");
 }
 
 #[test]

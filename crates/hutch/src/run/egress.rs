@@ -176,7 +176,7 @@ fn failed(error: std::io::Error) -> Error {
 }
 
 /// Returns the rules of a scanner that lets no secret out.
-fn secrets() -> ScannerRules {
+pub(super) fn secrets() -> ScannerRules {
     ScannerRules { rules: vec![ScanRules::Secrets], ..ScannerRules::default() }
 }
 

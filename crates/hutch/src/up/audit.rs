@@ -142,6 +142,9 @@ impl AuditLog {
                 return None;
             }
         }
+        if let Some(alarm) = decided.alarm {
+            self.push(&findings::alarm(&sandbox, alarm, &decided.destination, verdict));
+        }
         if let Some(credential) = &decided.credential {
             self.push(&Event::credential(now, &CredentialUse { sandbox, credential, host, verdict }));
         }
@@ -449,6 +452,7 @@ mod tests {
             reason: Some("a reason".into()),
             finding: serde_json::from_value(finding).unwrap(),
             credential: credential.map(str::to_owned),
+            alarm: credential.map(|_| hutch_egress::Alarm::MisplacedCredential),
         };
         let found = serde_json::json!({ "rule": "aws-key", "kind": "secret", "severity": "high",
             "direction": "outbound", "at": "body", "fingerprint": "0123456789abcdef" });
@@ -476,12 +480,13 @@ mod tests {
                 "http team/box denied POST a.example:443/x (a reason)",
                 &format!("finding team/box alerted {finding} (a reason)"),
                 &format!("finding team/box modified {finding} (a reason)"),
+                "finding team/box denied Credential sent where its value may not go: a.example:443 (a reason)",
                 "credential team/box denied github for a.example (a reason)",
                 "http team/box denied POST a.example:443/x (a reason)",
                 "credential team/box allowed github for a.example",
             ]
         );
-        assert_eq!(severities, [4, 3, 4, 4, 3, 3, 1]);
+        assert_eq!(severities, [4, 3, 4, 4, 4, 3, 3, 1]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use hutch_jail::{IdRange, IdRanges, NetworkPlan};
 use hutch_node::{Bundle, EgressNews, Holder, Offer};
 use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::Channel;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use self::dialed::Dialed;
 use self::recorded::Recorded;
@@ -68,6 +68,10 @@ pub(super) enum Change {
     Facts(String, Facts),
     /// With the number of the task that issues them: those of an earlier one no longer count.
     Credentials(String, u64, Vec<Issued>),
+    /// Wants the names of a Pod.
+    Named(String, oneshot::Sender<Vec<HostName>>),
+    /// Gives the first addresses to these names.
+    Names(String, Vec<HostName>),
     End(String),
 }
 
@@ -163,6 +167,17 @@ impl hutch_node::Egress for Egress {
         self.issuer.set(holder, offers);
     }
 
+    fn names(&self, pod: &str) -> BoxFuture<'_, Vec<HostName>> {
+        let (answer, answered) = oneshot::channel();
+        self.change(Change::Named(pod.to_owned(), answer));
+        // Without an answer the Pod is gone.
+        async { answered.await.unwrap_or_default() }.boxed()
+    }
+
+    fn set_names(&self, pod: &str, names: Vec<HostName>) {
+        self.change(Change::Names(pod.to_owned(), names));
+    }
+
     fn end(&self, pod: &str) {
         self.issuer.end(pod);
         self.change(Change::End(pod.to_owned()));
@@ -203,6 +218,13 @@ impl Pod {
     fn peers(&self) -> Order {
         let (namespace, peers) = (self.namespace.clone(), self.peers.clone());
         Order::Peers { sandbox: self.number, namespace, peers }
+    }
+
+    async fn send_names(&self, channel: &Channel) -> std::io::Result<()> {
+        for names in self.names.chunks(NAMES) {
+            channel.send(&Order::Names { sandbox: self.number, names: names.to_vec() }, &[]).await?;
+        }
+        Ok(())
     }
 }
 
@@ -343,6 +365,20 @@ impl Supervisor {
                 }
             }
             Change::Credentials(uid, task, issued) => self.issue(&uid, task, issued, channel).await,
+            Change::Named(uid, answer) => {
+                let names = self.pods.get(&uid).map(|pod| pod.names.clone());
+                // The caller may have given up.
+                let _ = answer.send(names.unwrap_or_default());
+                Ok(())
+            }
+            Change::Names(uid, names) => {
+                let Some(pod) = self.pods.get_mut(&uid).filter(|pod| pod.names.is_empty()) else {
+                    return Ok(());
+                };
+                pod.names = names;
+                pod.names.truncate(MOST_NAMES);
+                pod.send_names(channel).await
+            }
             Change::End(uid) => {
                 self.about.remove(&uid);
                 self.end(&uid, channel).await
@@ -461,9 +497,7 @@ impl Supervisor {
         for order in about.into_iter().chain(self.authority(uid, sandbox, &pod.levels)) {
             send(channel, order).await?;
         }
-        for names in pod.names.chunks(NAMES) {
-            channel.send(&Order::Names { sandbox, names: names.to_vec() }, &[]).await?;
-        }
+        pod.send_names(channel).await?;
         let listeners: Vec<_> = pod.listeners.iter().map(AsFd::as_fd).collect();
         channel.send(&Order::Serve { sandbox }, &listeners).await
     }

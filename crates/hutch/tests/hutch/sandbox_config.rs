@@ -107,3 +107,107 @@ fn variable_with_a_secret_is_refused_with_credentials_just_in_time() {
     let output = run(folder.path(), &config, &["--env", "MODE=debug"], "echo $MODE");
     assert_eq!(text(&output.stdout), "debug\n", "{}", text(&output.stderr));
 }
+
+/// Made of parts, so that scanners of repositories do not report this file.
+fn token() -> String {
+    ["gh", "p_", "x7Kq2mW9vLp4Rt8sZc1Yb6Nd3Jf5Hg0QaEuT"].concat()
+}
+
+#[test]
+fn secret_in_the_output_ends_it() {
+    hutch_testkit::require!(root, user_namespaces);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let config = json!({"credentials": {"mode": "just_in_time", "secret_scanning": true}}).to_string();
+    let token_of = token();
+    let halves = token_of.split_at(20);
+    let mut handlers = vec!["native"];
+    match hutch_testkit::Need::Runsc.missing() {
+        None => handlers.push("gvisor"),
+        Some(reason) => hutch_testkit::note_skip("output with gVisor", reason),
+    }
+    for handler in handlers {
+        let mut config: Value = serde_json::from_str(&config).expect("JSON");
+        config["isolation"] = handler.into();
+        let config = config.to_string();
+        // In two pieces, then more that does not come.
+        for (stream, name) in [("1", "standard output"), ("2", "standard error")] {
+            let script = format!(
+                "echo before; (printf {}; sleep 0.02; echo {}) >&{stream}; sleep 60; echo after",
+                halves.0, halves.1
+            );
+            let output = run(folder.path(), &config, &[], &script);
+            let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+            assert_eq!(output.status.code(), Some(125), "{handler}: {stdout}{stderr}");
+            assert!(stderr.contains(name) && stderr.contains("the scanner finds `github-pat`"), "{stderr}");
+            assert!(!format!("{stdout}{stderr}").contains(&token()) && !stdout.contains("after"), "{stdout}");
+        }
+        let script = format!("echo {}", token());
+        let output = run(folder.path(), &config, &["--json"], &script);
+        refused(&output, 125, &["standard output of the command: the scanner finds"]);
+        assert!(!text(&output.stdout).contains(&token()));
+        // Other output is whole, to its end, and in order.
+        let script = "seq 100000; echo error >&2; exit 3";
+        let output = run(folder.path(), &config, &[], script);
+        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(3), "error\n"), "{handler}");
+        let numbers: String = (1..=100_000).map(|number| format!("{number}\n")).collect();
+        assert!(text(&output.stdout) == numbers, "{handler}: {} bytes", output.stdout.len());
+    }
+}
+
+/// Status of a request to a host on port 80, or the name of the error.
+const FETCH: &str = "import sys, urllib.request, urllib.error
+try: print(urllib.request.urlopen(sys.argv[1], timeout=20).status)
+except urllib.error.HTTPError as error: print(error.code)
+except OSError as error: print(type(error).__name__)
+";
+
+#[test]
+fn secret_in_a_request_is_refused() {
+    hutch_testkit::require!(root, python);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let status = |scanning: bool, query: &str| {
+        let config = json!({"network": {"egress_allowlist": ["api.invalid:80"]},
+            "credentials": {"secret_scanning": scanning}});
+        let script = format!("python3 -c '{FETCH}' 'http://api.invalid/?q={query}'");
+        let output = run(folder.path(), &config.to_string(), &[], &script);
+        let stderr = text(&output.stderr);
+        assert!(!stderr.contains(query) || query == "plain", "{stderr}");
+        (text(&output.stdout).trim().to_owned(), stderr.contains("the scanner finds `github-pat`"))
+    };
+    assert_eq!(status(true, &token()), ("403".to_owned(), true));
+    // The host does not exist outside.
+    assert_eq!(status(true, "plain"), ("502".to_owned(), false));
+    assert!(!status(false, &token()).1);
+}
+
+#[test]
+fn published_example_runs_in_each_mode_of_the_network() {
+    hutch_testkit::require!(root, python, runsc);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let workspace = folder.path().join("agent");
+    std::fs::create_dir(&workspace).expect("made");
+    // The example of the specification, in a folder of this test.
+    let mut config = json!({
+        "isolation": "gvisor",
+        "network": {"mode": "restricted", "egress_allowlist": ["api.openai.com:443", "github.com:443"],
+            "ingress": "deny_all"},
+        "filesystem": {"workspace": workspace, "mode": "read_write", "host_mounts": []},
+        "resources": {"cpu_limit": "2", "memory_limit": "4Gi", "timeout_seconds": 300},
+        "credentials": {"mode": "just_in_time", "secret_scanning": true},
+    });
+    let script = "echo written > file; for name in github.com other.example; do \
+        getent ahostsv4 $name | head -1 | grep -q . && echo $name; done; true";
+    for (mode, expected) in
+        [("restricted", "github.com\n"), ("open", "github.com\nother.example\n"), ("none", "")]
+    {
+        config["network"]["mode"] = mode.into();
+        if mode != "restricted" {
+            config["network"]["egress_allowlist"] = json!([]);
+        }
+        let output = run(folder.path(), &config.to_string(), &[], script);
+        assert_eq!(succeeded(mode, &output), expected, "{mode}");
+        let file = workspace.join("file");
+        assert_eq!(std::fs::read_to_string(&file).expect("written"), "written\n");
+        std::fs::remove_file(file).expect("removed");
+    }
+}

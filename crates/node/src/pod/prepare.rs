@@ -144,6 +144,9 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         restore::restore(&mut states, pod, policy, Timestamp::now());
     }
     let (restoring, anew) = fill(node, live, pod, begin).await?;
+    if let (Some(restoring), Some(egress)) = (&restoring, &node.config.egress) {
+        egress.set_names(&live.id.uid, restoring.names().to_vec());
+    }
     if restoring.as_ref().is_some_and(|restoring| restoring.has_memory()) {
         restore::skip_init(&mut states, Timestamp::now());
     }

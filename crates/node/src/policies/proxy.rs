@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_jail::NetworkPlan;
-use hutch_policy::{Facts, Level, Peer};
+use hutch_policy::{Facts, HostName, Level, Peer};
 
 use crate::config::{Bundle, Egress, EgressNews, Holder, Offer};
 
@@ -41,6 +41,12 @@ impl Egress for NoProxy {
     }
 
     fn set_credentials(&self, _: Holder, _: Vec<Offer>) {}
+
+    fn names(&self, _: &str) -> BoxFuture<'_, Vec<HostName>> {
+        std::future::ready(Vec::new()).boxed()
+    }
+
+    fn set_names(&self, _: &str, _: Vec<HostName>) {}
 
     fn end(&self, _: &str) {}
 

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hutch_api::state::{Content, SnapshotRuntime};
 use hutch_jail::{MountSource, Upper};
+use hutch_policy::HostName;
 use hutch_snapshot::Image;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -37,6 +38,9 @@ pub(crate) struct Facts {
     /// Volumes of claims, by the names of their templates.
     #[serde(default)]
     pub(crate) claims: Vec<String>,
+    /// Names that have a synthetic address in its network, in the order of these, if there is memory.
+    #[serde(default)]
+    pub(crate) names: Vec<HostName>,
 }
 
 /// Surroundings of memory.

@@ -12,6 +12,7 @@ use hutch_api::state::{
 use hutch_api::syntax::is_path_segment;
 use hutch_image::PathSegment;
 use hutch_jail::ProcessExit;
+use hutch_policy::HostName;
 use hutch_snapshot::{Image, TreeName};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
@@ -262,6 +263,11 @@ impl Restoring {
     /// Returns true if processes are restored; otherwise new ones start with the files.
     pub(crate) fn has_memory(&self) -> bool {
         self.facts.content == Content::Full
+    }
+
+    /// Names whose addresses its memory may hold.
+    pub(crate) fn names(&self) -> &[HostName] {
+        &self.facts.names
     }
 
     /// Writes the volumes of the Pod that the image has.

@@ -96,7 +96,11 @@ pub(super) async fn take(
     }
     drop(busy);
     let claims = claims.iter().map(|one| one.name.to_string()).collect();
-    let facts = Facts { claims, ..facts(&live, &parts, spec, (sandbox_uid, machine, volumes)) };
+    let names = match (spec.content, &node.config.egress) {
+        (Content::Full, Some(egress)) => egress.names(&live.id.uid).await,
+        _ => Vec::new(),
+    };
+    let facts = Facts { claims, names, ..facts(&live, &parts, spec, (sandbox_uid, machine, volumes)) };
     let image = match finish(node, snapshot, partial, &facts).await {
         Ok(image) => image,
         Err(failure) => {
@@ -136,6 +140,7 @@ fn facts(
         containers: containers.collect::<BTreeMap<_, _>>(),
         volumes,
         claims: Vec::new(),
+        names: Vec::new(),
     }
 }
 

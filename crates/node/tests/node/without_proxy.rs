@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_jail::NetworkPlan;
 use hutch_node::{Bundle, Egress, EgressNews, Holder, Offer};
-use hutch_policy::{Facts, Level, Peer};
+use hutch_policy::{Facts, HostName, Level, Peer};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use serde_json::json;
@@ -45,6 +45,12 @@ impl Egress for Refused {
     }
 
     fn set_credentials(&self, _: Holder, _: Vec<Offer>) {}
+
+    fn names(&self, _: &str) -> BoxFuture<'_, Vec<HostName>> {
+        std::future::ready(Vec::new()).boxed()
+    }
+
+    fn set_names(&self, _: &str, _: Vec<HostName>) {}
 
     fn end(&self, _: &str) {}
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use hutch_apiserver::Audit as _;
 use hutch_audit::Event;
 use hutch_audit::event::{Decision, Finding, Rule, Sandbox, Severity, Verdict};
-use hutch_egress::Found;
+use hutch_egress::{Alarm, Found};
 use hutch_policy::ScanAction;
 use hutch_screen::{Findings, Sighting};
 use k8s_openapi::api::core::v1::Pod;
@@ -31,6 +31,26 @@ pub(super) fn found(sandbox: &Sandbox<'_>, found: &Found, destination: &str, ver
         count: None,
         severity: severity(found.severity),
         verdict: Verdict { decision, ..verdict },
+    };
+    Event::finding(SystemTime::now(), &finding)
+}
+
+/// Returns the event of an attempt to carry data out that was refused.
+pub(super) fn alarm(sandbox: &Sandbox<'_>, alarm: Alarm, destination: &str, verdict: Verdict<'_>) -> Event {
+    let (rule, title) = match alarm {
+        Alarm::MisplacedCredential => ("misplaced-credential", "Credential sent where its value may not go"),
+        Alarm::TooManyNames => ("too-many-names", "Too many different names resolved"),
+    };
+    let finding = Finding {
+        sandbox: *sandbox,
+        rule,
+        title,
+        place: destination,
+        digest: None,
+        door: None,
+        count: None,
+        severity: Severity::High,
+        verdict,
     };
     Event::finding(SystemTime::now(), &finding)
 }

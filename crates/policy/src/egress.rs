@@ -44,7 +44,7 @@ impl Egress {
         self.rules.about_name(name).any(|rule| rule.can(Decision::Allow) && rule.matches_name(name))
     }
 
-    /// Returns how the rules allow the name, of some port: the pattern, or `any`, by which they do; `None` if one of them names it.
+    /// Returns the pattern, or `any`, by which the rules allow some port of the name; `None` if one of them names it.
     pub(crate) fn wildcard(&self, name: &HostName) -> Option<String> {
         let mut found = None;
         for rule in self.rules.about_name(name).filter(|rule| rule.can(Decision::Allow)) {

@@ -63,6 +63,8 @@ pub enum Need {
     DockerRegistry,
     /// A root file system of Debian with services, as `scripts/install-test-tools` brings it, and `dpkg-deb` on the path.
     Stock,
+    /// The program of `tests/go`, which `scripts/install-test-tools` builds.
+    GoClients,
     /// HashiCorp's `vault` on the path. CI does not have it: its build takes too long.
     Vault,
     /// `git` on the path.
@@ -105,11 +107,7 @@ impl Need {
     pub fn missing(self) -> Option<&'static str> {
         match self {
             Need::Root => (!rustix::process::geteuid().is_root()).then_some("needs root"),
-            Need::UserNamespaces => {
-                let allowed = std::fs::read_to_string("/proc/sys/user/max_user_namespaces");
-                let none = allowed.map_or(true, |n| n.trim() == "0");
-                none.then_some("needs user namespaces")
-            }
+            Need::UserNamespaces => no_namespaces().then_some("needs user namespaces"),
             Need::Runsc => on_path("runsc").is_none().then_some("needs runsc (gVisor)"),
             Need::Kubectl => on_path("kubectl").is_none().then_some("needs kubectl"),
             Need::OldKubectl => on_path("kubectl-1.24").is_none().then_some("needs kubectl 1.24"),
@@ -118,6 +116,9 @@ impl Need {
             Need::Kubernetes => {
                 let missing = KUBERNETES.into_iter().any(|name| tool(name).is_none());
                 missing.then_some("needs a Kubernetes control plane (scripts/install-test-tools)")
+            }
+            Need::GoClients => {
+                tool("go-clients").is_none().then_some("needs go-clients (scripts/install-test-tools)")
             }
             Need::Vault => {
                 on_path("vault").is_none().then_some("needs vault (scripts/install-test-tools vault)")
@@ -171,6 +172,10 @@ impl Need {
             }),
         }
     }
+}
+
+fn no_namespaces() -> bool {
+    std::fs::read_to_string("/proc/sys/user/max_user_namespaces").map_or(true, |most| most.trim() == "0")
 }
 
 /// Returns true if Python has these modules, from the folder `async` or of itself.
@@ -248,6 +253,9 @@ macro_rules! need {
     };
     (runsc) => {
         $crate::Need::Runsc
+    };
+    (go_clients) => {
+        $crate::Need::GoClients
     };
     (vault) => {
         $crate::Need::Vault

@@ -161,10 +161,11 @@ fn pass(mut reader: File, mut into: File) -> Option<Found> {
 }
 
 fn put(number: usize, descriptor: BorrowedFd<'_>) -> std::io::Result<()> {
-    Ok(match number {
-        1 => rustix::stdio::dup2_stdout(descriptor)?,
-        _ => rustix::stdio::dup2_stderr(descriptor)?,
-    })
+    let put = match number {
+        1 => rustix::stdio::dup2_stdout(descriptor),
+        _ => rustix::stdio::dup2_stderr(descriptor),
+    };
+    put.map_err(Into::into)
 }
 
 fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {

@@ -4,6 +4,7 @@
 //! connections wait at the listeners.
 
 mod dialed;
+mod names;
 mod news;
 mod recorded;
 
@@ -38,8 +39,6 @@ use crate::folder::DataFolder;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Minimum time between two lines of the log about descriptors.
 const QUIET: Duration = Duration::from_secs(60);
-/// Names in one message.
-const NAMES: usize = 256;
 /// Maximum names of a Pod; the proxy gives addresses to no more.
 const MOST_NAMES: usize = 4096;
 /// Refusals, and requests for connections to other Pods, that wait to be read.
@@ -219,13 +218,6 @@ impl Pod {
         let (namespace, peers) = (self.namespace.clone(), self.peers.clone());
         Order::Peers { sandbox: self.number, namespace, peers }
     }
-
-    async fn send_names(&self, channel: &Channel) -> std::io::Result<()> {
-        for names in self.names.chunks(NAMES) {
-            channel.send(&Order::Names { sandbox: self.number, names: names.to_vec() }, &[]).await?;
-        }
-        Ok(())
-    }
 }
 
 /// Authority, facts and credentials of a Pod, served or not yet.
@@ -366,19 +358,10 @@ impl Supervisor {
             }
             Change::Credentials(uid, task, issued) => self.issue(&uid, task, issued, channel).await,
             Change::Named(uid, answer) => {
-                let names = self.pods.get(&uid).map(|pod| pod.names.clone());
-                // The caller may have given up.
-                let _ = answer.send(names.unwrap_or_default());
+                self.tell_names(&uid, answer);
                 Ok(())
             }
-            Change::Names(uid, names) => {
-                let Some(pod) = self.pods.get_mut(&uid).filter(|pod| pod.names.is_empty()) else {
-                    return Ok(());
-                };
-                pod.names = names;
-                pod.names.truncate(MOST_NAMES);
-                pod.send_names(channel).await
-            }
+            Change::Names(uid, names) => self.set_names(&uid, names, channel).await,
             Change::End(uid) => {
                 self.about.remove(&uid);
                 self.end(&uid, channel).await

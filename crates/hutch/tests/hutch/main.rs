@@ -22,6 +22,7 @@ mod egress;
 mod enforced;
 mod fork_credentials;
 mod gateway;
+mod go_clients;
 mod harness;
 mod image;
 mod inspected;

@@ -144,9 +144,6 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         restore::restore(&mut states, pod, policy, Timestamp::now());
     }
     let (restoring, anew) = fill(node, live, pod, begin).await?;
-    if let (Some(restoring), Some(egress)) = (&restoring, &node.config.egress) {
-        egress.set_names(&live.id.uid, restoring.names().to_vec());
-    }
     if restoring.as_ref().is_some_and(|restoring| restoring.has_memory()) {
         restore::skip_init(&mut states, Timestamp::now());
     }
@@ -193,7 +190,12 @@ async fn fill(
     let why = match begin {
         Begin::Plain => return Ok((None, None)),
         Begin::Restored(restoring) => match restoring.volumes(live).await {
-            Ok(()) => return Ok((Some(restoring), None)),
+            Ok(()) => {
+                if let Some(egress) = &node.config.egress {
+                    egress.set_names(&live.id.uid, restoring.names().to_vec());
+                }
+                return Ok((Some(restoring), None));
+            }
             Err(problem) if !(problem.lasts && snapshot::is_optional(pod)) => {
                 return Err(refuse(problem.why));
             }

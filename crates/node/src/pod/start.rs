@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use hutch_api::{annotation, state};
+use hutch_api::annotation;
 use hutch_image::PathSegment;
 use hutch_screen::Origin;
 use jiff::{SignedDuration, Timestamp};

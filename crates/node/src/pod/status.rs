@@ -280,6 +280,7 @@ fn condition(kind: &str, problem: Option<(&str, Option<String>)>, facts: &Facts<
         reason,
         message,
         last_transition_time: Some(since),
+        observed_generation: facts.pod.metadata.generation,
         ..PodCondition::default()
     }
 }

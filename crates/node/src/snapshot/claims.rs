@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hutch_api::state::{Afterwards, SandboxSnapshotSpec};
+use hutch_api::state::{Afterwards, RESTORE_FAILED, SandboxSnapshotSpec};
 use hutch_api::{annotation, owner};
 use hutch_image::PathSegment;
 use hutch_snapshot::{Image, TreeName};
@@ -18,7 +18,7 @@ use kube::ResourceExt;
 use rustix::fs::{CWD, RenameFlags};
 use tokio::task::spawn_blocking;
 
-use super::restore::{RESTORE_FAILED, Restoring};
+use super::restore::Restoring;
 use crate::admission::Refusal;
 use crate::folders::{make_folder, open_folder, remove_limited};
 use crate::live::Live;

@@ -34,7 +34,7 @@ pub(super) struct Screened {
 struct Pipe {
     /// Numbers of the streams.
     streams: Vec<usize>,
-    /// What was in their place.
+    /// Descriptor that was in their place.
     original: OwnedFd,
     /// Until it is passed on.
     reader: Option<OwnedFd>,

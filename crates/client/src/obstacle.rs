@@ -1,5 +1,6 @@
 //! Reasons for which a Pod does not become ready, and those that remain without a change by a client.
 
+use hutch_api::state::RESTORE_FAILED;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -18,8 +19,6 @@ const FINAL: [&str; 7] = [
     "CreateContainerConfigError",
     "CreateContainerError",
 ];
-/// Reason of a container that cannot start from its snapshot.
-const RESTORE_FAILED: &str = "RestoreFailed";
 /// Texts of the node about a snapshot that is still being taken.
 const UNDERWAY: [&str; 3] = ["not begun", "Pending: ", "InProgress: "];
 /// Maximum events that are read.

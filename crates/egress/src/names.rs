@@ -15,10 +15,10 @@ const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 0);
 /// Maximum number of names. A pattern allows any number, and code inside could fill the memory with them.
 const LIMIT: usize = 4096;
 /// Maximum number of new names in an hour for each pattern: labels of names could carry data to the server of a zone.
-const HOURLY: usize = 512;
+pub(crate) const HOURLY: usize = 512;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// How a name is allowed.
+/// Kind of rule that allows a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allowed {
     /// A rule or a Service has this name.

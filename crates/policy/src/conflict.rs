@@ -23,14 +23,13 @@ const DEFAULTS: [u16; 2] = [80, 443];
 /// most so many. Of rules with very many names and ports, not all are compared; [`decide`] denies each destination anyway.
 pub fn conflicts<L: Borrow<Level>>(levels: &[L], moment: &Moment<'_>, most: usize) -> BTreeSet<String> {
     let passes = |rule: &&EgressRule| rule.tls == Tls::Passthrough && rule.can(Decision::Allow);
-    let rules = || enforcing(levels).flat_map(|(_, egress)| egress.rules.iter());
     let mut found = BTreeSet::new();
-    if !rules().any(|rule| passes(&rule)) {
+    if !rules(levels).any(|rule| passes(&rule)) {
         return found;
     }
     let (hosts, ports) = (hosts(levels), ports(levels));
     let (mut compared, mut decided) = (0, 0);
-    for rule in rules().filter(passes) {
+    for rule in rules(levels).filter(passes) {
         for (shown, host) in &hosts {
             for port in &ports {
                 let destination = Destination { host: host.clone(), port: *port };
@@ -50,6 +49,10 @@ pub fn conflicts<L: Borrow<Level>>(levels: &[L], moment: &Moment<'_>, most: usiz
     found
 }
 
+fn rules<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = &EgressRule> {
+    enforcing(levels).flat_map(|(_, egress)| egress.rules.iter())
+}
+
 /// Returns true if nothing else than the conflict denies the destination.
 fn is_conflict<L: Borrow<Level>>(levels: &[L], destination: &Destination, moment: &Moment<'_>) -> bool {
     let verdict = decide(levels, destination, moment);
@@ -58,20 +61,19 @@ fn is_conflict<L: Borrow<Level>>(levels: &[L], destination: &Destination, moment
 
 /// Returns an example of each host that rules and credentials name, and how they name it.
 fn hosts<L: Borrow<Level>>(levels: &[L]) -> Vec<(String, Host)> {
-    let rules = || enforcing(levels).flat_map(|(_, egress)| egress.rules.iter());
-    let patterns = rules().flat_map(|rule| &rule.hosts);
+    let patterns = rules(levels).flat_map(|rule| &rule.hosts);
     let patterns = patterns.chain(offered(levels).flat_map(|(_, credential)| &credential.binding.hosts));
     let named = patterns.map(|pattern: &HostPattern| (pattern.to_string(), Host::Name(pattern.example())));
-    let ranges = rules().flat_map(|rule| &rule.cidrs);
+    let ranges = rules(levels).flat_map(|rule| &rule.cidrs);
     let addresses = ranges.map(|range| (range.to_string(), Host::Address(range.first())));
-    let any = rules().any(|rule| rule.any).then(|| "x.example".parse::<HostName>().ok()).flatten();
+    let any = rules(levels).any(|rule| rule.any).then(|| "x.example".parse::<HostName>().ok()).flatten();
     let any = any.map(|name| ("any host".to_owned(), Host::Name(name)));
     any.into_iter().chain(named).chain(addresses).collect()
 }
 
 /// Returns a port of each range that rules and credentials name.
 fn ports<L: Borrow<Level>>(levels: &[L]) -> BTreeSet<NonZeroU16> {
-    let ranges = enforcing(levels).flat_map(|(_, egress)| egress.rules.iter()).flat_map(|rule| &rule.ports);
+    let ranges = rules(levels).flat_map(|rule| &rule.ports);
     let ranges = ranges.chain(offered(levels).flat_map(|(_, credential)| &credential.binding.ports));
     let first = ranges.map(PortRange::first).chain(DEFAULTS);
     first.filter_map(NonZeroU16::new).collect()

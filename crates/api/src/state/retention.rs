@@ -1,4 +1,4 @@
-//! How many snapshots a namespace keeps, by its annotations.
+//! Bounds of the snapshots of a namespace, by its annotations.
 
 use std::collections::BTreeMap;
 

@@ -22,6 +22,7 @@ const FAILED: &str = "Failed";
 /// Reasons of a Sandbox that will not be ready without a change.
 const ENDED: [&str; 4] =
     [of_sandbox::POD_FAILED, of_sandbox::POD_SUCCEEDED, of_sandbox::SANDBOX_EXPIRED, state::RESTORE_FAILED];
+
 /// Next step of a fork.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {

@@ -82,8 +82,8 @@ fn reported(plan: &trigger::Plan) -> (String, String, String, Option<String>) {
 fn trigger_makes_a_snapshot_and_is_complete_once_its_view_is_ready() {
     let first = trigger::plan(&observed(), now());
     let trigger::Action::Create(made) = &first.action else { panic!("{first:?}") };
-    let expected =
-        json!({"source": {"sandbox": "s", "uid": "Sandbox-s"}, "content": "Full", "afterwards": "Run"});
+    let expected = json!({"source": {"sandbox": "s", "uid": "Sandbox-s"}, "content": "Full", "afterwards": "Run",
+        "volumes": {"none": true}});
     assert_eq!(serde_json::to_value(&made.spec).unwrap(), expected);
     assert_eq!((made.name_any().as_str(), made.annotations()[annotation::ORIGIN_POD].as_str()), ("n", "p"));
     assert_eq!((reported(&first).1.as_str(), reported(&first).3), ("Pending", None));

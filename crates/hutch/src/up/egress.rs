@@ -67,7 +67,7 @@ pub(super) enum Change {
     Facts(String, Facts),
     /// With the number of the task that issues them: those of an earlier one no longer count.
     Credentials(String, u64, Vec<Issued>),
-    /// Wants the names of a Pod.
+    /// Requests the names of a Pod.
     Named(String, oneshot::Sender<Vec<HostName>>),
     /// Gives the first addresses to these names.
     Names(String, Vec<HostName>),
@@ -358,7 +358,7 @@ impl Supervisor {
             }
             Change::Credentials(uid, task, issued) => self.issue(&uid, task, issued, channel).await,
             Change::Named(uid, answer) => {
-                self.tell_names(&uid, answer);
+                self.report_names(&uid, answer);
                 Ok(())
             }
             Change::Names(uid, names) => self.set_names(&uid, names, channel).await,

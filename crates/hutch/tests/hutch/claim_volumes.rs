@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::harness::{Up, succeeded};
-use crate::kept::{self, answer, apply, ready};
+use crate::kept::{self, answer, apply, outcome, ready, run};
 
 /// A Sandbox with a claim of 64 MiB at `/data`, which runs this command with a shell.
 fn sandbox(name: &str, class: &str, annotations: Value, script: &str) -> Value {
@@ -35,11 +35,6 @@ fn from(snapshot: &str) -> Value {
     json!({"hutch.dev/restore-from": snapshot})
 }
 
-fn run(up: &Up, object: &Value) {
-    apply(up, object);
-    ready(up, object["metadata"]["name"].as_str().expect("a name"));
-}
-
 fn exec(up: &Up, name: &str, script: &str) -> String {
     up.ok_args(&["exec", name, "--", "sh", "-c", script])
 }
@@ -57,14 +52,6 @@ fn snapshot(up: &Up, name: &str, sandbox: &str, content: &str) -> Value {
     begin(up, name, sandbox, content, json!({}));
     up.ok(&format!("wait --for=condition=Ready sandboxsnapshot/{name} --timeout=120s"));
     serde_json::from_str(&up.ok(&format!("get sandboxsnapshot {name} -o json"))).expect("JSON")
-}
-
-/// Reason and message of a snapshot that is over.
-fn outcome(up: &Up, name: &str) -> String {
-    let path = "jsonpath={.status.conditions[0].reason}:{.status.conditions[0].message}";
-    up.eventually(&format!("get sandboxsnapshot {name} -o {path}"), |said| {
-        said.len() > 1 && !said.starts_with("InProgress") && !said.starts_with("Pending")
-    })
 }
 
 /// Deletes the Pod of a Sandbox, and waits for the next one.

@@ -149,3 +149,11 @@ pub(crate) fn images_have_objects(up: &Up) -> bool {
 
 /// Message of the condition `Ready` of a Sandbox.
 pub(crate) const READY_MESSAGE: &str = "jsonpath={.status.conditions[?(@.type==\"Ready\")].message}";
+
+/// Reason and message of a snapshot that is over.
+pub(crate) fn outcome(up: &Up, name: &str) -> String {
+    let path = "jsonpath={.status.conditions[0].reason}:{.status.conditions[0].message}";
+    up.eventually(&format!("get sandboxsnapshot {name} -o {path}"), |said| {
+        said.len() > 1 && !said.starts_with("InProgress") && !said.starts_with("Pending")
+    })
+}

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use hutch_api::annotation::RESTORE_FROM;
+use hutch_api::annotation::{POD_SNAPSHOT, RESTORE_FROM};
 use hutch_api::state::{Retention, SandboxSnapshot, is_suspend, reason};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, ListParams, Preconditions};
@@ -157,9 +157,10 @@ async fn named(node: &Shared, snapshot: &SandboxSnapshot) -> Result<Vec<String>,
             Api::namespaced_with(node.client.clone(), &namespace, &ApiResource::from_gvk(&kind));
         for object in api.list(&ListParams::default()).await?.items {
             let of_template = object.data.pointer("/spec/podTemplate/metadata/annotations");
-            let of_template = of_template.and_then(|all| all.get(RESTORE_FROM)?.as_str());
-            names.extend(of_template.map(str::to_owned));
-            names.extend(object.annotations().get(RESTORE_FROM).cloned());
+            for key in [RESTORE_FROM, POD_SNAPSHOT] {
+                names.extend(of_template.and_then(|all| all.get(key)?.as_str()).map(str::to_owned));
+                names.extend(object.annotations().get(key).cloned());
+            }
         }
     }
     Ok(names)

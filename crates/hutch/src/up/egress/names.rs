@@ -20,7 +20,7 @@ impl Pod {
 }
 
 impl Supervisor {
-    pub(super) fn tell_names(&self, uid: &str, answer: oneshot::Sender<Vec<HostName>>) {
+    pub(super) fn report_names(&self, uid: &str, answer: oneshot::Sender<Vec<HostName>>) {
         let names = self.pods.get(uid).map(|pod| pod.names.clone());
         // The caller may have given up.
         let _ = answer.send(names.unwrap_or_default());

@@ -54,7 +54,7 @@ pub const RESTORE_FROM: &str = "hutch.dev/restore-from";
 /// On a Sandbox or its Pod template: `Required`, the default, has a Pod wait whose snapshot cannot be restored; `BestEffort`
 /// starts it without.
 pub const RESTORE_POLICY: &str = "hutch.dev/restore-policy";
-/// On a Sandbox or its Pod template: any text. A new one has the volumes of the snapshot put back once more.
+/// On a Sandbox or its Pod template: any text. A new one has the volumes of the snapshot put back.
 pub const RESTORE_AGAIN: &str = "hutch.dev/restore-again";
 /// On a Namespace: number of complete snapshots of each Sandbox that are kept; the oldest are deleted.
 pub const SNAPSHOTS_KEEP_LAST: &str = "hutch.dev/snapshots-keep-last";

@@ -275,9 +275,9 @@ impl Stdio {
         if answer.get("method").is_some() {
             return false;
         }
-        let Some(id) = answer.get("id").map(key) else { return false };
-        if !self.listing.lock().unwrap_or_else(PoisonError::into_inner).remove(&id) {
-            return false;
+        // Whatever its id is: a client may take "3" for the answer to 3.
+        if let Some(id) = answer.get("id").map(key) {
+            self.listing.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         }
         let Some(tools) = answer.pointer_mut("/result/tools").and_then(Value::as_array_mut) else {
             return false;

@@ -145,7 +145,8 @@ impl Image {
         let expected = *self.manifest.trees.get(name).ok_or_else(|| place.absent())?;
         let source = self.tree(name, &place)?;
         let empty = empty_folder(&place, target)?;
-        self.copy_checked(&place, name, expected, source, empty).inspect_err(|_| {
+        let room = target.parent().map(Path::to_owned);
+        self.copy_checked(&place, name, expected, (source, empty, room)).inspect_err(|_| {
             // The error of the copy is the one to report.
             let _ = remove_tree(target);
         })
@@ -156,12 +157,11 @@ impl Image {
         place: &Place,
         name: &TreeName,
         expected: MeasuredTree,
-        source: OwnedFd,
-        target: OwnedFd,
+        (source, target, room): (OwnedFd, OwnedFd, Option<PathBuf>),
     ) -> Result<Copied, Error> {
         let not_as_made = |fault: Fault| place.not_as_made(fault);
         let top = rustix::io::fcntl_dupfd_cloexec(&target, 0).map_err(place.io("open"))?;
-        let copied = copy(source, target, expected.entries, None).map_err(not_as_made)?;
+        let copied = copy(source, target, expected.entries, room).map_err(not_as_made)?;
         if copied.sockets > 0 {
             return Err(place.tampered("a socket was added"));
         }

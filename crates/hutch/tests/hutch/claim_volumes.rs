@@ -95,16 +95,23 @@ fn volume_is_filled_from_a_snapshot_once_and_put_back_on_request() {
     replace_pod(&up, "t");
     assert_eq!(exec(&up, "t", "cat /data/d/file"), "own\n");
 
-    // Rollback in place: once for each snapshot, and once more on request.
+    // A volume with files is put back only on request, and what it held stays beside it.
     up.ok("annotate sandbox s hutch.dev/restore-from=snap");
     replace_pod(&up, "s");
-    assert_eq!(exec(&up, "s", "cat /data/d/link"), "before\n");
-    exec(&up, "s", "echo newer > /data/d/file");
+    assert_eq!(exec(&up, "s", "cat /data/d/file"), "after\n");
+    for (text, held) in [("1", "after\n"), ("2", "newer\n")] {
+        up.ok(&format!("annotate sandbox s hutch.dev/restore-again={text} --overwrite"));
+        replace_pod(&up, "s");
+        assert_eq!(exec(&up, "s", "cat /data/d/link"), "before\n");
+        let before = volume(&up, "s").with_extension("before").join("d/file");
+        assert_eq!(std::fs::read_to_string(before).expect("what it held"), held);
+        exec(&up, "s", "echo newer > /data/d/file");
+        replace_pod(&up, "s");
+        assert_eq!(exec(&up, "s", "cat /data/d/file"), "newer\n");
+    }
+    up.ok("annotate sandbox s hutch.dev/restore-again-");
     replace_pod(&up, "s");
     assert_eq!(exec(&up, "s", "cat /data/d/file"), "newer\n");
-    up.ok("annotate sandbox s hutch.dev/restore-again=1");
-    replace_pod(&up, "s");
-    assert_eq!(exec(&up, "s", "cat /data/d/file"), "before\n");
     assert_eq!(exec(&up, "t", "cat /data/d/file"), "own\n");
     // Another namespace has no such snapshot.
     up.ok("create namespace other");

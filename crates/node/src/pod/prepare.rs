@@ -41,6 +41,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 const POLICIES: Duration = Duration::from_secs(10);
 /// Longest wait.
 const LAST_RETRY: Duration = Duration::from_secs(15);
+/// The same for a Pod that cannot begin with its snapshot.
+const LAST_RESTORE: Duration = Duration::from_secs(300);
 
 /// Reason of a Pod for which the node has no room.
 const FAILED_SCHEDULING: &str = "FailedScheduling";
@@ -63,7 +65,7 @@ pub(super) async fn prepare(
         if let Some(outcome) = outcome_of(updates) {
             return Err(outcome);
         }
-        // Before the attempt, so that what is given back meanwhile is not missed.
+        // Before the attempt, so that what is given back meanwhile is not missed. Room is not what a restore wants.
         let freed = node.capacity.freed();
         let pod = live.pod();
         let refusal = match attempt(node, live, &pod).await {
@@ -75,6 +77,9 @@ pub(super) async fn prepare(
             continue;
         }
         node.events.warning(&pod, refusal.reason, refusal.message.clone());
+        // Each attempt may copy whole volumes.
+        let restores = refusal.reason == RESTORE_FAILED;
+        let last = if restores { LAST_RESTORE } else { LAST_RETRY };
         // The Pod shows that it is known here and waits.
         let waiting = worker.get_or_insert_with(|| Waiting::new(&pod));
         waiting.publish(node, live, &pod, &refusal).await;
@@ -82,8 +87,8 @@ pub(super) async fn prepare(
             () = node.shutdown.wait() => return Err(Outcome::Stopping),
             changed = updates.changed() => if changed.is_err() { return Err(Outcome::Gone) },
             message = live.eviction() => return Err(Outcome::Evicted(message)),
-            () = freed => {}
-            () = tokio::time::sleep(retry) => retry = (retry * 2).min(LAST_RETRY),
+            () = freed, if !restores => {}
+            () = tokio::time::sleep(retry) => retry = (retry * 2).min(last),
         }
     }
 }

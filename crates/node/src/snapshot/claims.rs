@@ -1,8 +1,8 @@
 //! Volumes of claims in snapshots: which ones an image has, and how those of a Sandbox that starts from it are filled.
 //!
-//! A volume is filled in a folder beside it, which takes its place when all bytes are on the disk. Then a record says from
-//! which snapshot that was, so that it happens once: what a Sandbox writes later is its own. A killed node leaves either the
-//! volume as it was, or the filled one.
+//! Only an empty volume is filled, once, unless the Sandbox asks for more by an annotation: what it has written is its own. A
+//! volume is filled in a folder beside it, which takes its place when all bytes of all volumes are on the disk. Then a record
+//! says that it happened. A killed node leaves the volume as it was, or what it held beside it, or the filled one.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -26,8 +26,10 @@ use crate::persistent::{self, ClaimInUse};
 use crate::shared::Shared;
 use crate::volumes;
 
-/// End of the name of a folder that is being filled, or that has what was in the volume before.
+/// End of the name of a folder that is being filled.
 const FILLING: &str = ".filling";
+/// End of the name of the folder with what a volume held before it was filled once more.
+const BEFORE: &str = ".before";
 /// End of the name of the record.
 const FILLED: &str = ".filled";
 /// End of the name of a record that is being written.
@@ -153,31 +155,42 @@ pub(super) fn check(claims: &[String], spec: &PodSpec) -> Result<(), String> {
 }
 
 impl Restoring {
-    /// Fills the volumes of claims that the image has, unless that was done before.
+    /// Fills the volumes of claims that the image has, if they are to be filled: all of them, or none.
     pub(crate) async fn fill_claims(
         self: &Arc<Self>,
         node: &Arc<Shared>,
         live: &Live,
         pod: &Pod,
     ) -> Result<(), Refusal> {
+        let refuse = |name: &str, why: String| Refusal {
+            reason: RESTORE_FAILED,
+            message: format!("volume {name:?}: {why}"),
+        };
         let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let mut staged: Vec<Staged> = Vec::new();
         for volume in volumes.filter(|volume| self.facts.claims.contains(&volume.name)) {
-            let filled = self.fill(node, live, pod, volume).await;
-            filled.map_err(|why| Refusal {
-                reason: RESTORE_FAILED,
-                message: format!("volume {:?}: {why}", volume.name),
-            })?;
+            let one = self.stage(node, live, (pod, volume), &staged).await;
+            staged.extend(one.map_err(|why| refuse(&volume.name, why))?);
+        }
+        for one in staged {
+            // It may have started meanwhile.
+            unused(node, live, &one.claim).map_err(|why| refuse(&one.name, why))?;
+            let name = one.name.clone();
+            let finished = spawn_blocking(move || one.target.finish(&one.record)).await;
+            let finished = finished.map_err(io::Error::other).and_then(|finished| finished);
+            finished.map_err(|error| refuse(&name, error.to_string()))?;
         }
         Ok(())
     }
 
-    async fn fill(
+    /// Copies a volume beside that of the Pod, if this is to be filled.
+    async fn stage(
         self: &Arc<Self>,
         node: &Arc<Shared>,
         live: &Live,
-        pod: &Pod,
-        volume: &Volume,
-    ) -> Result<(), String> {
+        (pod, volume): (&Pod, &Volume),
+        before: &[Staged],
+    ) -> Result<Option<Staged>, String> {
         let source = volume.persistent_volume_claim.as_ref().ok_or("it is not that of a claim")?;
         let name = PathSegment::label(&volume.name).ok_or("its name is not valid")?;
         let found: Option<PersistentVolumeClaim> =
@@ -198,19 +211,38 @@ impl Restoring {
         let target = Target::of(persistent::folder(&node.places.volumes, &claim)?)?;
         let again = pod.annotations().get(annotation::RESTORE_AGAIN).map_or("", String::as_str);
         let record = format!("{}\n{again}", self.uid);
-        if target.is_filled(&record).map_err(|error| error.to_string())? {
-            return Ok(());
-        }
         // A Pod that is ending may still fill it, and containers may have it mounted.
         let used = ClaimInUse::of(&claim, true).ok_or("its claim has no uid")?;
-        node.use_claims(live, vec![used.clone()])?;
-        if let Some(other) = other_user(node, live, &used.uid, false) {
-            return Err(format!("pod {other:?} uses persistentvolumeclaim {:?}", used.name));
+        let all = before.iter().map(|one| one.claim.clone()).chain([used.clone()]);
+        node.use_claims(live, all.collect())?;
+        if !target.wants(again, &record).map_err(|error| error.to_string())? {
+            return Ok(None);
         }
+        unused(node, live, &used)?;
         let (restoring, capacity) = (self.clone(), persistent::capacity(&claim));
-        let fill = move || target.fill(&restoring.image, &TreeName::Volume(name), capacity, &record);
-        spawn_blocking(fill).await.map_err(|error| error.to_string())?
+        let staged = Staged { name: volume.name.clone(), claim: used, target, record };
+        let stage = move || {
+            staged.target.stage(&restoring.image, &TreeName::Volume(name), capacity)?;
+            Ok(Some(staged))
+        };
+        spawn_blocking(stage).await.map_err(|error| error.to_string())?
     }
+}
+
+/// Refuses a volume that another Pod uses.
+fn unused(node: &Shared, live: &Live, claim: &ClaimInUse) -> Result<(), String> {
+    match other_user(node, live, &claim.uid, false) {
+        Some(other) => Err(format!("pod {other:?} uses persistentvolumeclaim {:?}", claim.name)),
+        None => Ok(()),
+    }
+}
+
+/// Volume whose new content is complete beside it.
+struct Staged {
+    name: String,
+    claim: ClaimInUse,
+    target: Target,
+    record: String,
 }
 
 /// Volume that is filled.
@@ -219,6 +251,7 @@ struct Target {
     path: PathBuf,
     parent: PathBuf,
     filling: PathBuf,
+    before: PathBuf,
     record: PathBuf,
     new_record: PathBuf,
 }
@@ -231,27 +264,36 @@ impl Target {
             let name = PathSegment::new(format!("{uid}{end}"));
             name.map(|name| name.below(&parent)).ok_or("its claim has an unusable uid")
         };
-        let (filling, record, new_record) = (beside(FILLING)?, beside(FILLED)?, beside(NEW_RECORD)?);
-        Ok(Target { path, parent, filling, record, new_record })
+        let (filling, before) = (beside(FILLING)?, beside(BEFORE)?);
+        let (record, new_record) = (beside(FILLED)?, beside(NEW_RECORD)?);
+        Ok(Target { path, parent, filling, before, record, new_record })
     }
 
-    /// Returns true if the volume was filled, and this is the record of it.
-    fn is_filled(&self, record: &str) -> io::Result<bool> {
-        match std::fs::read(&self.record) {
-            Ok(found) => Ok(found == record.as_bytes()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+    /// Returns true if the volume is to be filled: it is empty and never was filled, or the text `again` is new. If it is not, a
+    /// record keeps that so.
+    fn wants(&self, again: &str, record: &str) -> io::Result<bool> {
+        let found = match std::fs::read_to_string(&self.record) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let wants = !again.is_empty() || self.is_empty()?;
+                return if wants { Ok(true) } else { self.write(record).map(|()| false) };
+            }
+            Err(error) => return Err(error),
+        };
+        let last = found.split_once('\n').map_or("", |(_, last)| last);
+        Ok(!again.is_empty() && again != last)
+    }
+
+    fn is_empty(&self) -> io::Result<bool> {
+        match std::fs::read_dir(&self.path) {
+            Ok(mut entries) => Ok(entries.next().is_none()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Fills the volume, which holds at most so many bytes. Blocks.
-    fn fill(
-        &self,
-        image: &Image,
-        tree: &TreeName,
-        capacity: Option<u64>,
-        record: &str,
-    ) -> Result<(), String> {
+    /// Copies a volume, which has at most so many bytes, beside this one. Blocks.
+    fn stage(&self, image: &Image, tree: &TreeName, capacity: Option<u64>) -> Result<(), String> {
         let bytes = image.tree_bytes(tree).ok_or("its image does not have it")?;
         if let Some(capacity) = capacity.filter(|capacity| bytes > *capacity) {
             return Err(format!(
@@ -261,7 +303,8 @@ impl Target {
         let begun = self.begin(bytes, capacity);
         begun.map_err(|error| error.to_string())?;
         image.copy_out(tree, &self.filling).map_err(|error| error.to_string())?;
-        self.finish(record).map_err(|error| error.to_string())
+        let synced = open_folder(&self.filling).and_then(|folder| Ok(rustix::fs::syncfs(folder)?));
+        synced.map_err(|error| error.to_string())
     }
 
     /// Makes the folder that is filled.
@@ -271,24 +314,27 @@ impl Target {
         hutch_image::check_room(&self.parent, bytes)
     }
 
-    /// Puts the filled folder in the place of the volume, on the disk too.
+    /// Puts the filled folder in the place of the volume, on the disk too. What the volume held stays beside it. Blocks.
     fn finish(&self, record: &str) -> io::Result<()> {
-        rustix::fs::syncfs(open_folder(&self.filling)?)?;
-        let flags = match self.path.symlink_metadata() {
-            Ok(_) => RenameFlags::EXCHANGE,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => RenameFlags::NOREPLACE,
-            Err(error) => return Err(error),
-        };
-        rustix::fs::renameat_with(CWD, &self.filling, CWD, &self.path, flags)?;
+        if self.is_empty()? {
+            remove_limited(&self.path)?;
+        } else {
+            remove_limited(&self.before)?;
+            rustix::fs::renameat_with(CWD, &self.path, CWD, &self.before, RenameFlags::NOREPLACE)?;
+        }
+        rustix::fs::renameat_with(CWD, &self.filling, CWD, &self.path, RenameFlags::NOREPLACE)?;
         sync(&self.parent)?;
-        // No container runs before the record is on the disk. Without it, the volume is filled again.
+        // No container runs before the record is on the disk.
+        self.write(record)
+    }
+
+    fn write(&self, record: &str) -> io::Result<()> {
+        std::fs::create_dir_all(&self.parent)?;
         let mut file = File::create(&self.new_record)?;
         file.write_all(record.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&self.new_record, &self.record)?;
-        sync(&self.parent)?;
-        // What the volume held before.
-        remove_limited(&self.filling)
+        sync(&self.parent)
     }
 }
 
@@ -351,14 +397,21 @@ mod tests {
         }
 
         fn fill(&self) -> Result<(), String> {
-            self.target.fill(&self.image, &DATA, Some(1 << 20), RECORD)
+            self.target.stage(&self.image, &DATA, Some(1 << 20))?;
+            self.target.finish(RECORD).map_err(|error| error.to_string())
         }
 
         /// Starts a Pod in a new life of the node.
         fn start(&self) {
+            self.start_again("");
+        }
+
+        fn start_again(&self, again: &str) {
             remove_unfinished(&self.folder.path().join("volumes"));
-            if !self.target.is_filled(RECORD).unwrap() {
-                self.fill().unwrap();
+            let record = format!("uid\n{again}");
+            if self.target.wants(again, &record).unwrap() {
+                self.target.stage(&self.image, &DATA, None).unwrap();
+                self.target.finish(&record).unwrap();
             }
         }
 
@@ -377,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_is_filled_exactly_and_once_for_each_record() {
+    fn empty_volume_is_filled_exactly_and_once() {
         let scratch = Scratch::new();
         scratch.start();
         let volume = &scratch.target.path;
@@ -389,49 +442,64 @@ mod tests {
         fs::write(volume.join("file"), "newer").unwrap();
         scratch.start();
         assert_eq!(scratch.file(), "newer");
-        // Another snapshot, or the same once more.
-        for record in ["other\n", "uid\n2"] {
-            assert!(!scratch.target.is_filled(record).unwrap());
-            scratch.target.fill(&scratch.image, &DATA, None, record).unwrap();
-            assert_eq!(scratch.file(), "of the snapshot");
-            assert!(scratch.target.is_filled(record).unwrap());
-            assert_eq!(scratch.names(), ["1-2", "1-2.filled"]);
-            fs::write(volume.join("file"), "newer").unwrap();
-        }
+        // Also if the Sandbox has emptied it.
+        fs::remove_dir_all(volume).unwrap();
+        fs::create_dir(volume).unwrap();
+        scratch.start();
+        assert_eq!(fs::read_dir(volume).unwrap().count(), 0);
         assert_eq!(fs::read_to_string(scratch.folder.path().join("outside")).unwrap(), "outside");
     }
 
     #[test]
-    fn killed_node_leaves_the_volume_as_it_was_or_filled() {
-        for with_old in [false, true] {
-            // While the folder is filled.
-            let scratch = Scratch::new();
-            if with_old {
-                fs::create_dir_all(&scratch.target.path).unwrap();
-                fs::write(scratch.target.path.join("file"), "old").unwrap();
+    fn volume_with_files_is_filled_only_for_a_new_text_and_what_it_held_stays() {
+        let scratch = Scratch::new();
+        let volume = &scratch.target.path;
+        fs::create_dir_all(volume).unwrap();
+        fs::write(volume.join("file"), "own").unwrap();
+        for again in ["", "1", "1", "", "2"] {
+            let before = scratch.file();
+            scratch.start_again(again);
+            let is_new = again == "2" || (again == "1" && before == "own");
+            assert_eq!(scratch.file(), if is_new { "of the snapshot" } else { before.as_str() }, "{again:?}");
+            if is_new {
+                assert_eq!(fs::read_to_string(scratch.target.before.join("file")).unwrap(), before);
+                fs::write(volume.join("file"), format!("after {again}")).unwrap();
             }
-            scratch.target.begin(1, None).unwrap();
-            fs::write(scratch.target.filling.join("file"), "half").unwrap();
-            if with_old {
-                assert_eq!(scratch.file(), "old");
-            }
-            scratch.start();
-            assert_eq!(scratch.file(), "of the snapshot");
-            // Before the record, or with one that is not on the disk.
-            fs::remove_file(&scratch.target.record).unwrap();
-            fs::write(&scratch.target.new_record, "ui").unwrap();
-            fs::create_dir(&scratch.target.filling).unwrap();
-            fs::write(scratch.target.filling.join("file"), "old").unwrap();
-            scratch.start();
-            assert_eq!(scratch.file(), "of the snapshot");
-            assert_eq!(scratch.names(), ["1-2", "1-2.filled"]);
-            // After the record.
-            fs::create_dir(&scratch.target.filling).unwrap();
-            fs::write(scratch.target.path.join("file"), "newer").unwrap();
-            scratch.start();
-            assert_eq!(scratch.file(), "newer");
-            assert_eq!(scratch.names(), ["1-2", "1-2.filled"]);
         }
+        assert_eq!(scratch.names(), ["1-2", "1-2.before", "1-2.filled"]);
+        // It was decided when the Pod first began, also for a volume that is emptied later.
+        let scratch = Scratch::new();
+        fs::create_dir_all(&scratch.target.path).unwrap();
+        fs::write(scratch.target.path.join("file"), "own").unwrap();
+        scratch.start();
+        fs::remove_file(scratch.target.path.join("file")).unwrap();
+        scratch.start();
+        assert_eq!(fs::read_dir(&scratch.target.path).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn killed_node_leaves_the_volume_as_it_was_or_filled() {
+        // While the folder is filled.
+        let scratch = Scratch::new();
+        scratch.target.begin(1, None).unwrap();
+        fs::write(scratch.target.filling.join("file"), "half").unwrap();
+        scratch.start();
+        assert_eq!(scratch.file(), "of the snapshot");
+        assert_eq!(scratch.names(), ["1-2", "1-2.filled"]);
+        // Between the two names, for a volume with files.
+        fs::write(scratch.target.path.join("file"), "own").unwrap();
+        fs::rename(&scratch.target.path, &scratch.target.before).unwrap();
+        scratch.start_again("1");
+        assert_eq!(scratch.file(), "of the snapshot");
+        assert_eq!(fs::read_to_string(scratch.target.before.join("file")).unwrap(), "own");
+        // Before the record, or with one that is not on the disk.
+        let scratch = Scratch::new();
+        scratch.start();
+        fs::remove_file(&scratch.target.record).unwrap();
+        fs::write(&scratch.target.new_record, "ui").unwrap();
+        scratch.start();
+        assert_eq!(scratch.file(), "of the snapshot");
+        assert_eq!(scratch.names(), ["1-2", "1-2.filled"]);
     }
 
     #[test]
@@ -439,15 +507,14 @@ mod tests {
         let scratch = Scratch::new();
         fs::create_dir_all(&scratch.target.path).unwrap();
         fs::write(scratch.target.path.join("file"), "old").unwrap();
-        let refused = scratch.target.fill(&scratch.image, &DATA, Some(4), RECORD).unwrap_err();
+        let refused = scratch.target.stage(&scratch.image, &DATA, Some(4)).unwrap_err();
         assert!(refused.contains("requests 4: request more storage"), "{refused}");
         let absent = TreeName::Volume(PathSegment::fixed("other"));
-        assert!(scratch.target.fill(&scratch.image, &absent, None, RECORD).is_err());
+        assert!(scratch.target.stage(&scratch.image, &absent, None).is_err());
         fs::write(scratch.folder.path().join("images/one/volumes/data/file"), "of an attacker").unwrap();
         let refused = scratch.fill().unwrap_err();
         assert!(refused.contains("has been changed"), "{refused}");
         assert_eq!(scratch.file(), "old");
-        assert!(!scratch.target.is_filled(RECORD).unwrap());
         remove_unfinished(&scratch.folder.path().join("volumes"));
         assert_eq!(scratch.names(), ["1-2"]);
     }

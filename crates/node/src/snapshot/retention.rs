@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use hutch_api::annotation::{POD_SNAPSHOT, RESTORE_FROM};
+use hutch_api::annotation::{ORIGIN_POD, POD_SNAPSHOT, RESTORE_FROM};
 use hutch_api::state::{Retention, SandboxSnapshot, is_suspend, reason};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, ListParams, Preconditions};
@@ -104,6 +104,8 @@ async fn try_prune(node: &Shared, new: &SandboxSnapshot, sandbox_uid: &str) -> R
         is_complete(one)
             && of == Some(sandbox_uid)
             && one.owner_references().is_empty()
+            // The next Pod begins with the newest of those that triggers made.
+            && !one.annotations().contains_key(ORIGIN_POD)
             && one.uid() != new.uid()
     });
     // The newest first. The new one is kept in any case.

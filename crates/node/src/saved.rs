@@ -17,12 +17,19 @@ use generation::Generations;
 pub(crate) struct Snapshots {
     pub(crate) images: Images,
     pub(crate) generations: Generations,
-    /// UIDs of Pods whose memory is on disk, by the image that has it: they are not started again.
-    ended: Mutex<BTreeMap<String, String>>,
+    /// Pods whose memory is on disk, by the image that has it: they are not started again.
+    ended: Mutex<BTreeMap<String, EndedPod>>,
     /// UIDs of the SandboxSnapshots that exist.
     wanted: Mutex<HashSet<String>>,
     /// Snapshots are taken one after the other: each may need as much of the disk as the memory of a Sandbox.
     turn: Semaphore,
+}
+
+/// Pod that ends for its image.
+struct EndedPod {
+    uid: String,
+    /// For a suspend, and not for a snapshot of a user.
+    suspended: bool,
 }
 
 impl Snapshots {
@@ -31,7 +38,8 @@ impl Snapshots {
         let found = images.list().unwrap_or_default();
         let facts = found.iter().filter_map(|id| {
             let facts = Facts::of(&images.find(id).ok()??).ok()?;
-            facts.ends_pod.then(|| (id.to_string(), facts.pod_uid))
+            let ended = EndedPod { uid: facts.pod_uid, suspended: facts.suspend };
+            facts.ends_pod.then(|| (id.to_string(), ended))
         });
         let ended = facts.collect();
         let (wanted, turn) = (Mutex::default(), Semaphore::new(1));
@@ -40,7 +48,7 @@ impl Snapshots {
 
     /// Returns true if the memory of this Pod was written to disk for a suspend: it may only be deleted.
     pub(crate) fn has_ended(&self, pod: &str) -> bool {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).values().any(|ended| ended == pod)
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).values().any(|ended| ended.uid == pod)
     }
 
     /// Waits for the turn of a snapshot.
@@ -57,20 +65,25 @@ impl Snapshots {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of images without those for which a Pod ends. Blocks.
+    /// Number of images without those of suspends. Blocks.
     pub(crate) fn of_users(&self) -> Result<usize, hutch_snapshot::Error> {
         let all = self.images.list()?.len();
-        Ok(all.saturating_sub(self.ended.lock().unwrap_or_else(PoisonError::into_inner).len()))
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(all.saturating_sub(ended.values().filter(|ended| ended.suspended).count()))
     }
 
-    /// Records that an image has the memory of a Pod that ends.
-    pub(crate) fn set_ended(&self, image: &PathSegment, pod: &str) {
+    /// Records that an image has the memory of a Pod that ends, for a suspend or for a user.
+    pub(crate) fn set_ended(&self, image: &PathSegment, pod: &str, suspended: bool) {
         let mut all = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        all.insert(image.to_string(), pod.to_owned());
+        all.insert(image.to_string(), EndedPod { uid: pod.to_owned(), suspended });
     }
 
     /// Records that an image is gone. Returns the Pod that was to end for it.
     pub(crate) fn unset_ended(&self, image: &PathSegment) -> Option<String> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).remove(image.as_str())
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(image.as_str())
+            .map(|ended| ended.uid)
     }
 }

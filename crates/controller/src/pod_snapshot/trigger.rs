@@ -29,7 +29,7 @@ use crate::outcome::Outcome;
 use crate::view::PodView;
 
 /// Wait for a time of creation that no other snapshot of the Sandbox has.
-const NEXT_SECOND: Duration = Duration::from_millis(200);
+const NEXT_SECOND: Duration = Duration::from_millis(500);
 
 /// State on which a decision about one trigger rests.
 #[derive(Debug, Clone)]
@@ -78,7 +78,8 @@ impl Observed {
         let view = ctx.pod_snapshots.get(&key.beside(&name));
         let uid = sandbox.as_ref().and_then(|sandbox| sandbox.uid()).unwrap_or_default();
         let others = ctx.snapshots.find(&origin_term(&uid)).into_iter();
-        let others = others.filter(|other| other.name_any() != name);
+        let others =
+            others.filter(|other| other.name_any() != name && other.meta().deletion_timestamp.is_none());
         let others = others.map(|other| ctx.pod_snapshots.get(&Key::of(other.as_ref()))).collect();
         Ok(Observed { trigger, pod, sandbox, snapshot, view, others })
     }
@@ -228,7 +229,8 @@ fn begin(observed: &Observed, now: Timestamp) -> Result<(Action, Verdict), (Acti
         view.meta().creation_timestamp.as_ref().is_some_and(|time| second(time.0) == second(now))
     };
     if observed.others.iter().any(|other| other.as_deref().is_none_or(is_now)) {
-        return Ok((Action::Wait, pending("another snapshot of the Sandbox began in the same second")));
+        let why = "another snapshot of the Sandbox began in the same second, or has no PodSnapshot yet";
+        return Ok((Action::Wait, pending(why)));
     }
     let snapshot = Box::new(new_snapshot(trigger, sandbox));
     Ok((Action::Create(snapshot), pending("the SandboxSnapshot is created")))

@@ -28,6 +28,8 @@ pub(crate) struct Facts {
     pub(crate) content: Content,
     /// `true` if the Pod may not run again.
     pub(crate) ends_pod: bool,
+    /// `true` for the image of a suspend.
+    pub(crate) suspend: bool,
     /// Number of the last restore before it.
     pub(crate) generation: u64,
     /// Program that wrote the memory, and the features of the CPU, if there is memory.

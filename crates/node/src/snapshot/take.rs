@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use hutch_api::sleep::{Act, Input};
-use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, reason};
+use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, is_suspend, reason};
 use hutch_image::PathSegment;
 use hutch_snapshot::{Image, Partial, TreeName};
+use kube::ResourceExt;
 use tokio::task::spawn_blocking;
 
 use super::claims::{self, Kept};
@@ -100,7 +101,9 @@ pub(super) async fn take(
         (Content::Full, Some(egress)) => egress.names(&live.id.uid).await,
         _ => Vec::new(),
     };
-    let facts = Facts { claims, names, ..facts(&live, &parts, spec, (sandbox_uid, machine, volumes)) };
+    let suspend = is_suspend(&snapshot.name_any());
+    let facts =
+        Facts { suspend, claims, names, ..facts(&live, &parts, spec, (sandbox_uid, machine, volumes)) };
     let image = match finish(node, snapshot, partial, &facts).await {
         Ok(image) => image,
         Err(failure) => {
@@ -111,7 +114,7 @@ pub(super) async fn take(
         }
     };
     if stops {
-        node.snapshots.set_ended(id, &live.id.uid);
+        node.snapshots.set_ended(id, &live.id.uid, suspend);
         live.gate.step(Input::Saved(true));
     }
     Ok(Taken { image, facts, handler: live.handler_name(), paused })
@@ -135,6 +138,7 @@ fn facts(
         pod_uid: live.id.uid.clone(),
         content: spec.content,
         ends_pod: spec.afterwards == Afterwards::Stop,
+        suspend: false,
         generation: live.generation(),
         machine,
         containers: containers.collect::<BTreeMap<_, _>>(),

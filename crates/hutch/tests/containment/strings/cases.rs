@@ -95,11 +95,18 @@ pub(super) fn of(schemas: &Schemas, kind: &Kind, values: &[(&'static str, String
     let mut cases = Vec::new();
     let long = std::env::var_os("HUTCH_SLOW_TESTS").is_some();
     for (field, place) in places.iter().enumerate() {
-        // Pods are walked with all values. Of the same fields in a template, each has every fourth value in the
-        // short form, and each value is in every fourth field.
-        let of_a_pod = place.to_string().starts_with("spec.podTemplate.spec.") && !long;
+        // Containers of Pods are walked with all values. Of the same fields elsewhere, each has every fourth or eighth value
+        // in the short form, and each value is in every fourth or eighth field.
+        let at = place.to_string();
+        let is_repeated = at.starts_with("spec.initContainers") || at.starts_with("spec.ephemeralContainers");
+        let share = match () {
+            () if long => 1,
+            () if at.starts_with("spec.podTemplate.spec.") => 8,
+            () if is_repeated => 4,
+            () => 1,
+        };
         for (number, (value, text)) in values.iter().enumerate() {
-            if of_a_pod && number % 4 != field % 4 {
+            if number % share != field % share {
                 continue;
             }
             let name = format!("s{field}-{number}");

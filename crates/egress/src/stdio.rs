@@ -494,9 +494,12 @@ mod tests {
             tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
         };
         guard.client(br#"{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}"#);
-        assert_eq!(names(&guard.server(answer(4).as_bytes()).unwrap()).len(), 5, "another answer");
+        // Some clients compare ids as numbers, so no list passes as it is while one is awaited.
+        for other in [answer(4), answer(3).replace(":3", ":\"3\"")] {
+            assert_eq!(names(&guard.server(other.as_bytes()).unwrap()).len(), 3, "{other}");
+        }
         assert_eq!(names(&guard.server(answer(3).as_bytes()).unwrap()), ["read_a", "read_some", "write"]);
-        assert_eq!(names(&guard.server(answer(3).as_bytes()).unwrap()).len(), 5, "one answer");
+        assert_eq!(names(&guard.server(answer(3).as_bytes()).unwrap()).len(), 5, "none is awaited");
         for id in ["3", "3.0", "30e-1"] {
             guard.client(format!(r#"{{"jsonrpc": "2.0", "id": {id}, "method": "tools/list"}}"#).as_bytes());
             let answer = answer(3).replace(":3", ":3.0");

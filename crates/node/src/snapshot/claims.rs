@@ -1,6 +1,6 @@
 //! Volumes of claims in snapshots: which ones an image has, and how those of a Sandbox that starts from it are filled.
 //!
-//! Only an empty volume is filled, once, unless the Sandbox asks for more by an annotation: what it has written is its own. A
+//! Only an empty volume is filled, once, unless an annotation of the Sandbox requests more: what it has written is its own. A
 //! volume is filled in a folder beside it, which takes its place when all bytes of all volumes are on the disk. Then a record
 //! says that it happened. A killed node leaves the volume as it was, or what it held beside it, or the filled one.
 

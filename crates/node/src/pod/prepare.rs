@@ -41,8 +41,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 const POLICIES: Duration = Duration::from_secs(10);
 /// Longest wait.
 const LAST_RETRY: Duration = Duration::from_secs(15);
-/// The same for a Pod that cannot begin with its snapshot.
-const LAST_RESTORE: Duration = Duration::from_secs(300);
+/// The same for a Pod that cannot begin with its snapshot. It may only wait until that is complete.
+const LAST_RESTORE: Duration = Duration::from_secs(30);
 
 /// Reason of a Pod for which the node has no room.
 const FAILED_SCHEDULING: &str = "FailedScheduling";

@@ -11,8 +11,8 @@ mod retention;
 pub use copy::{Renewal, after_restore, renewal, restored};
 pub use credentials::{CredentialsOfFork, credentials_of};
 pub use restore::{
-    RESTORE_FAILED, RESTORED, RESTORED_POD, RestorePolicy, STARTED_ANEW, beginning, begun_with,
-    restored_from, started_anew, waits,
+    NOT_BEGUN, NOT_COMPLETE, RESTORE_FAILED, RESTORED, RESTORED_POD, RestorePolicy, STARTED_ANEW, beginning,
+    begun_with, restored_from, started_anew, waits,
 };
 pub use retention::Retention;
 
@@ -24,6 +24,11 @@ use serde::{Deserialize, Serialize};
 pub const GROUP: &str = "hutch.dev";
 /// Version of the objects.
 pub const VERSION: &str = "v1alpha1";
+
+/// Plural of SandboxSnapshots.
+pub const SANDBOX_SNAPSHOTS: &str = "sandboxsnapshots";
+/// Plural of SandboxForks.
+pub const SANDBOX_FORKS: &str = "sandboxforks";
 
 /// Start of the names of snapshots that suspends make. No user creates one, or restores from one.
 pub const SUSPEND_PREFIX: &str = "suspend-";

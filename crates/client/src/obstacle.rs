@@ -1,6 +1,6 @@
 //! Reasons for which a Pod does not become ready, and those that remain without a change by a client.
 
-use hutch_api::state::RESTORE_FAILED;
+use hutch_api::state::{NOT_BEGUN, NOT_COMPLETE, RESTORE_FAILED, reason};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -19,8 +19,6 @@ const FINAL: [&str; 7] = [
     "CreateContainerConfigError",
     "CreateContainerError",
 ];
-/// Texts of the node about a snapshot that is still being taken.
-const UNDERWAY: [&str; 3] = ["not begun", "Pending: ", "InProgress: "];
 /// Maximum events that are read.
 const EVENTS: u32 = 50;
 
@@ -49,7 +47,8 @@ pub(crate) fn of(pod: &Pod) -> Option<Cause> {
 
 /// Returns true for the message about a snapshot that may become complete.
 fn is_underway(message: &str) -> bool {
-    UNDERWAY.iter().any(|state| message.contains(&format!("it is not complete ({state}")))
+    let has = |state: &str| message.contains(&format!("{NOT_COMPLETE} ({state}"));
+    has(NOT_BEGUN) || [reason::PENDING, reason::IN_PROGRESS].iter().any(|open| has(&format!("{open}: ")))
 }
 
 /// Returns true while no container of a Pod has started.

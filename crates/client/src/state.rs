@@ -162,7 +162,9 @@ impl Sandboxes {
     pub async fn has_snapshots(&self) -> Result<bool, Error> {
         let version = format!("{}/{}", state::GROUP, state::VERSION);
         match self.client.list_api_group_resources(&version).await {
-            Ok(served) => Ok(served.resources.iter().any(|resource| resource.name == "sandboxsnapshots")),
+            Ok(served) => {
+                Ok(served.resources.iter().any(|resource| resource.name == state::SANDBOX_SNAPSHOTS))
+            }
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
             Err(error) => Err(error.into()),
         }

@@ -170,6 +170,14 @@ impl<K: Object> Collection<K> {
         Ok(())
     }
 
+    /// Returns the object of the cache, or that of the server if the cache does not have it.
+    pub(crate) async fn fetch(&self, key: &Key) -> Result<Option<Arc<K>>, Error> {
+        if self.get(key).is_none() {
+            self.refresh(key).await?;
+        }
+        Ok(self.get(key))
+    }
+
     /// Deletes the object if it still has the known uid. An object that is gone is not an error.
     pub(crate) async fn delete(
         &self,

@@ -62,6 +62,14 @@ impl Error {
         }
     }
 
+    /// Returns nothing for an object that did not exist.
+    pub(crate) fn unless_gone<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+        match result {
+            Err(error) if error.is_not_found() => Ok(None),
+            result => result.map(Some),
+        }
+    }
+
     /// Returns whether the object did not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.status().is_some_and(|status| status.is_not_found())

@@ -40,14 +40,14 @@ impl Observed {
         let snapshot = ctx.snapshots.get(&snapshot_key);
         let source = match source_name(&fork, snapshot.as_deref()) {
             None => None,
-            Some(name) => sandbox(ctx, &key.beside(&name)).await?,
+            Some(name) => ctx.sandboxes.fetch(&key.beside(&name)).await?,
         };
         let names = fork.child_names();
         let mut children = vec![None; names.len()];
         // Before that, none is created.
         if snapshot.as_deref().is_some_and(is_complete) {
             for (child, name) in children.iter_mut().zip(names) {
-                *child = sandbox(ctx, &key.beside(&name)).await?;
+                *child = ctx.sandboxes.fetch(&key.beside(&name)).await?;
             }
         }
         Ok(Observed { fork, snapshot, source, children })
@@ -56,13 +56,6 @@ impl Observed {
 
 fn is_complete(snapshot: &SandboxSnapshot) -> bool {
     condition::is_ready(snapshot.status.as_ref().and_then(|status| status.conditions.as_ref()))
-}
-
-async fn sandbox(ctx: &Context, key: &Key) -> Result<Option<Arc<Sandbox>>, Error> {
-    if ctx.sandboxes.get(key).is_none() {
-        ctx.sandboxes.refresh(key).await?;
-    }
-    Ok(ctx.sandboxes.get(key))
 }
 
 pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
@@ -128,10 +121,7 @@ async fn write_status(
     }
     let uid = fork.uid();
     let patch = json!({"metadata": {"uid": uid}, "status": status});
-    match ctx.forks.patch_status(key, patch).await {
-        Err(error) if !error.is_not_found() => Err(error),
-        _ => Ok(()),
-    }
+    Error::unless_gone(ctx.forks.patch_status(key, patch).await).map(drop)
 }
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Tries of one write. Later changes of the object have tries of their own.
 const TRIES: usize = 5;
 /// Kinds and their plurals.
-const KINDS: [(&str, &str); 2] = [("SandboxSnapshot", "sandboxsnapshots"), ("SandboxFork", "sandboxforks")];
+const KINDS: [(&str, &str); 2] =
+    [("SandboxSnapshot", state::SANDBOX_SNAPSHOTS), ("SandboxFork", state::SANDBOX_FORKS)];
 const MESSAGE: &str = "Snapshots are made by `hutch up` alone";
 
 /// Answers every object, until the future is dropped. Without the CRDs of the kinds, waits for them.

@@ -56,6 +56,11 @@ pub(crate) struct PodStatusView {
 }
 
 impl PodView {
+    /// Conditions of the Pod.
+    pub(crate) fn conditions(&self) -> &[PodCondition] {
+        self.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default()
+    }
+
     /// Drops the conditions that the controllers do not read.
     pub(crate) fn trim(&mut self) {
         let conditions = self.status.as_mut().and_then(|status| status.conditions.as_mut());

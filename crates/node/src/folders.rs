@@ -1,9 +1,10 @@
 //! Makes and opens folders that containers write or read.
 
 use std::ffi::CString;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use hutch_image::remove_tree;
@@ -62,6 +63,21 @@ pub(crate) fn make_root(path: &Path, bytes: Option<u64>) -> io::Result<()> {
 pub(crate) fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Writes a file, readable for this user only, as a whole or not at all, to the disk. `new` is its name until it is complete.
+/// Blocks.
+pub(crate) fn write_durable(file: &Path, new: &Path, content: &[u8]) -> io::Result<()> {
+    let mut opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
+    opened.write_all(content)?;
+    opened.sync_all()?;
+    std::fs::rename(new, file)?;
+    sync(file.parent().ok_or(io::ErrorKind::InvalidInput)?)
+}
+
+/// Writes the names in a folder to the disk. Blocks.
+pub(crate) fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 /// Removes a folder with everything below it, whatever its limit. Blocks.

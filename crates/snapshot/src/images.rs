@@ -13,9 +13,9 @@ use crate::store::{Store, exists};
 use crate::{Error, Image, Partial, private};
 
 /// Maximum images and other entries of the folder that are read.
-const MAX_ENTRIES: usize = 100_000;
+const MAX_FOLDER_ENTRIES: usize = 100_000;
 /// Images from which on no other one is begun: far fewer than can be read, so that the folder can always be opened.
-pub const MAX_IMAGES: usize = 50_000;
+const MAX_IMAGES: usize = 50_000;
 
 /// The images of this machine.
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ impl Images {
 
 fn entries(folder: &Path) -> Result<Vec<PathSegment>, Error> {
     let opened = private::open_folder(CWD, folder).map_err(Error::folder("open", folder))?;
-    let mut names = private::names(opened, MAX_ENTRIES).map_err(Error::folder("read", folder))?;
+    let mut names = private::names(opened, MAX_FOLDER_ENTRIES).map_err(Error::folder("read", folder))?;
     names.retain(|name| *name != KEY);
     Ok(names)
 }

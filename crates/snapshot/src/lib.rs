@@ -36,6 +36,6 @@ mod walk;
 pub use copy::Copied;
 pub use error::Error;
 pub use image::{Image, Sizes};
-pub use images::{Images, MAX_IMAGES};
+pub use images::Images;
 pub use name::TreeName;
 pub use partial::Partial;

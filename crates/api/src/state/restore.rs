@@ -13,6 +13,10 @@ pub const RESTORED_POD: &str = "PodRestored";
 pub const RESTORED: &str = "Restored";
 /// Reason of a Pod, its containers and its Sandbox that wait because the snapshot cannot be restored.
 pub const RESTORE_FAILED: &str = "RestoreFailed";
+/// Start of the message about a snapshot that cannot be restored yet; its state follows in parentheses.
+pub const NOT_COMPLETE: &str = "it is not complete";
+/// State of a snapshot on which no work has begun, in that message.
+pub const NOT_BEGUN: &str = "not begun";
 /// Reason of a Pod and its Sandbox that began without the snapshot.
 pub const STARTED_ANEW: &str = "StartedAnew";
 

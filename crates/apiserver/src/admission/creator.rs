@@ -44,7 +44,7 @@ pub(crate) fn keep(call: &Call, old: &Value, object: &mut Value) -> Result<(), F
 
 fn is_recorded(call: &Call) -> bool {
     let resource = &call.resource;
-    let is_fork = resource.is(state::GROUP, "sandboxforks");
+    let is_fork = resource.is(state::GROUP, state::SANDBOX_FORKS);
     call.external
         && (resource.is(GROUP, "sandboxes") || resource.is(EXTENSIONS_GROUP, "sandboxclaims") || is_fork)
 }

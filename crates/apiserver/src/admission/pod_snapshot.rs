@@ -5,7 +5,7 @@ use hutch_api::annotation::ORIGIN_POD;
 use hutch_api::{pod_snapshot, state};
 use serde_json::{Value, json};
 
-use super::snapshot::{SNAPSHOTS, allow};
+use super::snapshot::allow;
 use crate::access::Action;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
@@ -35,11 +35,11 @@ pub(crate) fn check(call: &Call, before: Option<&Value>, object: &Value) -> Resu
         );
     }
     if call.resource.is(pod_snapshot::GROUP, TRIGGERS) && before.is_none() {
-        let create = Action::on("create", state::GROUP, SNAPSHOTS, "");
+        let create = Action::on("create", state::GROUP, state::SANDBOX_SNAPSHOTS, "");
         return allow(call, object, "spec.targetPod", create, meta::text(object, "name"));
     }
     let origin = |object: &Value| object["metadata"]["annotations"].get(ORIGIN_POD).cloned();
-    if call.resource.is(state::GROUP, SNAPSHOTS) && before.and_then(origin) != origin(object) {
+    if call.resource.is(state::GROUP, state::SANDBOX_SNAPSHOTS) && before.and_then(origin) != origin(object) {
         return refuse(&format!("metadata.annotations[{ORIGIN_POD}]"), "is set by the server");
     }
     Ok(())
@@ -54,5 +54,11 @@ pub(crate) fn check_delete(call: &Call, name: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let object = json!({"metadata": {"name": name}});
-    allow(call, &object, "metadata.name", Action::on("delete", state::GROUP, SNAPSHOTS, name), name)
+    allow(
+        call,
+        &object,
+        "metadata.name",
+        Action::on("delete", state::GROUP, state::SANDBOX_SNAPSHOTS, name),
+        name,
+    )
 }

@@ -19,8 +19,6 @@ use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
 
-/// Plural of the snapshots.
-pub(super) const SNAPSHOTS: &str = "sandboxsnapshots";
 /// Annotations that are checked.
 const KEYS: [&str; 6] =
     [RESTORE_FROM, POD_SNAPSHOT, SUSPEND_KEEPS, SHARES_GENERATORS, AFTER_RESTORE, RESTORE_POLICY];
@@ -41,10 +39,12 @@ pub(crate) fn check(call: &Call, before: Option<&Value>, object: &Value) -> Resu
     let is_changed = before.is_none_or(|before| before.get("spec") != object.get("spec"));
     match (kind.group.as_str(), kind.plural.as_str()) {
         // Also their owners and finalizers: they decide whether the memory of a Sandbox is found.
-        (state::GROUP, SNAPSHOTS) if is_changed || state::is_suspend(meta::text(object, "name")) => {
+        (state::GROUP, state::SANDBOX_SNAPSHOTS)
+            if is_changed || state::is_suspend(meta::text(object, "name")) =>
+        {
             snapshot(call, object)
         }
-        (state::GROUP, "sandboxforks") if is_changed => {
+        (state::GROUP, state::SANDBOX_FORKS) if is_changed => {
             fork(call, object)?;
             super::fork::check(call, object)
         }
@@ -168,7 +168,7 @@ fn fork(call: &Call, object: &Value) -> Result<(), Failure> {
     }
     let name = meta::text(object, "name");
     let field = "spec.source.sandbox";
-    allow(call, object, field, Action::on("create", state::GROUP, SNAPSHOTS, ""), name)?;
+    allow(call, object, field, Action::on("create", state::GROUP, state::SANDBOX_SNAPSHOTS, ""), name)?;
     may_restore(call, object, field, name)
 }
 
@@ -178,7 +178,7 @@ fn may_restore(call: &Call, object: &Value, field: &str, name: &str) -> Result<(
         let why = format!("{field}: {}", reserved());
         return Err(Failure::forbidden(call.kind(), meta::text(object, "name"), &why, causes));
     }
-    allow(call, object, field, Action::on("restore", state::GROUP, SNAPSHOTS, name), name)
+    allow(call, object, field, Action::on("restore", state::GROUP, state::SANDBOX_SNAPSHOTS, name), name)
 }
 
 fn reserved() -> String {

@@ -55,7 +55,7 @@ fn is_exempt(kind: &Kind, object: &Value) -> bool {
 
 /// Returns true if some objects of a kind do not count.
 pub(super) fn has_exempt(kind: &Kind) -> bool {
-    kind.group == hutch_api::state::GROUP && kind.plural == "sandboxsnapshots"
+    kind.group == hutch_api::state::GROUP && kind.plural == hutch_api::state::SANDBOX_SNAPSHOTS
 }
 
 /// Returns true if a Pod that has ended, or whose grace period is over, no longer counts.

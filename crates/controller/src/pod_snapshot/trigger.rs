@@ -20,7 +20,6 @@ use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use super::ready;
-use crate::collection::{Collection, Object};
 use crate::condition::{self, Verdict, whole_seconds};
 use crate::context::{Context, origin_term};
 use crate::error::Error;
@@ -69,12 +68,12 @@ impl Observed {
     async fn observe(ctx: &Context, trigger: Arc<PodSnapshotManualTrigger>) -> Result<Observed, Error> {
         let key = Key::of(trigger.as_ref());
         let name = trigger.uid().unwrap_or_default();
-        let pod = fetch(&ctx.pods, &key.beside(&trigger.spec.target_pod)).await?;
+        let pod = ctx.pods.fetch(&key.beside(&trigger.spec.target_pod)).await?;
         let sandbox = match pod.as_deref().and_then(owner::sandbox) {
-            Some(owner) => fetch(&ctx.sandboxes, &key.beside(&owner.name)).await?,
+            Some(owner) => ctx.sandboxes.fetch(&key.beside(&owner.name)).await?,
             None => None,
         };
-        let snapshot = fetch(&ctx.snapshots, &key.beside(&name)).await?;
+        let snapshot = ctx.snapshots.fetch(&key.beside(&name)).await?;
         let view = ctx.pod_snapshots.get(&key.beside(&name));
         let uid = sandbox.as_ref().and_then(|sandbox| sandbox.uid()).unwrap_or_default();
         let others = ctx.snapshots.find(&origin_term(&uid)).into_iter();
@@ -83,14 +82,6 @@ impl Observed {
         let others = others.map(|other| ctx.pod_snapshots.get(&Key::of(other.as_ref()))).collect();
         Ok(Observed { trigger, pod, sandbox, snapshot, view, others })
     }
-}
-
-/// Reads the cache, and the server for what the cache does not have.
-async fn fetch<K: Object>(of: &Collection<K>, key: &Key) -> Result<Option<Arc<K>>, Error> {
-    if of.get(key).is_none() {
-        of.refresh(key).await?;
-    }
-    Ok(of.get(key))
 }
 
 /// Takes the next step of a trigger.
@@ -144,10 +135,7 @@ async fn write_status(
     }
     let patch = json!({"metadata": {"uid": trigger.uid()}, "status": {
         "conditions": status.conditions, "snapshotCreated": status.snapshot_created}});
-    match ctx.triggers.patch_status(key, patch).await {
-        Err(error) if !error.is_not_found() => Err(error),
-        _ => Ok(()),
-    }
+    Error::unless_gone(ctx.triggers.patch_status(key, patch).await).map(drop)
 }
 
 /// Adds the error of a step to the condition.

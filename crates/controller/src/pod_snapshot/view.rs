@@ -56,21 +56,15 @@ async fn step(ctx: &Context, key: &Key) -> Result<(), Error> {
     for action in plan(&observed, ctx.now()) {
         match action {
             Action::Create(view) => ctx.pod_snapshots.create(&key.namespace, view).await.map(drop)?,
-            Action::Patch(patch) => drop(found(ctx.pod_snapshots.patch(key, patch).await)?),
-            Action::PatchStatus(patch) => drop(found(ctx.pod_snapshots.patch_status(key, patch).await)?),
+            Action::Patch(patch) => drop(Error::unless_gone(ctx.pod_snapshots.patch(key, patch).await)?),
+            Action::PatchStatus(patch) => {
+                drop(Error::unless_gone(ctx.pod_snapshots.patch_status(key, patch).await)?)
+            }
             Action::Delete => ctx.pod_snapshots.delete(key, None).await?,
             Action::DeleteSnapshot => ctx.snapshots.delete(key, None).await?,
         }
     }
     Ok(())
-}
-
-/// Returns nothing for an object that is gone.
-fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
-    match result {
-        Err(error) if error.is_not_found() => Ok(None),
-        result => result.map(Some),
-    }
 }
 
 async fn observe(ctx: &Context, key: &Key) -> Result<Observed, Error> {

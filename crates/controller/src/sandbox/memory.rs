@@ -7,7 +7,7 @@ use hutch_api::state::{
 };
 use hutch_api::{Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
 use super::plan::{Action, Part, Plan};
@@ -145,7 +145,7 @@ fn without(observed: &Observed, plan: &mut Plan) -> bool {
     let Located::Owned(pod) = observed.locate() else { return true };
     let waits = pod.annotations().get(annotation::RESTORE_FROM).is_some_and(|name| is_suspend(name))
         && restored(&pod).is_none()
-        && started_anew(conditions(&pod)).is_none();
+        && started_anew(pod.conditions()).is_none();
     if waits && pod.metadata.deletion_timestamp.is_none() {
         plan.actions.push(Action::DeletePod(pod.name_any()));
     }
@@ -154,11 +154,7 @@ fn without(observed: &Observed, plan: &mut Plan) -> bool {
 
 /// Returns the uid of the snapshot with which the Pod has begun and was Ready.
 fn restored(pod: &PodView) -> Option<&str> {
-    restored_from(conditions(pod))
-}
-
-fn conditions(pod: &PodView) -> &[PodCondition] {
-    pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default()
+    restored_from(pod.conditions())
 }
 
 /// Returns true while the processes of a Sandbox that runs again are paused for a suspend before.
@@ -197,7 +193,7 @@ fn is_used_up(pod: &PodView, snapshot: &SandboxSnapshot) -> bool {
     let restored = restored(pod);
     let named = pod.annotations().get(annotation::RESTORE_FROM) == snapshot.metadata.name.as_ref();
     (restored.is_some() && restored == snapshot.metadata.uid.as_deref())
-        || (named && started_anew(conditions(pod)).is_some())
+        || (named && started_anew(pod.conditions()).is_some())
 }
 
 fn phase(pod: &PodView) -> &str {

@@ -11,7 +11,6 @@ use hutch_api::sleep::{
 use hutch_api::state::{RESTORE_FAILED, RESTORED, STARTED_ANEW, started_anew, waits};
 use hutch_api::{SandboxStatus, label, name_hash};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PodCondition;
 use kube::ResourceExt;
 
 use super::plan::{Part, Stage};
@@ -96,7 +95,7 @@ fn live_conditions(observed: &Observed, problems: &Problems, conditions: &mut Co
     put(FROZEN, owned.and_then(frozen));
     put(POLICY_ENFORCED, owned.and_then(|pod| of_node(pod, POLICY_ENFORCED_OF_POD)));
     put(ISOLATION, owned.and_then(|pod| of_node(pod, ISOLATION_OF_POD)));
-    let anew = owned.and_then(|pod| started_anew(pod_conditions(pod)));
+    let anew = owned.and_then(|pod| started_anew(pod.conditions()));
     put(RESTORED, anew.map(|why| Verdict::new(FALSE, STARTED_ANEW, why)));
     let invalid = sleep::invalid(&observed.sandbox);
     put(INVALID, invalid.map(|text| Verdict::new(TRUE, INVALID_REASON, text)));
@@ -120,7 +119,7 @@ fn ready(observed: &Observed, located: &Located, owned: Option<&PodView>, proble
         return Verdict::new(FALSE, reason, message);
     }
     // In the words of its runtime.
-    if let Some(why) = owned.and_then(|pod| waits(pod_conditions(pod))) {
+    if let Some(why) = owned.and_then(|pod| waits(pod.conditions())) {
         return Verdict::new(FALSE, RESTORE_FAILED, why);
     }
     let has_service = observed.owned_service().is_some();
@@ -206,10 +205,6 @@ fn finished(pod: &PodView) -> Option<(&'static str, &'static str)> {
         "Failed" => Some((reason::POD_FAILED, message::POD_FAILED)),
         _ => None,
     }
-}
-
-fn pod_conditions(pod: &PodView) -> &[PodCondition] {
-    pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default()
 }
 
 fn phase(pod: &PodView) -> &str {

@@ -18,7 +18,7 @@ use super::status::{Facts, status};
 use super::{Outcome, Worker, prepare, wait_for_end};
 use crate::container::KILLED;
 use crate::live::Live;
-use crate::shared::{HOST_IP, Shared};
+use crate::shared::Shared;
 
 const REASON: &str = "Evicted";
 /// Wait before a write that failed is tried again.
@@ -30,18 +30,11 @@ impl Worker {
         let (pod_ip, now) = (self.address.to_string(), Timestamp::now());
         let previous = self.written.as_ref().or(self.pod.status.as_ref()).and_then(|s| s.conditions.clone());
         let facts = Facts {
-            pod: &self.pod,
             pod_ip: Some(&pod_ip),
-            host_ip: HOST_IP,
-            start_time: self.start_time,
-            now,
             previous: previous.as_deref().unwrap_or(&[]),
-            late_env: None,
-            enforced: None,
-            isolation: None,
-            frozen: None,
             restored: self.restored.as_deref(),
             anew: self.anew.as_deref(),
+            ..Facts::of(&self.pod, self.start_time, now)
         };
         evicted(&mut self.states, message, &facts)
     }
@@ -105,20 +98,7 @@ pub(super) async fn evict_waiting(node: &Arc<Shared>, live: &Arc<Live>, message:
     let now = Timestamp::now();
     let start_time = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
     let restored = restored_from(&pod);
-    let facts = Facts {
-        pod: &pod,
-        pod_ip: None,
-        host_ip: HOST_IP,
-        start_time: start_time.unwrap_or(now),
-        now,
-        previous: &[],
-        late_env: None,
-        enforced: None,
-        isolation: None,
-        frozen: None,
-        restored: restored.as_deref(),
-        anew: None,
-    };
+    let facts = Facts { restored: restored.as_deref(), ..Facts::of(&pod, start_time.unwrap_or(now), now) };
     let status = evicted(&mut states, &message, &facts);
     evict(node, live, &status).await
 }
@@ -136,20 +116,8 @@ mod tests {
         let mut states =
             vec![State::new("c", Role::Main, "hutch/host"), State::new("d", Role::Main, "hutch/host")];
         states[0].run(Timestamp::from_second(2).unwrap());
-        let facts = Facts {
-            pod: &Pod::default(),
-            pod_ip: None,
-            host_ip: HOST_IP,
-            start_time: now,
-            now,
-            previous: &[],
-            late_env: None,
-            enforced: None,
-            isolation: None,
-            frozen: None,
-            restored: None,
-            anew: None,
-        };
+        let pod = Pod::default();
+        let facts = Facts::of(&pod, now, now);
         let status = evicted(&mut states, "too much", &facts);
         assert_eq!(status.phase.as_deref(), Some("Failed"));
         assert_eq!(

@@ -29,7 +29,7 @@ use crate::oci::Runsc;
 use crate::places::{PodPlaces, make_private};
 use crate::runtime::{self, NewSandbox, PodSandbox, SandboxPlan};
 use crate::security;
-use crate::shared::{HOST_IP, PolicyNews, Shared};
+use crate::shared::{PolicyNews, Shared};
 use crate::snapshot::{Begin, Restoring};
 use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
@@ -434,18 +434,10 @@ impl Waiting {
         let restored = restored_from(pod);
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone());
         let facts = super::status::Facts {
-            pod,
-            pod_ip: None,
-            host_ip: HOST_IP,
-            start_time,
-            now,
             previous: conditions.as_deref().unwrap_or_default(),
-            late_env: None,
-            enforced: None,
-            isolation: None,
-            frozen: None,
             restored: restored.as_deref(),
             anew: state::started_anew(conditions.as_deref().unwrap_or_default()),
+            ..super::status::Facts::of(pod, start_time, now)
         };
         let status = match refusal.reason {
             FAILED_SCHEDULING => super::status::unscheduled(&refusal.message, &facts),

@@ -14,7 +14,6 @@ use super::plan::{Phase, Plan};
 use super::state::{Life, Role};
 use super::status::{Facts, status};
 use super::{Slot, Worker};
-use crate::shared::HOST_IP;
 
 /// How long the news that a container runs may wait for the news that it is ready.
 const EAGER: Duration = Duration::from_millis(150);
@@ -49,7 +48,6 @@ impl Worker {
         let facts = Facts {
             pod: &self.pod,
             pod_ip: Some(&address),
-            host_ip: HOST_IP,
             start_time: self.start_time,
             now: Timestamp::now(),
             previous: previous.as_deref().unwrap_or(&[]),

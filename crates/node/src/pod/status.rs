@@ -15,6 +15,7 @@ use super::plan::{Phase, Plan};
 use super::state::{Ended, Life, Role, State};
 use crate::admission::Isolation;
 use crate::live::Enforced;
+use crate::shared::HOST_IP;
 
 /// The conditions that a node owns; others on the object stay as they are.
 const OWN_CONDITIONS: [&str; 9] = [
@@ -38,7 +39,6 @@ const UNRESTORED_CHARS: usize = 1024;
 pub(crate) struct Facts<'a> {
     pub(crate) pod: &'a Pod,
     pub(crate) pod_ip: Option<&'a str>,
-    pub(crate) host_ip: &'a str,
     pub(crate) start_time: Timestamp,
     pub(crate) now: Timestamp,
     /// The conditions that were written last, whose times stay while their status does.
@@ -55,6 +55,25 @@ pub(crate) struct Facts<'a> {
     pub(crate) restored: Option<&'a str>,
     /// Reason why its containers have begun without their snapshot.
     pub(crate) anew: Option<&'a str>,
+}
+
+impl<'a> Facts<'a> {
+    /// Returns the facts of a Pod of which nothing else is known.
+    pub(crate) fn of(pod: &'a Pod, start_time: Timestamp, now: Timestamp) -> Facts<'a> {
+        Facts {
+            pod,
+            pod_ip: None,
+            start_time,
+            now,
+            previous: &[],
+            late_env: None,
+            enforced: None,
+            isolation: None,
+            frozen: None,
+            restored: None,
+            anew: None,
+        }
+    }
 }
 
 /// State of a Pod whose processes are frozen.
@@ -80,8 +99,8 @@ pub(crate) fn status(states: &[State], plan: &Plan, facts: &Facts<'_>) -> PodSta
         container_statuses: list(&[Role::Main]),
         init_container_statuses: list(&[Role::Init, Role::Sidecar]),
         ephemeral_container_statuses: list(&[Role::Ephemeral]),
-        host_ip: Some(facts.host_ip.into()),
-        host_ips: Some(vec![HostIP { ip: facts.host_ip.into() }]),
+        host_ip: Some(HOST_IP.into()),
+        host_ips: Some(vec![HostIP { ip: HOST_IP.into() }]),
         pod_ip: facts.pod_ip.map(Into::into),
         pod_ips: facts.pod_ip.map(|ip| vec![PodIP { ip: ip.into() }]),
         start_time: Some(whole(facts.start_time)),
@@ -334,20 +353,7 @@ mod tests {
         for (ready, expected) in [(false, false), (true, true), (false, true)] {
             states[0].ready = ready;
             let now = plan(&states, RestartPolicy::Always, at(3));
-            let facts = Facts {
-                pod: &pod,
-                pod_ip: None,
-                host_ip: "127.0.0.1",
-                start_time: at(1),
-                now: at(3),
-                previous: &previous,
-                late_env: None,
-                enforced: None,
-                isolation: None,
-                frozen: None,
-                restored: Some("uid"),
-                anew: None,
-            };
+            let facts = Facts { previous: &previous, restored: Some("uid"), ..Facts::of(&pod, at(1), at(3)) };
             let status = status(&states, &now, &facts);
             assert_eq!(
                 restored_from(status.conditions.as_deref().unwrap_or_default()).is_some(),
@@ -366,20 +372,7 @@ mod tests {
         let mut states = vec![State::new("c", Role::Main, "hutch/host")];
         states[0].wait(RESTORE_FAILED, "x".repeat(2000), at(9));
         let shown = |states: &[State], anew| {
-            let facts = Facts {
-                pod: &pod,
-                pod_ip: None,
-                host_ip: "127.0.0.1",
-                start_time: at(1),
-                now: at(3),
-                previous: &[],
-                late_env: None,
-                enforced: None,
-                isolation: None,
-                frozen: None,
-                restored: None,
-                anew,
-            };
+            let facts = Facts { anew, ..Facts::of(&pod, at(1), at(3)) };
             let status = status(states, &plan(states, RestartPolicy::Always, at(3)), &facts);
             let found = status.conditions.unwrap().into_iter().find(|one| one.type_ == RESTORED_POD);
             found.map(|one| (one.status, one.reason.unwrap(), one.message.unwrap()))
@@ -402,20 +395,8 @@ mod tests {
     #[test]
     fn a_pod_is_ready_when_its_containers_are() {
         let pod = Pod::default();
-        let facts = |now, previous| Facts {
-            pod: &pod,
-            pod_ip: Some("10.89.0.1"),
-            host_ip: "127.0.0.1",
-            start_time: at(1),
-            now: at(now),
-            previous,
-            late_env: None,
-            enforced: None,
-            isolation: None,
-            frozen: None,
-            restored: None,
-            anew: None,
-        };
+        let facts =
+            |now, previous| Facts { pod_ip: Some("10.89.0.1"), previous, ..Facts::of(&pod, at(1), at(now)) };
         let mut states = vec![State::new("c", Role::Main, "hutch/host")];
         states[0].has_readiness_probe = true;
         states[0].begin();
@@ -446,20 +427,7 @@ mod tests {
     fn unschedulable_pod_is_pending_with_its_message() {
         let mut pod = Pod::default();
         pod.metadata.generation = Some(1);
-        let facts = Facts {
-            pod: &pod,
-            pod_ip: None,
-            host_ip: "127.0.0.1",
-            start_time: at(1),
-            now: at(5),
-            previous: &[],
-            late_env: None,
-            enforced: None,
-            isolation: None,
-            frozen: None,
-            restored: None,
-            anew: None,
-        };
+        let facts = Facts::of(&pod, at(1), at(5));
         let got = unscheduled("0/1 nodes are available: 1 Insufficient cpu.", &facts);
         assert_eq!((got.phase.as_deref(), got.start_time.as_ref()), (Some("Pending"), None));
         assert_eq!(got.observed_generation, Some(1));
@@ -487,20 +455,7 @@ mod tests {
             };
             states[0].end(ended);
         }
-        let facts = Facts {
-            pod: &pod,
-            pod_ip: None,
-            host_ip: "127.0.0.1",
-            start_time: at(1),
-            now: at(5),
-            previous: &[],
-            late_env: None,
-            enforced: None,
-            isolation: None,
-            frozen: None,
-            restored: None,
-            anew: None,
-        };
+        let facts = Facts::of(&pod, at(1), at(5));
         let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);
         let of_last = |got: &PodStatus| {
             let container = &got.container_statuses.as_ref().unwrap()[0];

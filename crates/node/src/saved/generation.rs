@@ -3,12 +3,14 @@
 //!
 //! A number is the time in milliseconds, or more: it says nothing about the restores of others.
 
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
+
+use crate::folders::write_durable;
 
 /// Path inside of the file that has the number of the container.
 pub(crate) const FILE: &str = "/run/hutch/generation";
@@ -42,7 +44,8 @@ impl Generations {
         };
         let time = u64::try_from(now.as_millisecond()).unwrap_or_default();
         let next = time.max(known.saturating_add(1)).max(above.saturating_add(1));
-        write(&self.file, next).map_err(named)?;
+        let new = self.file.with_extension("new");
+        write_durable(&self.file, &new, format!("{next}\n").as_bytes()).map_err(named)?;
         *last = Some(next);
         Ok(next)
     }
@@ -55,18 +58,6 @@ fn read(file: &Path) -> io::Result<u64> {
     };
     let damaged = "it has no number: remove it, if the clock is right";
     text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, damaged))
-}
-
-/// Writes the number as a whole or not at all, to the disk.
-fn write(file: &Path, number: u64) -> io::Result<()> {
-    let new = file.with_extension("new");
-    let mut opened =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    writeln!(opened, "{number}")?;
-    opened.sync_all()?;
-    std::fs::rename(&new, file)?;
-    let folder = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    std::fs::File::open(folder)?.sync_all()
 }
 
 /// Writes the file of a container that is restored. Blocks.

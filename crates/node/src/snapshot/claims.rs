@@ -4,8 +4,7 @@
 //! volume is filled in a folder beside it, which takes its place when all bytes of all volumes are on the disk. Then a record
 //! says that it happened. A killed node leaves the volume as it was, or what it held beside it, or the filled one.
 
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use tokio::task::spawn_blocking;
 
 use super::restore::Restoring;
 use crate::admission::Refusal;
-use crate::folders::{make_folder, open_folder, remove_limited};
+use crate::folders::{make_folder, open_folder, remove_limited, sync, write_durable};
 use crate::live::Live;
 use crate::persistent::{self, ClaimInUse};
 use crate::shared::Shared;
@@ -329,17 +328,8 @@ impl Target {
     }
 
     fn write(&self, record: &str) -> io::Result<()> {
-        std::fs::create_dir_all(&self.parent)?;
-        let mut file = File::create(&self.new_record)?;
-        file.write_all(record.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&self.new_record, &self.record)?;
-        sync(&self.parent)
+        write_durable(&self.record, &self.new_record, record.as_bytes())
     }
-}
-
-fn sync(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }
 
 /// Removes what a node left that was killed while it filled volumes. Blocks.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hutch_api::annotation;
 use hutch_api::state::{
-    Content, RESTORE_FAILED, RestorePolicy, SandboxSnapshot, after_restore, is_suspend, reason,
-    restored_from, started_anew,
+    Content, NOT_BEGUN, NOT_COMPLETE, RESTORE_FAILED, RestorePolicy, SandboxSnapshot, after_restore,
+    is_suspend, reason, restored_from, started_anew,
 };
 use hutch_api::syntax::is_path_segment;
 use hutch_image::PathSegment;
@@ -20,6 +20,7 @@ use tokio::io::AsyncReadExt;
 use tokio::task::spawn_blocking;
 
 use super::claims;
+use super::follow::ready;
 use super::machine_id::MachineId;
 use crate::admission::Refusal;
 use crate::blueprint::Blueprint;
@@ -172,14 +173,12 @@ async fn search(
 
 /// Checks that a snapshot is complete.
 fn complete(snapshot: &SandboxSnapshot) -> Result<(), Problem> {
-    let conditions = snapshot.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
-    let Some(ready) = ready else { return Err("it is not complete (not begun)".into()) };
+    let Some(ready) = ready(snapshot) else { return Err(format!("{NOT_COMPLETE} ({NOT_BEGUN})").into()) };
     // One that was lost may be back, and is checked later.
     if [reason::COMPLETED, reason::LOST].contains(&ready.reason.as_str()) {
         return Ok(());
     }
-    let why = format!("it is not complete ({}: {})", ready.reason, ready.message);
+    let why = format!("{NOT_COMPLETE} ({}: {})", ready.reason, ready.message);
     Err(Problem { why, lasts: reason::is_final(&ready.reason) })
 }
 

@@ -9,6 +9,7 @@ use futures::future::join_all;
 use hutch_api::sleep::{Act, Input};
 use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, is_suspend, reason};
 use hutch_image::PathSegment;
+use hutch_policy::HostName;
 use hutch_snapshot::{Image, Partial, TreeName};
 use kube::ResourceExt;
 use tokio::task::spawn_blocking;
@@ -102,8 +103,7 @@ pub(super) async fn take(
         _ => Vec::new(),
     };
     let suspend = is_suspend(&snapshot.name_any());
-    let facts =
-        Facts { suspend, claims, names, ..facts(&live, &parts, spec, (sandbox_uid, machine, volumes)) };
+    let facts = facts(&live, &parts, (spec, suspend), (sandbox_uid, machine), (volumes, claims, names));
     let image = match finish(node, snapshot, partial, &facts).await {
         Ok(image) => image,
         Err(failure) => {
@@ -124,8 +124,9 @@ pub(super) async fn take(
 fn facts(
     live: &Live,
     parts: &[Part],
-    spec: &SandboxSnapshotSpec,
-    (sandbox_uid, machine, volumes): (String, Option<Machine>, Vec<String>),
+    (spec, suspend): (&SandboxSnapshotSpec, bool),
+    (sandbox_uid, machine): (String, Option<Machine>),
+    (volumes, claims, names): (Vec<String>, Vec<String>, Vec<HostName>),
 ) -> Facts {
     let containers = parts.iter().map(|part| {
         let image = live.image_id(part.name.as_str()).unwrap_or_default();
@@ -138,13 +139,13 @@ fn facts(
         pod_uid: live.id.uid.clone(),
         content: spec.content,
         ends_pod: spec.afterwards == Afterwards::Stop,
-        suspend: false,
+        suspend,
         generation: live.generation(),
         machine,
         containers: containers.collect::<BTreeMap<_, _>>(),
         volumes,
-        claims: Vec::new(),
-        names: Vec::new(),
+        claims,
+        names,
     }
 }
 

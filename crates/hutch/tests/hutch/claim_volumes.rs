@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Up, succeeded};
-use crate::kept::{self, answer, apply, outcome, ready, run};
+use crate::harness::Up;
+use crate::kept::{self, answer, apply, fork, outcome, ready, replace_pod, run, snapshot, snapshot_object};
 
 /// A Sandbox with a claim of 64 MiB at `/data`, which runs this command with a shell.
 fn sandbox(name: &str, class: &str, annotations: Value, script: &str) -> Value {
@@ -41,26 +41,10 @@ fn exec(up: &Up, name: &str, script: &str) -> String {
 
 /// Begins a snapshot, with more fields of its spec.
 fn begin(up: &Up, name: &str, sandbox: &str, content: &str, more: Value) {
-    let mut spec = json!({"source": {"sandbox": sandbox}, "content": content});
-    spec.as_object_mut().expect("an object").extend(more.as_object().expect("one").clone());
-    let object = json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": name},
-        "spec": spec});
+    let mut object = snapshot_object(name, sandbox, content);
+    let spec = object["spec"].as_object_mut().expect("an object");
+    spec.extend(more.as_object().expect("one").clone());
     apply(up, &object);
-}
-
-fn snapshot(up: &Up, name: &str, sandbox: &str, content: &str) -> Value {
-    begin(up, name, sandbox, content, json!({}));
-    up.ok(&format!("wait --for=condition=Ready sandboxsnapshot/{name} --timeout=120s"));
-    serde_json::from_str(&up.ok(&format!("get sandboxsnapshot {name} -o json"))).expect("JSON")
-}
-
-/// Deletes the Pod of a Sandbox, and waits for the next one.
-fn replace_pod(up: &Up, name: &str) {
-    let uid = format!("get pod {name} -o jsonpath={{.metadata.uid}} --ignore-not-found");
-    let before = up.ok(&uid);
-    up.ok(&format!("delete pod {name}"));
-    up.eventually(&uid, |uid| !uid.is_empty() && uid != before);
-    up.ok(&format!("wait --for=condition=Ready pod/{name} --timeout=120s"));
 }
 
 /// Folder of the volume of a Sandbox.
@@ -196,9 +180,7 @@ fn each_fork_has_a_volume_of_its_own() {
     let up = Up::start(&[]);
     run(&up, &sandbox("s", "hutch", pausable(), IDLE));
     exec(&up, "s", "echo of the source > /data/file");
-    let mut fork = std::process::Command::new(crate::harness::binary());
-    fork.args(["fork", "s", "-n", "2", "--name", "f", "--content", "Filesystem"]);
-    succeeded("hutch fork", &fork.env("KUBECONFIG", up.kubeconfig()).output().expect("hutch fork"));
+    fork(&up, &["s", "-n", "2", "--name", "f", "--content", "Filesystem"]);
     for name in ["f-0", "f-1"] {
         assert_eq!(exec(&up, name, "cat /data/file"), "of the source\n");
         exec(&up, name, &format!("echo {name} > /data/file"));

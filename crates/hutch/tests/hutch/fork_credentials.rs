@@ -6,7 +6,7 @@ use hutch_testkit::wait::until;
 use serde_json::json;
 
 use crate::harness::{binary, succeeded, text};
-use crate::kept::{apply, resume, suspend};
+use crate::kept::{self, resume, suspend};
 use crate::policies::{applied, enforced, sandbox};
 use crate::provided::{OF_FILE, Site};
 
@@ -46,12 +46,7 @@ fn send(site: &Site, sandbox: &str, token: &str) -> (String, String) {
 }
 
 fn fork(site: &Site, name: &str, more: &[&str]) {
-    let forked = Command::new(binary())
-        .args([&["fork", "s", "--name", name], more].concat())
-        .env("KUBECONFIG", site.up.kubeconfig())
-        .output()
-        .expect("hutch fork");
-    succeeded("hutch fork", &forked);
+    kept::fork(&site.up, &[&["s", "--name", name], more].concat());
     enforced(&site.up, &format!("{name}-0"), "Enforced");
 }
 
@@ -129,10 +124,7 @@ fn image_of_a_sandbox_has_placeholders_and_no_value() {
     hutch_testkit::require!(root, kubectl, openssl, curl, python, runsc);
     let site = started();
     let placeholder = in_memory(&site, "s");
-    let snapshot = json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": "snap"},
-        "spec": {"source": {"sandbox": "s"}, "content": "Full"}});
-    apply(&site.up, &snapshot);
-    site.up.ok("wait --for=condition=Ready sandboxsnapshot/snap --timeout=120s");
+    kept::snapshot(&site.up, "snap", "s", "Full");
     suspend(&site.up, "s");
     let folder = site.up.data().join("snapshots");
     let images =

@@ -3,10 +3,11 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::Up;
+use crate::harness::{self, Up};
 
 /// Answers every request with the number of those before it, and writes it to an open file and to the volume. Each life of the
 /// program adds a line to a file of its claim, if it has one.
@@ -156,4 +157,34 @@ pub(crate) fn outcome(up: &Up, name: &str) -> String {
     up.eventually(&format!("get sandboxsnapshot {name} -o {path}"), |said| {
         said.len() > 1 && !said.starts_with("InProgress") && !said.starts_with("Pending")
     })
+}
+
+/// A SandboxSnapshot of a Sandbox.
+pub(crate) fn snapshot_object(name: &str, sandbox: &str, content: &str) -> Value {
+    json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": name},
+        "spec": {"source": {"sandbox": sandbox}, "content": content}})
+}
+
+/// Takes a snapshot, and returns the object once it is complete.
+pub(crate) fn snapshot(up: &Up, name: &str, sandbox: &str, content: &str) -> Value {
+    apply(up, &snapshot_object(name, sandbox, content));
+    up.ok(&format!("wait --for=condition=Ready sandboxsnapshot/{name} --timeout=120s"));
+    serde_json::from_str(&up.ok(&format!("get sandboxsnapshot {name} -o json"))).expect("JSON")
+}
+
+/// Runs `hutch fork` with these arguments, which must succeed.
+#[track_caller]
+pub(crate) fn fork(up: &Up, arguments: &[&str]) {
+    let mut command = Command::new(harness::binary());
+    command.arg("fork").args(arguments).env("KUBECONFIG", up.kubeconfig());
+    harness::succeeded("hutch fork", &command.output().expect("hutch fork"));
+}
+
+/// Deletes the Pod of a Sandbox, and waits for the next one.
+pub(crate) fn replace_pod(up: &Up, name: &str) {
+    let uid = format!("get pod {name} -o jsonpath={{.metadata.uid}} --ignore-not-found");
+    let before = up.ok(&uid);
+    up.ok(&format!("delete pod {name}"));
+    up.eventually(&uid, |uid| !uid.is_empty() && uid != before);
+    up.ok(&format!("wait --for=condition=Ready pod/{name} --timeout=120s"));
 }

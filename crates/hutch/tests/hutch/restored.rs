@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::Up;
-use crate::kept::{apply, ready, resume, suspend};
+use crate::kept::{apply, fork, ready, resume, snapshot, suspend};
 
 /// Answers `/random` with numbers of the generators of Python and of OpenSSL, and renews both for `/renew`.
 const SERVER: &str = r#"
@@ -43,16 +43,6 @@ fn sandbox(name: &str, annotations: Value) -> Value {
             }],
         }}},
     })
-}
-
-fn snapshot(up: &Up, name: &str, sandbox: &str, content: &str) -> Value {
-    apply(
-        up,
-        &json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": name},
-            "spec": {"source": {"sandbox": sandbox}, "content": content}}),
-    );
-    up.ok(&format!("wait --for=condition=Ready sandboxsnapshot/{name} --timeout=120s"));
-    serde_json::from_str(&up.ok(&format!("get sandboxsnapshot {name} -o json"))).expect("JSON")
 }
 
 /// The numbers of both generators of a Sandbox.
@@ -212,12 +202,7 @@ fn fork_makes_sandboxes_with_the_memory_of_a_running_one() {
     ready(&up, "s");
     up.ok_args(&["exec", "s", "--", "sh", "-c", "echo of the source > /opt/file"]);
     let of_source = random(&up, "s");
-    let forked = std::process::Command::new(crate::harness::binary())
-        .args(["fork", "s", "-n", "3", "--name", "f"])
-        .env("KUBECONFIG", up.kubeconfig())
-        .output()
-        .expect("hutch fork");
-    crate::harness::succeeded("hutch fork", &forked);
+    fork(&up, &["s", "-n", "3", "--name", "f"]);
     let mut seen = vec![of_source];
     for name in ["f-0", "f-1", "f-2"] {
         assert_eq!(up.ok(&format!("exec {name} -- cat /opt/file /starts")), "of the source\nx\n");

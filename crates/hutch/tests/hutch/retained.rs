@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Up, text};
-use crate::kept::{self, apply, outcome, ready, resume, suspend};
+use crate::kept::{self, apply, outcome, ready, resume, snapshot_object, suspend};
 
 /// A native Sandbox that can be paused.
 fn sandbox(name: &str) -> Value {
@@ -15,14 +15,9 @@ fn sandbox(name: &str) -> Value {
     })
 }
 
-fn object(name: &str, sandbox: &str) -> Value {
-    json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": name},
-        "spec": {"source": {"sandbox": sandbox}, "content": "Filesystem"}})
-}
-
 /// Makes a snapshot. Returns reason and message of its end.
 fn snapshot(up: &Up, name: &str, sandbox: &str) -> String {
-    apply(up, &object(name, sandbox));
+    apply(up, &snapshot_object(name, sandbox, "Filesystem"));
     outcome(up, name)
 }
 
@@ -80,7 +75,7 @@ fn snapshots_beyond_a_bound_are_refused_by_name_and_suspends_are_not() {
         "spec": {"hard": {"count/sandboxsnapshots.hutch.dev": "2"}}});
     apply(&up, &quota);
     let file = up.folder().join("third.json");
-    std::fs::write(&file, object("third", "a").to_string()).expect("written");
+    std::fs::write(&file, snapshot_object("third", "a", "Filesystem").to_string()).expect("written");
     let refused = up.kubectl(&format!("create -f {}", file.display()));
     let error = text(&refused.stderr);
     assert!(error.contains("exceeded quota: q, requested: count/sandboxsnapshots.hutch.dev=1"), "{error}");

@@ -4,8 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::{Up, binary, succeeded};
-use crate::kept::{apply, ready, resume, run, suspend};
+use crate::harness::Up;
+use crate::kept::{fork, ready, replace_pod, resume, run, snapshot, suspend};
 
 const ID: &str = "0123456789abcdef0123456789abcdef";
 
@@ -66,12 +66,7 @@ fn forks_have_numbers_machine_ids_and_tokens_of_their_own() {
     assert_eq!(machine_id(&up, "s"), ID);
     assert_ne!(has_own_token(&up, "s"), of_source, "its Pod is another one");
 
-    let forked = std::process::Command::new(binary())
-        .args(["fork", "s", "-n", "2", "--name", "f"])
-        .env("KUBECONFIG", up.kubeconfig())
-        .output()
-        .expect("hutch fork");
-    succeeded("hutch fork", &forked);
+    fork(&up, &["s", "-n", "2", "--name", "f"]);
     let numbers = ["f-0", "f-1"].map(|name| generation(&up, name));
     assert!(numbers[0] != numbers[1] && numbers.iter().all(|number| *number > resumed), "{numbers:?}");
     let ids = ["f-0", "f-1"].map(|name| machine_id(&up, name));
@@ -87,11 +82,7 @@ fn forks_have_numbers_machine_ids_and_tokens_of_their_own() {
     // No number comes twice, also not after a kill. The next Pod of a fork has the same machine id.
     up.kill();
     up.restart();
-    let before = up.ok("get pod f-0 -o jsonpath={.metadata.uid}");
-    up.ok("delete pod f-0");
-    up.eventually("get pod f-0 -o jsonpath={.metadata.uid} --ignore-not-found", |uid| {
-        !uid.is_empty() && uid != before
-    });
+    replace_pod(&up, "f-0");
     ready(&up, "f-0");
     assert!(numbers.iter().all(|number| generation(&up, "f-0") > *number), "{numbers:?}");
     assert_eq!(machine_id(&up, "f-0"), ids[0]);
@@ -111,10 +102,7 @@ fn pod_that_no_snapshot_keeps_has_no_number() {
     source["metadata"] = json!({"name": "s", "annotations": {"hutch.dev/idle-after": ""}});
     run(&up, &source);
     up.ok_args(&["exec", "s", "--", "sh", "-c", &format!("echo {ID} > /etc/machine-id")]);
-    let snapshot = json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": "snap"},
-        "spec": {"source": {"sandbox": "s"}, "content": "Filesystem"}});
-    apply(&up, &snapshot);
-    up.ok("wait --for=condition=Ready sandboxsnapshot/snap --timeout=120s");
+    snapshot(&up, "snap", "s", "Filesystem");
     let mut copy = native;
     copy["metadata"] = json!({"name": "c", "annotations": {"hutch.dev/restore-from": "snap"}});
     run(&up, &copy);

@@ -7,6 +7,7 @@ pub(crate) mod creator;
 pub(crate) mod data;
 pub(crate) mod definition;
 pub(crate) mod disruption;
+pub(crate) mod effect;
 pub(crate) mod escalation;
 mod fork;
 pub(crate) mod ingress;
@@ -162,7 +163,7 @@ pub(crate) fn warn(call: &Call, object: &Value) {
     policy::warn(call, object);
     webhook::warn(call, object);
     validating_policy::warn(call, object);
-    pod::effect::warn(call, object);
+    effect::warn(call, object);
 }
 
 /// `stringData` of a Secret is a way of writing `data`.

@@ -106,6 +106,9 @@ pub(crate) fn check(spec: &PodSpec) -> Result<(), Refusal> {
     if spec.host_users == Some(true) {
         return refuse("hostUsers is not supported: ids inside are never ids of the machine".into());
     }
+    if let Some(os) = spec.os.as_ref().filter(|os| os.name != "linux") {
+        return refuse(format!("os.name: {:?} is not supported: Pods run on Linux", os.name));
+    }
     if let Some(of_pod) = &spec.security_context {
         security::check_pod(of_pod).or_else(refuse)?;
     }

@@ -1,6 +1,6 @@
 //! Resources that Pods may request from the node, and those that its Pods and volumes in memory have.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,34 +10,49 @@ use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// CPU time and memory.
+/// Most Pods at once: each has an id range and some processes, and the kernel has 32768 of those by default.
+const MAX_PODS: u64 = 5000;
+
+/// Resources of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
     /// In thousandths of a CPU.
     pub(crate) cpu_millis: u64,
     pub(crate) memory_bytes: u64,
+    /// `ephemeral-storage`.
+    pub(crate) disk_bytes: u64,
+    pub(crate) pods: u64,
 }
 
 impl Amount {
-    /// All of this machine, whose memory is in this file.
-    pub(crate) fn of_machine(meminfo: &Path) -> Amount {
+    /// All of this machine, whose memory is in the file, and of the file system of this folder.
+    pub(crate) fn of_machine(meminfo: &Path, data: &Path) -> Amount {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let cpu_millis = u64::try_from(cpus).unwrap_or(1).saturating_mul(1000);
-        Amount { cpu_millis, memory_bytes: memory_field(meminfo, "MemTotal:").unwrap_or(0) }
+        Amount {
+            cpu_millis: u64::try_from(cpus).unwrap_or(1).saturating_mul(1000),
+            memory_bytes: memory_field(meminfo, "MemTotal:").unwrap_or(0),
+            disk_bytes: rustix::fs::statvfs(data)
+                .map_or(0, |disk| disk.f_blocks.saturating_mul(disk.f_frsize)),
+            pods: MAX_PODS,
+        }
+    }
+
+    /// Returns both amounts, each resource by this function.
+    fn with(self, other: Amount, both: fn(u64, u64) -> u64) -> Amount {
+        Amount {
+            cpu_millis: both(self.cpu_millis, other.cpu_millis),
+            memory_bytes: both(self.memory_bytes, other.memory_bytes),
+            disk_bytes: both(self.disk_bytes, other.disk_bytes),
+            pods: both(self.pods, other.pods),
+        }
     }
 
     fn plus(self, other: Amount) -> Amount {
-        Amount {
-            cpu_millis: self.cpu_millis.saturating_add(other.cpu_millis),
-            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
-        }
+        self.with(other, u64::saturating_add)
     }
 
     fn max(self, other: Amount) -> Amount {
-        Amount {
-            cpu_millis: self.cpu_millis.max(other.cpu_millis),
-            memory_bytes: self.memory_bytes.max(other.memory_bytes),
-        }
+        self.with(other, u64::max)
     }
 
     fn requested(resources: Option<&ResourceRequirements>) -> Amount {
@@ -46,7 +61,21 @@ impl Amount {
         Amount {
             cpu_millis: named("cpu").and_then(quantity::millis).unwrap_or(0),
             memory_bytes: named("memory").and_then(quantity::units).unwrap_or(0),
+            disk_bytes: named("ephemeral-storage").and_then(quantity::units).unwrap_or(0),
+            pods: 0,
         }
+    }
+
+    /// Returns what a scheduler says is lacking when a node with these resources shall hold `all`, of which `own` is new.
+    fn lacks(self, own: Amount, all: Amount) -> Vec<&'static str> {
+        let each = [
+            (own.cpu_millis, all.cpu_millis, self.cpu_millis, "1 Insufficient cpu"),
+            (own.disk_bytes, all.disk_bytes, self.disk_bytes, "1 Insufficient ephemeral-storage"),
+            (own.memory_bytes, all.memory_bytes, self.memory_bytes, "1 Insufficient memory"),
+            (own.pods, all.pods, self.pods, "1 Too many pods"),
+        ];
+        let lacking = each.into_iter().filter(|(own, all, total, _)| *own > 0 && all > total);
+        lacking.map(|(.., message)| message).collect()
     }
 }
 
@@ -112,7 +141,36 @@ pub(crate) fn requests(spec: &PodSpec) -> Amount {
         }
     }
     let main = spec.containers.iter().map(|container| Amount::requested(container.resources.as_ref()));
-    most.max(main.fold(sidecars, Amount::plus)).max(Amount::requested(spec.resources.as_ref()))
+    let most = most.max(main.fold(sidecars, Amount::plus)).max(Amount::requested(spec.resources.as_ref()));
+    Amount { pods: 1, ..most }
+}
+
+/// Returns what a Pod requests that the node does not have at all, such as `nvidia.com/gpu` or `hugepages-2Mi`. The error is
+/// the message of a scheduler.
+pub(crate) fn check_kinds(spec: &PodSpec) -> Result<(), String> {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let resources = containers.map(|container| container.resources.as_ref()).chain([spec.resources.as_ref()]);
+    let requested = resources.flatten().filter_map(|resources| resources.requests.as_ref()).flatten();
+    let absent: BTreeSet<&str> = requested
+        .filter(|(name, quantity)| {
+            !matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage")
+                && quantity::units(quantity) != Some(0)
+        })
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !absent.is_empty() {
+        let each: Vec<String> = absent.into_iter().map(|name| format!("1 Insufficient {name}")).collect();
+        return Err(unschedulable(&each.join(", ")));
+    }
+    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+        return Err(unschedulable("1 cannot allocate all claims"));
+    }
+    Ok(())
+}
+
+/// Returns the message of a scheduler that finds no node.
+fn unschedulable(why: &str) -> String {
+    format!("0/1 nodes are available: {why}.")
 }
 
 /// Resources of the node, and the requests of its Pods.
@@ -144,14 +202,9 @@ impl Capacity {
         let mut taken = self.taken();
         let others = taken.iter().filter(|(other, _)| *other != uid);
         let all = others.fold(amount, |sum, (_, other)| sum.plus(*other));
-        let lacks = [
-            (amount.cpu_millis > 0 && all.cpu_millis > self.total.cpu_millis).then_some("1 Insufficient cpu"),
-            (amount.memory_bytes > 0 && all.memory_bytes > self.total.memory_bytes)
-                .then_some("1 Insufficient memory"),
-        ];
-        let lacks: Vec<&str> = lacks.into_iter().flatten().collect();
+        let lacks = self.total.lacks(amount, all);
         if !lacks.is_empty() && !ran_before {
-            return Err(format!("0/1 nodes are available: {}.", lacks.join(", ")));
+            return Err(unschedulable(&lacks.join(", ")));
         }
         taken.insert(uid.to_owned(), amount);
         Ok(())
@@ -229,12 +282,33 @@ mod tests {
         sidecar["restartPolicy"] = "Always".into();
         let both =
             spec(json!([sidecar, container("3", "1Mi")]), json!([container("500m", "2Mi"), {"name": "d"}]));
-        assert_eq!(requests(&both), Amount { cpu_millis: 3100, memory_bytes: 3 << 20 });
+        let wanted = Amount { cpu_millis: 3100, memory_bytes: 3 << 20, disk_bytes: 0, pods: 1 };
+        assert_eq!(requests(&both), wanted);
+    }
+
+    #[test]
+    fn resource_that_the_node_does_not_have_keeps_a_pod_away() {
+        let with = |requests: Value| {
+            check_kinds(&spec(json!([{"name": "i", "resources": {"requests": requests}}]), json!([])))
+        };
+        assert_eq!(with(json!({"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"})), Ok(()));
+        assert_eq!(with(json!({"nvidia.com/gpu": "0"})), Ok(()), "none of it is always there");
+        let refused = with(json!({"nvidia.com/gpu": "1", "hugepages-2Mi": "4Mi"})).unwrap_err();
+        assert_eq!(
+            refused,
+            "0/1 nodes are available: 1 Insufficient hugepages-2Mi, 1 Insufficient nvidia.com/gpu."
+        );
+        let claims: PodSpec =
+            serde_json::from_value(json!({"containers": [], "resourceClaims": [{"name": "gpu"}]})).unwrap();
+        assert_eq!(
+            check_kinds(&claims).unwrap_err(),
+            "0/1 nodes are available: 1 cannot allocate all claims."
+        );
     }
 
     #[test]
     fn pod_that_does_not_fit_waits_for_room() {
-        let amount = |cpu_millis, memory_bytes| Amount { cpu_millis, memory_bytes };
+        let amount = |cpu_millis, memory_bytes| Amount { cpu_millis, memory_bytes, ..Amount::default() };
         let capacity = Capacity::new(amount(2000, 100));
         assert_eq!(capacity.take("a", amount(1500, 60), false), Ok(()));
         assert_eq!(capacity.take("a", amount(1500, 60), false), Ok(()), "its own do not count twice");
@@ -246,5 +320,19 @@ mod tests {
         capacity.release("d");
         capacity.release("a");
         assert_eq!(capacity.take("b", amount(1000, 60), false), Ok(()));
+    }
+
+    #[test]
+    fn disk_and_number_of_pods_are_bounded() {
+        let pod = |disk_bytes| Amount { disk_bytes, pods: 1, ..Amount::default() };
+        let capacity = Capacity::new(Amount { disk_bytes: 100, pods: 2, ..Amount::default() });
+        assert_eq!(capacity.take("a", pod(60), false), Ok(()));
+        let refused = capacity.take("b", pod(60), false).unwrap_err();
+        assert_eq!(refused, "0/1 nodes are available: 1 Insufficient ephemeral-storage.");
+        assert_eq!(capacity.take("b", pod(0), false), Ok(()));
+        let refused = capacity.take("c", pod(60), false).unwrap_err();
+        assert_eq!(refused, "0/1 nodes are available: 1 Insufficient ephemeral-storage, 1 Too many pods.");
+        capacity.release("a");
+        assert_eq!(capacity.take("c", pod(60), false), Ok(()));
     }
 }

@@ -168,9 +168,12 @@ fn text(bytes: &[u8], key: &str) -> Result<String, String> {
     String::from_utf8(bytes.to_vec()).map_err(|_| format!("the value of key {key:?} is not UTF-8 text"))
 }
 
-/// The host name of a Pod: `spec.hostname`, else its name, shortened to what the kernel takes.
+/// The host name of a Pod: `spec.hostnameOverride`, `spec.hostname`, else its name, shortened to what the kernel takes.
 pub(crate) fn hostname(pod: &Pod) -> String {
-    let named = pod.spec.as_ref().and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty());
+    let spec = pod.spec.as_ref();
+    let names =
+        [spec.and_then(|spec| spec.hostname_override.clone()), spec.and_then(|spec| spec.hostname.clone())];
+    let named = names.into_iter().flatten().find(|name| !name.is_empty());
     let name = named.or_else(|| pod.metadata.name.clone()).unwrap_or_default();
     let short: String = name.chars().take(63).collect();
     short.trim_end_matches(['-', '.']).to_owned()
@@ -220,9 +223,16 @@ pub(crate) fn resource_value(
     let limits = limits::of(container, &facts.defaults)?;
     let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());
     let requested = |name: &str| requests.and_then(|requests| requests.get(name));
+    let disk_limit = container.resources.as_ref().and_then(|r| r.limits.as_ref()?.get("ephemeral-storage"));
     let (value, unit) = match name {
         "limits.cpu" => (limits.cpu_millis.unwrap_or(facts.allocatable.cpu_millis), 1000),
         "limits.memory" => (limits.memory_bytes.unwrap_or(facts.allocatable.memory_bytes), 1),
+        "limits.ephemeral-storage" => {
+            (disk_limit.and_then(quantity::units).unwrap_or(facts.allocatable.disk_bytes), 1)
+        }
+        "requests.ephemeral-storage" => {
+            (requested("ephemeral-storage").and_then(quantity::units).unwrap_or(0), 1)
+        }
         "requests.cpu" => (requested("cpu").and_then(quantity::millis).unwrap_or(0), 1000),
         "requests.memory" => (requested("memory").and_then(quantity::units).unwrap_or(0), 1),
         _ => return Err(format!("{name:?} is no resource to refer to")),
@@ -322,7 +332,7 @@ mod tests {
             host_ip: "127.0.0.1",
             node_name: "hutch",
             defaults: DefaultLimits::default(),
-            allocatable: Amount { cpu_millis: 2000, memory_bytes: 4 << 30 },
+            allocatable: Amount { cpu_millis: 2000, memory_bytes: 4 << 30, ..Amount::default() },
         };
         let from =
             |source: EnvVarSource| EnvVar { name: "F".into(), value_from: Some(source), ..EnvVar::default() };
@@ -367,7 +377,12 @@ mod tests {
             host_ip: "127.0.0.1",
             node_name: "hutch",
             defaults: DefaultLimits { memory_bytes: None, ..DefaultLimits::default() },
-            allocatable: Amount { cpu_millis: 2000, memory_bytes: 4 << 30 },
+            allocatable: Amount {
+                cpu_millis: 2000,
+                memory_bytes: 4 << 30,
+                disk_bytes: 8 << 20,
+                ..Amount::default()
+            },
         };
         let value = |resource: &str, divisor: Option<&str>| {
             let divisor = divisor.map(|text| Quantity(text.into()));
@@ -379,6 +394,8 @@ mod tests {
         assert_eq!(value("limits.memory", None), (4_u64 << 30).to_string());
         assert_eq!(value("limits.memory", Some("1Gi")), "4");
         assert_eq!(value("requests.cpu", Some("0")), "0");
+        assert_eq!(value("limits.ephemeral-storage", Some("1Mi")), "8");
+        assert_eq!(value("requests.ephemeral-storage", None), "0");
     }
 
     #[test]

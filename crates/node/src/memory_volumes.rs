@@ -256,7 +256,7 @@ fn files(bytes: u64) -> u64 {
 fn amount(bytes: u64) -> Amount {
     let of_pages = pages(bytes).saturating_mul(2).saturating_add(pages(bytes) / 8);
     let memory_bytes = of_pages.saturating_add(files(bytes).saturating_mul(memory::INODE_BYTES));
-    Amount { cpu_millis: 0, memory_bytes }
+    Amount { memory_bytes, ..Amount::default() }
 }
 
 #[cfg(test)]
@@ -280,7 +280,7 @@ mod tests {
     fn node(memory_bytes: u64) -> (tempfile::TempDir, Capacity, MemoryVolumes) {
         let dir = tempfile::tempdir().unwrap();
         let volumes = MemoryVolumes::new(dir.path().to_owned());
-        (dir, Capacity::new(Amount { cpu_millis: 1000, memory_bytes }), volumes)
+        (dir, Capacity::new(Amount { cpu_millis: 1000, memory_bytes, ..Amount::default() }), volumes)
     }
 
     #[test]
@@ -325,7 +325,7 @@ mod tests {
 
         let refused = volumes.provide(&capacity, &wanted("b", "12Mi", None)).unwrap_err();
         assert!(refused.contains("more than half of the memory"), "{refused}");
-        capacity.take("pod", Amount { cpu_millis: 0, memory_bytes: 50 * MIB }, false).unwrap();
+        capacity.take("pod", Amount { memory_bytes: 50 * MIB, ..Amount::default() }, false).unwrap();
         let refused = volumes.provide(&capacity, &wanted("b", "4Mi", None)).unwrap_err();
         assert_eq!(refused, "0/1 nodes are available: 1 Insufficient memory.");
         capacity.release("pod");

@@ -80,7 +80,7 @@ impl Node {
             places,
             host_paths: Arc::new(host_paths),
             memory: MemoryGauge::new(config.meminfo.clone()),
-            capacity: Capacity::new(Amount::of_machine(&config.meminfo)),
+            capacity: Capacity::new(Amount::of_machine(&config.meminfo, &config.data_dir)),
             config,
             released: Notify::new(),
             launcher,

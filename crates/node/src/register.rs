@@ -27,8 +27,6 @@ const HEARTBEAT: Duration = Duration::from_secs(300);
 const LEAST_PIDS_PART: u64 = 20;
 /// Where leases of nodes are.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
-/// Most Pods at once: each has an id range and some processes, and the kernel has 32768 of those by default.
-const MAX_PODS: u32 = 5000;
 
 /// Registers the Node object, and says that it is ready.
 pub(crate) async fn node(node: &Shared) -> Result<(), Error> {
@@ -140,10 +138,11 @@ fn conditions(pressure: Pressure, before: &[NodeCondition], now: Timestamp) -> V
 }
 
 fn status(name: &str, total: Amount, conditions: &[NodeCondition]) -> Value {
-    let Amount { cpu_millis, memory_bytes } = total;
+    let Amount { cpu_millis, memory_bytes, disk_bytes, pods } = total;
+    let kibibytes = |bytes: u64| format!("{}Ki", bytes / 1024);
     let resources = json!({
-        "cpu": (cpu_millis / 1000).to_string(), "memory": format!("{}Ki", memory_bytes / 1024),
-        "pods": MAX_PODS.to_string(),
+        "cpu": (cpu_millis / 1000).to_string(), "memory": kibibytes(memory_bytes),
+        "ephemeral-storage": kibibytes(disk_bytes), "pods": pods.to_string(),
     });
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     json!({

@@ -1,7 +1,6 @@
 //! Pods: the defaults of their spec, the node, the first status.
 
 pub(crate) mod check;
-pub(crate) mod effect;
 pub(crate) mod ephemeral;
 mod host;
 

@@ -122,6 +122,37 @@ fn kubectl_shows_the_reason_of_a_refusal() {
     claim_without_pool(&up);
     image_that_cannot_be_had(&up);
     command_not_found(&up);
+    more_than_the_node_has(&up);
+    fields_without_effect(&up);
+}
+
+/// Such a Pod waits, with the message of a scheduler.
+fn more_than_the_node_has(up: &Up) {
+    for (name, requests, message) in [
+        ("large", "{cpu: '64000', memory: 900Ti}", "1 Insufficient cpu, 1 Insufficient memory."),
+        ("wide", "{ephemeral-storage: 900Pi}", "1 Insufficient ephemeral-storage."),
+        ("gpu", "{nvidia.com/gpu: '1'}", "1 Insufficient nvidia.com/gpu."),
+    ] {
+        let pod = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers:\n  - {{name: c, image: hutch/pause, \
+             resources: {{requests: {requests}, limits: {requests}}}}}\n"
+        );
+        up.ok(&format!("create -f {}", manifest(up, &pod)));
+        let path = "jsonpath={.status.phase}: {.status.conditions[?(@.type=='PodScheduled')].message}";
+        let shown = || text(&up.kubectl_args(&["get", "pod", name, "-o", path]).stdout);
+        let wanted = format!("Pending: 0/1 nodes are available: {message}");
+        hutch_testkit::wait::until("the Pod shows what is lacking", || shown() == wanted);
+        up.ok(&format!("delete pod {name}"));
+    }
+}
+
+fn fields_without_effect(up: &Up) {
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: outside}\n\
+                   spec: {type: NodePort, ports: [{port: 80}]}\n";
+    let created = up.kubectl_args(&["create", "-f", &manifest(up, service)]);
+    assert!(created.status.success(), "{}", text(&created.stderr));
+    let warning = "Warning: spec.type: has no effect on hutch up: nothing opens on the machine";
+    assert!(text(&created.stderr).contains(warning), "{}", text(&created.stderr));
 }
 
 fn unknown_field(up: &Up) {

@@ -111,6 +111,9 @@ fn schedule(node: &Shared, live: &Live, pod: &Pod, spec: &PodSpec) -> Result<(),
     if node.capacity.is_cordoned() && !ran_before && !cordon::is_tolerated(spec) {
         return refuse(cordon::MESSAGE.into());
     }
+    if !ran_before {
+        capacity::check_kinds(spec).or_else(refuse)?;
+    }
     node.capacity.take(&live.id.uid, capacity::requests(spec), ran_before).or_else(refuse)
 }
 

@@ -4,7 +4,8 @@ use hutch_api::EPHEMERAL_CONTAINERS_MAX;
 use serde_json::Value;
 
 use super::check::{self, Place};
-use super::{effect, host, template_defaults};
+use super::{host, template_defaults};
+use crate::admission::effect;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
@@ -62,9 +63,7 @@ pub(crate) fn warn(call: &Call, old: &Value, object: &Value) {
                  the processes of container {target:?} are not visible; the network and the volumes of the Pod are"
             ));
         }
-        if let Some(warning) = effect::of_container(container, &at) {
-            call.warn(warning);
-        }
+        effect::of_container(container, &at).into_iter().for_each(|warning| call.warn(warning));
     }
 }
 

@@ -101,7 +101,7 @@ fn step(tally: &mut Tally, name: &str, check: impl FnOnce() -> anyhow::Result<()
 
 /// Runs every test of the workspace, compiled with these environment variables.
 fn tests(tally: &mut Tally, variables: &[(&str, &str)]) -> anyhow::Result<()> {
-    let mut command = cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
+    let mut command = cargo(&["test", "--locked", "--workspace", "--all-targets", "--no-fail-fast"]);
     command.envs(variables.iter().copied());
     // The folder of the newer sandbox client also holds the Python client of Kubernetes.
     command.env("PYTHONPATH", root().join(".tools/python/1.0.8"));

@@ -58,6 +58,10 @@ fn breaches_of(name: &str, text: &str) -> Vec<String> {
         if !is_test && line.chars().count() > COLUMNS_MAX && !line.contains('"') && !line.contains("http") {
             breaches.push(format!("{name}:{}: longer than {COLUMNS_MAX} columns", number + 1));
         }
+        // Their run compiles each crate once more, which takes CI a minute.
+        if ["/// ```", "//! ```"].iter().any(|fence| line.trim() == *fence) {
+            breaches.push(format!("{name}:{}: examples in comments are not run; write a test", number + 1));
+        }
     }
     if !is_test {
         breaches.extend(long_functions(name, &code));
@@ -103,6 +107,13 @@ mod tests {
         let long = format!("fn a() {{\n{}}}\n", "    x();\n".repeat(FUNCTION_LINES_MAX));
         assert_eq!(breaches_of("crates/a/src/b.rs", &long).len(), 1);
         assert_eq!(breaches_of("crates/a/src/b.rs", "fn a() {\n    x();\n}\n").len(), 0);
+    }
+
+    #[test]
+    fn example_that_is_never_run_is_a_breach() {
+        let example = "/// Adds.\n///\n/// ```\n/// add(1, 2);\n/// ```\n";
+        assert_eq!(breaches_of("crates/a/src/b.rs", example).len(), 2);
+        assert_eq!(breaches_of("crates/a/src/b.rs", "/// ```text\n").len(), 0);
     }
 
     #[test]

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use kube::Client;
 
+use crate::wait;
+
 pub use access::Access;
 pub use audit::{Audit, Write};
 pub use crds::Conversion;
@@ -188,7 +190,11 @@ impl Cluster {
     /// It stays no for two minutes, or a program of the cluster has ended; the ends of the logs are in the error.
     pub async fn until(&self, what: &str, ask: impl AsyncFn() -> bool) -> anyhow::Result<()> {
         let began = Instant::now();
-        while !ask().await {
+        loop {
+            let look = Instant::now();
+            if ask().await {
+                return Ok(());
+            }
             if let Some(ended) = self.programs.iter().find(|program| !program.is_running()) {
                 bail!("{} ended while waiting for this: {what}\n{}", ended.name(), ended.log_end());
             }
@@ -196,9 +202,8 @@ impl Cluster {
                 let logs: Vec<String> = self.programs.iter().map(Program::log_end).collect();
                 bail!("never: {what}\n{}", logs.join("\n"));
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(wait::pause(look).max(PAUSE)).await;
         }
-        Ok(())
     }
 }
 

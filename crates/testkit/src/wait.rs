@@ -4,8 +4,15 @@ use std::time::{Duration, Instant};
 
 /// Longest wait. It only passes in a test that fails.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
-/// Pause between two looks.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Bounds of the pause between two looks.
+const PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
+
+/// Returns the pause after a look that began then: four times as long, so that a test that waits leaves the processors to the
+/// others. `kubectl` alone takes a tenth of a second of them.
+#[must_use]
+pub fn pause(look: Instant) -> Duration {
+    (look.elapsed() * 4).clamp(PAUSE[0], PAUSE[1])
+}
 
 /// Looks until it is so.
 ///
@@ -14,9 +21,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !holds() {
+    loop {
+        let look = Instant::now();
+        if holds() {
+            return;
+        }
         assert!(began.elapsed() < WAIT_LIMIT, "never: {what}");
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause(look));
     }
 }
 
@@ -40,10 +51,11 @@ pub async fn eventually_or<T, F: Future<Output = Option<T>>>(
 ) -> T {
     let began = Instant::now();
     loop {
+        let look = Instant::now();
         if let Some(answer) = ask().await {
             return answer;
         }
         assert!(began.elapsed() < WAIT_LIMIT, "never: {}", what());
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause(look)).await;
     }
 }

@@ -237,6 +237,7 @@ impl Up {
     pub(crate) fn eventually(&self, words: &str, holds: impl Fn(&str) -> bool) -> String {
         let started = Instant::now();
         loop {
+            let look = Instant::now();
             let output = self.kubectl(words);
             let printed = text(&output.stdout);
             if output.status.success() && holds(&printed) {
@@ -248,7 +249,7 @@ impl Up {
                 text(&output.stderr),
                 text(&self.kubectl("get pods,sandboxes,sandboxclaims,events -A").stdout)
             );
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(hutch_testkit::wait::pause(look));
         }
     }
 }

@@ -15,6 +15,9 @@ use crate::egress::reads_requests;
 /// Type of the condition.
 pub(super) const TYPE: &str = POLICY_ENFORCED_OF_POD;
 
+/// Reason of a condition: nothing closes the network of the Pod.
+const NOT_ENFORCED: &str = "NotEnforced";
+
 /// Knowledge about the network plugin of the cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Plugin {
@@ -49,7 +52,7 @@ pub(super) fn condition(
         Ok(found) => found,
     };
     if let Some(why) = open(pod, objects, plugin) {
-        return not("NotEnforced", format!("{why}: programs that ignore the gateway may reach the network"));
+        return not(NOT_ENFORCED, format!("{why}: programs that ignore the gateway may reach the network"));
     }
     let names: Vec<&str> = found.levels.iter().map(|level| level.name.as_str()).collect();
     let unusable = unusable(pod, found, ends_tls);
@@ -136,8 +139,12 @@ impl Conditions {
         Conditions(sender)
     }
 
-    /// Has the condition written if the Pod has another one.
-    pub(super) fn set(&self, pod: &Pod, condition: Condition) {
+    /// Has the condition written if the Pod has another one. With `awaits_probe`, nothing is known about the network plugin
+    /// so far: another gateway, or this one before its start, may know it.
+    pub(super) fn set(&self, pod: &Pod, condition: Condition, awaits_probe: bool) {
+        if awaits_probe && is_kept(pod, &condition) {
+            return;
+        }
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let same = conditions.filter(|found| found.type_ == TYPE).any(|found| {
             found.status == status(condition.holds)
@@ -151,6 +158,12 @@ impl Conditions {
         // Its task ends with the process only.
         let _ = self.0.send(Write { namespace, pod: pod.name_any(), uid, condition });
     }
+}
+
+/// Returns true if a Pod has a condition already, and the new one says only that nothing is known yet.
+fn is_kept(pod: &Pod, condition: &Condition) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    condition.reason == NOT_ENFORCED && conditions.any(|found| found.type_ == TYPE)
 }
 
 fn status(holds: bool) -> &'static str {
@@ -219,5 +232,10 @@ mod tests {
         assert!(conflict.message.ends_with("each of: team; denied: a.example:443"), "{}", conflict.message);
         let unknown = condition(&new, &Objects::default(), (Plugin::Unknown, true), Ok(&plain), None);
         assert_eq!(unknown.reason, "NotEnforced");
+        assert!(!is_kept(&new, &unknown), "the first condition of a Pod is written");
+        let mut known = new.clone();
+        known.status =
+            serde_json::from_value(json!({"conditions": [{"type": TYPE, "status": "True"}]})).unwrap();
+        assert!(is_kept(&known, &unknown) && !is_kept(&known, &conflict));
     }
 }

@@ -73,19 +73,20 @@ pub(super) fn condition(
 }
 
 /// Returns what has no effect in the policies of a Pod.
-fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Vec<&'static str> {
+fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Vec<String> {
     let levels = || found.levels.iter().map(AsRef::as_ref);
     let mut unusable = Vec::new();
-    if levels().any(|level: &Level| !level.credentials.is_empty()) {
-        unusable.push("credentials are not put into requests: the gateway has none");
+    let credentials = levels().flat_map(|level: &Level| &level.credentials);
+    let names: Vec<String> = credentials.map(|credential| format!("{:?}", credential.name)).collect();
+    if !names.is_empty() {
+        unusable.push(format!("the gateway puts no credential into requests: {}", names.join(", ")));
     }
     if reads_requests(levels()) && !ends_tls {
-        unusable.push("rules that read requests allow no TLS: the gateway has no --ca-dir");
+        unusable.push("rules that read requests allow no TLS: the gateway has no --ca-dir".to_owned());
     } else if reads_requests(levels()) && !trusts(pod) {
-        unusable.push(
-            "rules that read requests allow no TLS: the Pod does not trust the gateway; if it is older than \
-             --egress-gateway-ca-file of the controller, replace it",
-        );
+        let why = "rules that read requests allow no TLS: the Pod does not trust the gateway; if it is older than \
+                   --egress-gateway-ca-file of the controller, replace it";
+        unusable.push(why.to_owned());
     }
     unusable
 }
@@ -211,6 +212,11 @@ mod tests {
             json!({"containers": [], "volumes": [{"name": CONFIG_MAP, "configMap": {"name": CONFIG_MAP}}]});
         let new = pod(new);
         let plain = applying(json!({"name": "a", "hosts": ["a.example"]}));
+        let mut offers = Level::clone(&plain.levels[0]);
+        let offered =
+            json!([{"name": "github", "provider": "github", "hosts": ["a.example"], "env": "TOKEN"}]);
+        offers.credentials = serde_json::from_value(offered).unwrap();
+        let offers = Applying { levels: vec![Arc::new(offers)], until: None };
         let reads = applying(json!({"name": "a", "hosts": ["a.example"], "http": [{"paths": ["/ok"]}]}));
         let peers = applying(json!({"name": "a", "sandboxes": [{"name": "db"}], "ports": [1]}));
         for (pod, found, ends_tls, reason, word) in [
@@ -219,6 +225,7 @@ mod tests {
             (&new, &reads, false, "PolicyNotEnforceable", "--ca-dir"),
             (&old, &reads, true, "PolicyNotEnforceable", "replace it"),
             (&new, &peers, true, "Enforced", "team"),
+            (&new, &offers, true, "PolicyNotEnforceable", "puts no credential into requests: \"github\""),
         ] {
             let plugin = (Plugin::Enforces, ends_tls);
             let condition = condition(pod, &Objects::default(), plugin, Ok(found), None);

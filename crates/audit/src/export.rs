@@ -5,6 +5,7 @@
 
 mod destination;
 mod file;
+mod grpc;
 mod http;
 mod otlp;
 mod syslog;
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 
 pub use self::destination::{Destination, ExportOptions};
 use self::file::FileSender;
+use self::grpc::Grpc;
 use self::otlp::Otlp;
 use self::syslog::Syslog;
 use self::webhook::Webhook;
@@ -32,6 +34,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// First pause after a failure, and the longest one.
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Maximum time for what is left in the log when an exporter stops that follows it.
+const LAST: Duration = Duration::from_secs(5);
 /// Longest pause that a receiver can request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// Tries to send a single record that the receiver refuses, before it is skipped.
@@ -64,6 +68,7 @@ enum Sender {
     File(FileSender),
     Syslog(Syslog),
     Otlp(Otlp),
+    Grpc(Box<Grpc>),
     Webhook(Box<Webhook>),
 }
 
@@ -75,6 +80,9 @@ impl Sender {
                 Sender::Syslog(Syslog::new(host, *port, *tls, options)?)
             }
             Destination::Otlp(uri) => Sender::Otlp(Otlp::new(uri, options)?),
+            Destination::OtlpGrpc { host, port, tls } => {
+                Sender::Grpc(Box::new(Grpc::new(host, *port, *tls, options)?))
+            }
             Destination::Webhook(uri) => Sender::Webhook(Box::new(Webhook::new(uri, options)?)),
         })
     }
@@ -84,6 +92,7 @@ impl Sender {
             Sender::File(file) => file.send(batch),
             Sender::Syslog(syslog) => syslog.send(batch).await,
             Sender::Otlp(otlp) => otlp.send(batch).await,
+            Sender::Grpc(grpc) => grpc.send(batch).await,
             Sender::Webhook(webhook) => webhook.send(batch).await,
         }
     }
@@ -167,7 +176,8 @@ impl Exporter {
         self.cursor.seq
     }
 
-    /// Sends until `stop` is true, or up to the end of the log.
+    /// Sends until `stop` is true, or up to the end of the log. When it stops, what is on the disk is sent, if the receiver
+    /// takes it soon.
     ///
     /// # Errors
     /// The log cannot be read or the cursor cannot be saved. Without `follow`, also if the receiver fails several times in
@@ -182,10 +192,13 @@ impl Exporter {
                 Step::Failed(pause) => pause,
             };
             tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                _ = stop.wait_for(|stop| *stop) => break,
                 () = tokio::time::sleep(pause) => {}
             }
         }
+        let rest = async { while let Ok(Step::Sent) = self.step().await {} };
+        let _ = tokio::time::timeout(LAST, rest).await;
+        Ok(())
     }
 
     async fn step(&mut self) -> Result<Step, Error> {

@@ -31,6 +31,7 @@ pub struct View {
     policy: Named,
     firewall_rule: Named,
     actor: ActorView,
+    src_endpoint: EndpointView,
     dst_endpoint: EndpointView,
     http_request: RequestView,
     http_response: ResponseView,
@@ -78,6 +79,7 @@ struct ActorView {
 struct EndpointView {
     name: Option<String>,
     hostname: Option<String>,
+    ip: Option<String>,
     port: Option<u16>,
 }
 
@@ -243,6 +245,9 @@ impl View {
         };
         let user = self.user();
         match self.kind() {
+            Some(Kind::Connection) if self.sandbox().is_empty() => {
+                format!("a client at {}", self.src_endpoint.ip.as_deref().unwrap_or("?"))
+            }
             Some(Kind::Connection) => self.destination(),
             Some(Kind::Http) => {
                 let RequestView { http_method, url } = &self.http_request;

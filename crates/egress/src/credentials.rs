@@ -6,6 +6,7 @@
 mod answer;
 mod body;
 mod encode;
+mod frames;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod hostile;
 mod packed;
@@ -19,6 +20,9 @@ use std::sync::{Arc, OnceLock};
 
 pub(crate) use answer::answer;
 pub(crate) use body::{Guarded, filled};
+pub(crate) use frames::Placeholders;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use frames::any_placeholders;
 use hutch_policy::{Aws, Binding, Destination, Path};
 use hutch_scan::Credentials as Exact;
 pub(crate) use place::{Placed, place};

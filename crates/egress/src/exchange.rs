@@ -3,6 +3,7 @@
 mod calls;
 mod counted;
 mod scanned;
+mod upgraded;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -14,14 +15,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use hutch_policy::{Call, Decision, Destination, Mode, Path, decide, decide_request, reads_calls};
-use hutch_scan::Direction;
 use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
 use crate::body::{Body, full};
@@ -32,8 +30,7 @@ use crate::heads::Heads;
 use crate::record::{Asked, named};
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
-use crate::scan::{Conversations, Frames, Scan};
-use crate::websocket;
+use crate::scan::{Conversations, Scan};
 use calls::{id_of, read_calls};
 use counted::{Held, Metered};
 use hutch_screen::Found;
@@ -430,6 +427,9 @@ impl Exchange {
         if scan.is_some() {
             // So that the answer can be read while it arrives.
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        if scan.is_some() || !rules.credentials.issued.is_empty() {
+            // Messages that are compressed cannot be read.
             headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
         placed.sign(&parts.method, &uri, &mut headers)?;
@@ -443,53 +443,5 @@ impl Exchange {
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
             (parts.method.clone(), uri, headers);
         Ok((request, placed))
-    }
-
-    /// Passes bytes on in both directions once both sides have become a WebSocket, as long as these rules hold.
-    fn connect(
-        &self,
-        (client, server): (OnUpgrade, OnUpgrade),
-        line: Arc<Line>,
-        rules: Rules,
-        of: &HeaderMap,
-    ) {
-        if let Some(heads) = &self.heads {
-            heads.end();
-        }
-        let frames = self.scan(&rules).map(|scan| {
-            let frames = |direction| Frames::new(scan.clone(), self.talk(of), direction);
-            (frames(Direction::Outbound), frames(Direction::Inbound))
-        });
-        let (mut outbound, mut inbound) = frames.unzip();
-        let sandbox = self.sandbox.clone();
-        self.tunnel.set(async move {
-            let (Ok(client), Ok(server)) = (client.await, server.await) else { return };
-            let refused = |reason: Reason| {
-                let text = reason.to_string();
-                sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[]));
-                text
-            };
-            let scanned = |frames: &mut Option<Frames>, bytes: &[u8]| match frames {
-                None => Ok(None),
-                Some(frames) => {
-                    let passed = frames.pass(bytes, |reason| drop(refused(reason)));
-                    passed.map(Some).map_err(|found| refused(Reason::Found(found.into())))
-                }
-            };
-            let sent = |bytes: &[u8]| {
-                sandbox.counters().sent(bytes.len());
-                sandbox.usage.sent(&sandbox.rules().levels, bytes.len()).map_err(refused)?;
-                scanned(&mut outbound, bytes)
-            };
-            let received = |bytes: &[u8]| {
-                sandbox.counters().received(bytes.len());
-                scanned(&mut inbound, bytes)
-            };
-            let changed = async {
-                sandbox.changed(&line.destination, rules).await;
-                "other rules decide about it now".to_owned()
-            };
-            websocket::join(TokioIo::new(client), TokioIo::new(server), sent, received, changed).await;
-        });
     }
 }

@@ -48,9 +48,10 @@ pub fn heads(bytes: &[u8]) {
     crate::heads::any_requests(bytes);
 }
 
-/// Follows the frames of any WebSocket. Their pieces are followed as the whole is.
+/// Follows the frames of any WebSocket. Their pieces are followed and searched as the whole is.
 pub fn frames(bytes: &[u8]) {
     crate::websocket::any_frames(bytes);
+    crate::credentials::any_placeholders(bytes);
 }
 
 /// Reads any answer of a proxy outside. A connection is open only after a status that says so.

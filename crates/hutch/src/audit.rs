@@ -1,4 +1,4 @@
-//! `hutch audit`: reads the audit log of `hutch up`.
+//! `hutch audit`: reads the audit log of `hutch up`, or of the gateway of a cluster.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -51,7 +51,8 @@ fn exists(folder: &Path) -> anyhow::Result<()> {
     folder.read_dir().map(drop).with_context(|| {
         let folder = folder.display();
         format!(
-            "no audit log in {folder}: `hutch up` writes one unless it has --audit off; --data-dir must be that of `hutch up`"
+            "no audit log in {folder}: `hutch up` writes one unless it has --audit off; --data-dir must be that of `hutch up`, \
+             or of `hutch egress --cluster`"
         )
     })
 }

@@ -4,6 +4,7 @@
 //! starts, which has no privilege, no file, only hashes of tokens, and the key of the authority by which TLS ends.
 
 mod condition;
+mod news;
 mod peers;
 pub(crate) mod probe;
 mod served;
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -23,7 +25,7 @@ use hutch_attach::{
 };
 use hutch_controller::TokenKey;
 use hutch_egress::AuthorityKeys;
-use hutch_egress::control::{News, Order};
+use hutch_egress::control::Order;
 use hutch_jail::{IdRange, IdRanges};
 use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
@@ -36,15 +38,15 @@ use tokio::sync::mpsc;
 use self::condition::Plugin;
 use self::peers::{Dialed, Dials};
 use self::served::Served;
-use crate::cli::EgressArguments;
-use crate::egress::{Audience, Outside, Process, line, spawn};
+use crate::audit_log::ProxyLog;
+use crate::cli::{AuditMode, EgressArguments};
+use crate::egress::{Audience, Outside, spawn};
 use crate::{signals, upstream_proxy};
 
 /// Maximum time until the levels are applied again when one of them ends: the clock of the machine may be set.
 const RECHECK: Duration = Duration::from_secs(10);
-/// Minimum time between two lines of the log about clients of one address that have no Sandbox, and maximum addresses.
-const QUIET: Duration = Duration::from_secs(60);
-const STRANGERS: usize = 1024;
+/// Maximum time for news of the process of the proxy that have not been taken when it ends.
+const LAST: Duration = Duration::from_secs(2);
 
 /// Runs the command with a key file, whose presence the command line requires.
 pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Result<()> {
@@ -54,6 +56,7 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
     let metrics = arguments.metrics_listen.map(bind).transpose().context("--metrics-listen")?;
     let folder = arguments.ca_dir.as_deref();
     let authority = folder.map(authority).transpose()?;
+    let audit = open_log(arguments)?;
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
@@ -78,17 +81,33 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
         if let Some(keys) = &authority {
             channel.send(&Order::CommonAuthority { keys: keys.clone() }, &[]).await.context("the proxy")?;
         }
+        if let Some(log) = &audit {
+            channel.send(&Order::Record { durable: log.is_strict() }, &[]).await.context("the proxy")?;
+        }
         let (results, plugin) = mpsc::channel(1);
         if let Some(image) = arguments.probe_image.clone() {
             tokio::spawn(probe::repeat(client.clone(), own, image, results));
         }
-        let served = Served::new(client.clone(), key, authority.is_some());
-        let gateway = Gateway::new(client, channel, served, process, plugin);
-        tokio::select! {
+        let mut served = Served::new(client.clone(), key, authority.is_some());
+        served.awaits_probe = arguments.probe_image.is_some();
+        let mut gateway = Gateway::new(client, channel, served, plugin, audit);
+        let ended = tokio::select! {
             () = stop.wait() => Ok(()),
             ended = gateway.run(listener, address) => ended,
-        }
+        };
+        drop(process);
+        gateway.close().await;
+        ended
     })
+}
+
+/// Opens the audit log, if there is to be one.
+fn open_log(arguments: &EgressArguments) -> anyhow::Result<Option<Arc<ProxyLog>>> {
+    let Some(folder) = arguments.data_dir.as_deref().filter(|_| arguments.audit != AuditMode::Off) else {
+        return Ok(None);
+    };
+    let log = ProxyLog::open(&folder.join("audit"), arguments.audit == AuditMode::Strict);
+    log.map(|log| Some(Arc::new(log))).with_context(|| format!("--data-dir {}", folder.display()))
 }
 
 fn bind(address: SocketAddr) -> anyhow::Result<(OwnedFd, SocketAddr)> {
@@ -131,8 +150,9 @@ struct Gateway {
     dialed: mpsc::UnboundedReceiver<Dialed>,
     /// Results of the probe.
     plugin: mpsc::Receiver<Plugin>,
-    // Ends with this.
-    _process: Process,
+    audit: Option<Arc<ProxyLog>>,
+    /// Answers of the audit log about what waits for its record.
+    answers: (mpsc::UnboundedSender<Order>, mpsc::UnboundedReceiver<Order>),
 }
 
 impl Gateway {
@@ -140,16 +160,16 @@ impl Gateway {
         client: Client,
         channel: Channel,
         served: Served,
-        process: Process,
         plugin: mpsc::Receiver<Plugin>,
+        audit: Option<Arc<ProxyLog>>,
     ) -> Gateway {
         let (objects, strangers) = (Objects::default(), HashMap::new());
-        let (dials, dialed) = Dials::new();
-        Gateway { client, channel, objects, served, strangers, dials, dialed, plugin, _process: process }
+        let ((dials, dialed), answers) = (Dials::new(), mpsc::unbounded_channel());
+        Gateway { client, channel, objects, served, strangers, dials, dialed, plugin, audit, answers }
     }
 
     /// Serves until the process of the proxy has ended, which is a failure.
-    async fn run(mut self, listener: OwnedFd, address: SocketAddr) -> anyhow::Result<()> {
+    async fn run(&mut self, listener: OwnedFd, address: SocketAddr) -> anyhow::Result<()> {
         let client = self.client.clone();
         let mut own = watch(&client, &policies_of_kind("SandboxPolicy"));
         let mut cluster = watch(&client, &policies_of_kind("ClusterSandboxPolicy"));
@@ -182,8 +202,12 @@ impl Gateway {
                     false
                 }
                 Some(plugin) = self.plugin.recv() => {
-                    self.served.plugin = plugin;
+                    (self.served.plugin, self.served.awaits_probe) = (plugin, false);
                     true
+                }
+                Some(answer) = self.answers.1.recv() => {
+                    self.channel.send(&answer, &[]).await.context("the proxy")?;
+                    false
                 }
                 received = self.channel.receive_bare() => {
                     let Some(message) = received.context("the proxy")? else { bail!("the proxy has ended") };
@@ -203,36 +227,18 @@ impl Gateway {
         }
     }
 
-    /// Takes news of the proxy, which it may have made up.
-    fn heed(&mut self, news: News) {
-        match news {
-            News::Refused { sandbox, refusal } => {
-                let pod = self.served.pod(sandbox);
-                tracing::info!(pod = pod.unwrap_or("unknown"), "{}", line(&refusal));
+    /// Records what the process has decided, which has ended, and closes the log.
+    async fn close(mut self) {
+        let Some(log) = self.audit.clone() else { return };
+        let taking = async {
+            while let Ok(Some(message)) = self.channel.receive_bare().await {
+                let Ok(news) = message.decode() else { return };
+                self.heed(news);
             }
-            News::Unidentified { address } => {
-                let now = Instant::now();
-                self.strangers.retain(|_, last| now.duration_since(*last) < QUIET);
-                if self.strangers.len() < STRANGERS && self.strangers.insert(address, now).is_none() {
-                    tracing::warn!(%address, "refused a client: no Pod of a Sandbox has its address and token");
-                }
-            }
-            News::Dial { sandbox, dial, namespace, service, port } => {
-                let service = (namespace, service);
-                let chosen = self.served.choose(&self.objects, sandbox, &service, port);
-                if let Some(why) = chosen.as_ref().ok().and_then(|chosen| chosen.observed.as_ref()) {
-                    let (pod, (namespace, service)) = (self.served.pod(sandbox), &service);
-                    let pod = pod.unwrap_or("unknown");
-                    tracing::info!(
-                        pod,
-                        "would refuse {service}.{namespace}:{port}: {why}, but it only observes"
-                    );
-                }
-                self.dials.start(sandbox, dial, chosen);
-            }
-            // No names are synthetic here, and no decision is requested.
-            News::Named { .. } | News::Decided { .. } | News::Lost { .. } | News::Used { .. } => {}
-        }
+        };
+        // It may have left very many.
+        let _ = tokio::time::timeout(LAST, taking).await;
+        log.close().await;
     }
 }
 

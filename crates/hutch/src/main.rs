@@ -6,6 +6,7 @@
 mod address;
 mod allow;
 mod audit;
+mod audit_log;
 mod authority_folder;
 mod bootstrap;
 mod broker;

@@ -94,6 +94,15 @@ pub struct Routed<'a> {
     pub verdict: Verdict<'a>,
 }
 
+/// Client of a gateway that has no sandbox, and is refused.
+#[derive(Debug, Clone, Copy)]
+pub struct Stranger<'a> {
+    /// Address of the client.
+    pub source: IpAddr,
+    /// Decision.
+    pub verdict: Verdict<'a>,
+}
+
 /// Lookup of a name.
 #[derive(Debug, Clone, Copy)]
 pub struct Lookup<'a> {
@@ -173,6 +182,15 @@ impl Event {
             None => event,
         };
         if activity == 99 { event.named(routed.method) } else { event }
+    }
+
+    /// Returns the event of a client that has no sandbox.
+    pub fn stranger(time: SystemTime, stranger: &Stranger<'_>) -> Event {
+        let activity = ConnectionActivity::Refuse as u32;
+        let mut event = Event::new(time, Kind::Connection, activity, Some(&stranger.verdict));
+        event.src_endpoint = Some(Endpoint { ip: Some(stranger.source), ..Endpoint::default() });
+        event.dst_endpoint = Some(Endpoint { svc_name: Some(Text::name("gateway")), ..Endpoint::default() });
+        event
     }
 
     /// Returns the event of a lookup.

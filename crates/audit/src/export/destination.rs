@@ -13,6 +13,11 @@ use crate::hex::hex;
 const SYSLOG_TLS_PORT: u16 = 6514;
 /// Port of syslog over TCP.
 const SYSLOG_PORT: u16 = 601;
+/// Port of OTLP over gRPC.
+const GRPC_PORT: u16 = 4317;
+/// Beginnings of a destination.
+const SCHEMES: &str =
+    "must begin with file:, syslog+tcp:, syslog+tls:, otlp+http(s):, otlp+grpc(s): or webhook+http(s):";
 
 /// Receiver of an exporter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +35,15 @@ pub enum Destination {
     },
     /// Logs of OpenTelemetry over HTTP.
     Otlp(Uri),
+    /// Logs of OpenTelemetry over gRPC.
+    OtlpGrpc {
+        /// Host.
+        host: String,
+        /// Port.
+        port: u16,
+        /// With TLS.
+        tls: bool,
+    },
     /// HTTP requests with a signature.
     Webhook(Uri),
 }
@@ -59,9 +73,7 @@ impl FromStr for Destination {
     fn from_str(text: &str) -> Result<Destination, Error> {
         let wrong = |why: &str| Error::Destination(format!("{text:?}: {why}"));
         let Some((scheme, rest)) = text.split_once(':') else {
-            return Err(wrong(
-                "must begin with file:, syslog+tcp:, syslog+tls:, otlp+http(s): or webhook+http(s):",
-            ));
+            return Err(wrong(SCHEMES));
         };
         if scheme == "file" {
             let path = PathBuf::from(rest.strip_prefix("//").unwrap_or(rest));
@@ -71,21 +83,26 @@ impl FromStr for Destination {
             };
         }
         let (kind, transport) = scheme.split_once('+').unwrap_or((scheme, ""));
-        let protocol = if kind == "syslog" { "http" } else { transport };
+        let protocol = if kind == "syslog" || transport.starts_with("grpc") { "http" } else { transport };
         let uri: Uri = format!("{protocol}:{rest}").parse().map_err(|_| wrong("is not a URL"))?;
         let Some(host) = uri.host().filter(|host| !host.is_empty()) else { return Err(wrong("has no host")) };
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(wrong("must not contain credentials; use a file of headers or of a secret"));
         }
+        let is_place = uri.path().len() <= 1 && uri.query().is_none();
+        let place = || host.trim_matches(['[', ']']).to_owned();
         match (kind, transport) {
+            ("syslog", "tcp" | "tls") | ("otlp", "grpc" | "grpcs") if !is_place => {
+                Err(wrong("must end after the port"))
+            }
             ("syslog", "tcp" | "tls") => {
-                if uri.path().len() > 1 || uri.query().is_some() {
-                    return Err(wrong("must end after the port"));
-                }
                 let tls = transport == "tls";
                 let port = uri.port_u16().unwrap_or(if tls { SYSLOG_TLS_PORT } else { SYSLOG_PORT });
-                let host = host.trim_matches(['[', ']']).to_owned();
-                Ok(Destination::Syslog { host, port, tls })
+                Ok(Destination::Syslog { host: place(), port, tls })
+            }
+            ("otlp", "grpc" | "grpcs") => {
+                let port = uri.port_u16().unwrap_or(GRPC_PORT);
+                Ok(Destination::OtlpGrpc { host: place(), port, tls: transport == "grpcs" })
             }
             ("otlp", "http" | "https") if uri.path().len() <= 1 => {
                 let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
@@ -94,9 +111,7 @@ impl FromStr for Destination {
             }
             ("otlp", "http" | "https") => Ok(Destination::Otlp(uri)),
             ("webhook", "http" | "https") => Ok(Destination::Webhook(uri)),
-            _ => Err(wrong(
-                "must begin with file:, syslog+tcp:, syslog+tls:, otlp+http(s): or webhook+http(s):",
-            )),
+            _ => Err(wrong(SCHEMES)),
         }
     }
 }
@@ -108,6 +123,7 @@ mod tests {
     #[test]
     fn destinations_are_parsed() {
         let syslog = |host: &str, port, tls| Destination::Syslog { host: host.into(), port, tls };
+        let grpc = |host: &str, port, tls| Destination::OtlpGrpc { host: host.into(), port, tls };
         let uri = |text: &str| text.parse::<Uri>().unwrap();
         for (text, expected) in [
             ("file:/var/log/a.jsonl", Destination::File("/var/log/a.jsonl".into())),
@@ -117,6 +133,8 @@ mod tests {
             ("syslog+tls://[::1]:7", syslog("::1", 7, true)),
             ("otlp+http://localhost:4318", Destination::Otlp(uri("http://localhost:4318/v1/logs"))),
             ("otlp+https://a.example/x/logs", Destination::Otlp(uri("https://a.example/x/logs"))),
+            ("otlp+grpc://a.example", grpc("a.example", 4317, false)),
+            ("otlp+grpcs://[::1]:7/", grpc("::1", 7, true)),
             ("webhook+https://a.example/in?x=1", Destination::Webhook(uri("https://a.example/in?x=1"))),
         ] {
             assert_eq!(text.parse::<Destination>().unwrap(), expected, "{text}");
@@ -131,6 +149,8 @@ mod tests {
             "syslog+tcp://a.example/x",
             "webhook+https://u:p@a.example/",
             "otlp://a.example",
+            "otlp+grpc://a.example/v1/logs",
+            "webhook+grpc://a.example",
         ] {
             assert!(wrong.parse::<Destination>().is_err(), "{wrong}");
         }

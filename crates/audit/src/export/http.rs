@@ -1,4 +1,5 @@
 //! Connections to receivers: TCP, TLS, and requests of HTTP/1.1 on a connection that stays open.
+//! Requests of gRPC are in [`super::grpc`].
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,9 +22,9 @@ use crate::Error;
 
 /// Maximum time to connect, and for the answer to a batch.
 const CONNECT: Duration = Duration::from_secs(10);
-const ANSWER: Duration = Duration::from_secs(30);
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// Maximum bytes of an answer.
-const ANSWER_MAX: usize = 64 << 10;
+pub(super) const ANSWER_MAX: usize = 64 << 10;
 /// Files of the authorities of the machine.
 const AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
@@ -43,6 +44,14 @@ impl Place {
     pub(super) fn new(host: &str, port: u16, tls: bool, options: &ExportOptions) -> Result<Place, Error> {
         let tls = tls.then(|| client(options.authorities.as_deref())).transpose()?;
         Ok(Place { host: host.to_owned(), port, tls })
+    }
+
+    /// Has TLS agree on a protocol above it.
+    pub(super) fn with_protocol(mut self, protocol: &[u8]) -> Place {
+        if let Some(tls) = &mut self.tls {
+            Arc::make_mut(tls).alpn_protocols = vec![protocol.to_vec()];
+        }
+        self
     }
 
     pub(super) async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
@@ -172,7 +181,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 }
 
 /// Parses headers, one in each line.
-fn headers(text: &str) -> Result<HeaderMap, Error> {
+pub(super) fn headers(text: &str) -> Result<HeaderMap, Error> {
     let mut headers = HeaderMap::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         // The line may be a secret.

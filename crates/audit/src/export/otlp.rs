@@ -11,6 +11,12 @@ use super::http::Client;
 use crate::view::View;
 use crate::{Entry, Error};
 
+/// Attribute with the number of a record.
+pub(super) const SEQ: &str = "hutch.audit.seq";
+/// Names of the resource and of the scope.
+pub(super) const SERVICE: (&str, &str) = ("service.name", "hutch");
+pub(super) const SCOPE: &str = "hutch.audit";
+
 pub(super) struct Otlp {
     client: Client,
 }
@@ -39,17 +45,20 @@ impl Otlp {
         let body = Bytes::from(request(batch).to_string());
         let answer = self.client.post("application/json", HeaderMap::new(), body).await?;
         match rejected(&answer) {
-            Some((0, message)) => {
-                tracing::warn!(message, "collector warns about audit records");
-                Ok(())
-            }
-            Some((count, message)) => {
-                let cause = format!("the collector rejects {count} records: {message}");
-                Err(Failure { refused: true, ..Failure::new(cause) })
-            }
+            Some((count, message)) => partial(count, &message),
             None => Ok(()),
         }
     }
+}
+
+/// Judges an answer that names rejected records, or has a message.
+pub(super) fn partial(count: u64, message: &str) -> Result<(), Failure> {
+    if count > 0 {
+        let cause = format!("the collector rejects {count} records: {message}");
+        return Err(Failure { refused: true, ..Failure::new(cause) });
+    }
+    tracing::warn!(message, "collector warns about audit records");
+    Ok(())
 }
 
 /// Returns the number of records that a collector rejects, and its message.
@@ -66,38 +75,63 @@ fn rejected(answer: &[u8]) -> Option<(u64, String)> {
 fn request(batch: &[Entry]) -> Value {
     let records: Vec<Value> = batch.iter().filter_map(record).collect();
     json!({"resourceLogs": [{
-        "resource": {"attributes": [text("service.name", "hutch")]},
+        "resource": {"attributes": [text(SERVICE.0, SERVICE.1)]},
         "scopeLogs": [{
-            "scope": {"name": "hutch.audit", "version": env!("CARGO_PKG_VERSION")},
+            "scope": {"name": SCOPE, "version": env!("CARGO_PKG_VERSION")},
             "logRecords": records,
         }],
     }]})
 }
 
-/// Returns one record. Its body is the event as written, so the hash can be checked.
-fn record(entry: &Entry) -> Option<Value> {
-    let line = entry.parsed()?;
-    let event = std::str::from_utf8(line.event).ok()?;
-    let view = View::parse(line.event);
-    // OTLP writes numbers of 64 bits as text.
-    let time = view.time().saturating_mul(1_000_000).to_string();
-    let (severity, name) = severity(view.severity());
-    let kind = view.kind().map_or("unknown", crate::Kind::as_str);
-    let mut attributes = vec![
-        json!({"key": "hutch.audit.seq", "value": {"intValue": line.seq.to_string()}}),
-        text("hutch.audit.prev", &line.prev.to_string()),
-        text("hutch.audit.hash", &line.hash.to_string()),
-    ];
-    if !view.sandbox().is_empty() {
-        attributes.push(text("hutch.sandbox", view.sandbox()));
+/// Content of a record.
+pub(super) struct LogRecord<'a> {
+    /// Nanoseconds since 1970.
+    pub(super) time: u64,
+    /// Number and name.
+    pub(super) severity: (u8, &'static str),
+    pub(super) name: String,
+    /// The event as written, so the hash can be checked.
+    pub(super) event: &'a str,
+    pub(super) seq: u64,
+    /// Attributes that are texts.
+    pub(super) texts: Vec<(&'static str, String)>,
+}
+
+impl LogRecord<'_> {
+    /// Takes the content of a line.
+    pub(super) fn of(entry: &Entry) -> Option<LogRecord<'_>> {
+        let line = entry.parsed()?;
+        let view = View::parse(line.event);
+        let mut texts =
+            vec![("hutch.audit.prev", line.prev.to_string()), ("hutch.audit.hash", line.hash.to_string())];
+        if !view.sandbox().is_empty() {
+            texts.push(("hutch.sandbox", view.sandbox().to_owned()));
+        }
+        Some(LogRecord {
+            time: view.time().saturating_mul(1_000_000),
+            severity: severity(view.severity()),
+            name: format!("hutch.audit.{}", view.kind().map_or("unknown", crate::Kind::as_str)),
+            event: std::str::from_utf8(line.event).ok()?,
+            seq: line.seq,
+            texts,
+        })
     }
+}
+
+/// Returns one record.
+fn record(entry: &Entry) -> Option<Value> {
+    let record = LogRecord::of(entry)?;
+    // OTLP writes numbers of 64 bits as text.
+    let (time, (severity, name)) = (record.time.to_string(), record.severity);
+    let mut attributes = vec![json!({"key": SEQ, "value": {"intValue": record.seq.to_string()}})];
+    attributes.extend(record.texts.iter().map(|(key, value)| text(key, value)));
     Some(json!({
         "timeUnixNano": time,
         "observedTimeUnixNano": time,
         "severityNumber": severity,
         "severityText": name,
-        "eventName": format!("hutch.audit.{kind}"),
-        "body": {"stringValue": event},
+        "eventName": record.name,
+        "body": {"stringValue": record.event},
         "attributes": attributes,
     }))
 }

@@ -1,3 +1,5 @@
+mod faults;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;

@@ -11,7 +11,7 @@ use crate::quantity;
 /// `hutch audit`.
 #[derive(Args)]
 pub(crate) struct AuditArguments {
-    /// Folder of the persistent state of `hutch up`; the log is its folder `audit`.
+    /// Folder of the persistent state of `hutch up`, or of `hutch egress --cluster`; the log is its folder `audit`.
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/hutch")]
     pub(crate) data_dir: PathBuf,
     #[command(subcommand)]
@@ -122,8 +122,8 @@ pub(crate) struct AuditVerifyArguments {
 /// `hutch audit export`.
 #[derive(Args)]
 pub(crate) struct AuditExportArguments {
-    /// Receiver: file:/PATH, syslog+tcp://HOST[:PORT], syslog+tls://HOST[:PORT], otlp+http(s)://HOST[:PORT] or
-    /// webhook+http(s)://HOST[:PORT]/PATH. Without it, the records are printed.
+    /// Receiver: file:/PATH, syslog+tcp://HOST[:PORT], syslog+tls://HOST[:PORT], otlp+http(s)://HOST[:PORT],
+    /// otlp+grpc(s)://HOST[:PORT] or webhook+http(s)://HOST[:PORT]/PATH. Without it, the records are printed.
     #[arg(long, value_name = "RECEIVER")]
     pub(crate) to: Option<Destination>,
     /// Name under which the place of the last record that was sent is kept. Each receiver needs one of its own.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hutch_policy::Cidr;
 
+use super::AuditMode;
 use crate::quantity;
 use crate::upstream_proxy::ProxyUrl;
 
@@ -28,6 +29,12 @@ pub(crate) struct EgressArguments {
     /// With --cluster: image of this program, by which a Pod probes whether the network plugin enforces NetworkPolicy.
     #[arg(long, value_name = "IMAGE", requires = "cluster")]
     pub(crate) probe_image: Option<String>,
+    /// With --cluster: folder for the audit log, in its folder `audit`. Without it, nothing is recorded.
+    #[arg(long, value_name = "DIR", requires = "cluster")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// The audit log: off, on, or strict, where nothing that a Sandbox requests happens before its record is on the disk.
+    #[arg(long, value_enum, value_name = "MODE", default_value = "on", requires = "data_dir")]
+    pub(crate) audit: AuditMode,
     /// Address of the proxy, for HTTP_PROXY, HTTPS_PROXY and SOCKS; port 0 picks a free one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
     pub(crate) listen: SocketAddr,

@@ -15,6 +15,9 @@ use crate::egress::reads_requests;
 /// Type of the condition.
 pub(super) const TYPE: &str = POLICY_ENFORCED_OF_POD;
 
+/// Reason of a condition: nothing closes the network of the Pod.
+const NOT_ENFORCED: &str = "NotEnforced";
+
 /// Knowledge about the network plugin of the cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Plugin {
@@ -49,7 +52,7 @@ pub(super) fn condition(
         Ok(found) => found,
     };
     if let Some(why) = open(pod, objects, plugin) {
-        return not("NotEnforced", format!("{why}: programs that ignore the gateway may reach the network"));
+        return not(NOT_ENFORCED, format!("{why}: programs that ignore the gateway may reach the network"));
     }
     let names: Vec<&str> = found.levels.iter().map(|level| level.name.as_str()).collect();
     let unusable = unusable(pod, found, ends_tls);
@@ -70,19 +73,20 @@ pub(super) fn condition(
 }
 
 /// Returns what has no effect in the policies of a Pod.
-fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Vec<&'static str> {
+fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Vec<String> {
     let levels = || found.levels.iter().map(AsRef::as_ref);
     let mut unusable = Vec::new();
-    if levels().any(|level: &Level| !level.credentials.is_empty()) {
-        unusable.push("credentials are not put into requests: the gateway has none");
+    let credentials = levels().flat_map(|level: &Level| &level.credentials);
+    let names: Vec<String> = credentials.map(|credential| format!("{:?}", credential.name)).collect();
+    if !names.is_empty() {
+        unusable.push(format!("the gateway puts no credential into requests: {}", names.join(", ")));
     }
     if reads_requests(levels()) && !ends_tls {
-        unusable.push("rules that read requests allow no TLS: the gateway has no --ca-dir");
+        unusable.push("rules that read requests allow no TLS: the gateway has no --ca-dir".to_owned());
     } else if reads_requests(levels()) && !trusts(pod) {
-        unusable.push(
-            "rules that read requests allow no TLS: the Pod does not trust the gateway; if it is older than \
-             --egress-gateway-ca-file of the controller, replace it",
-        );
+        let why = "rules that read requests allow no TLS: the Pod does not trust the gateway; if it is older than \
+                   --egress-gateway-ca-file of the controller, replace it";
+        unusable.push(why.to_owned());
     }
     unusable
 }
@@ -136,8 +140,12 @@ impl Conditions {
         Conditions(sender)
     }
 
-    /// Has the condition written if the Pod has another one.
-    pub(super) fn set(&self, pod: &Pod, condition: Condition) {
+    /// Has the condition written if the Pod has another one. With `awaits_probe`, nothing is known about the network plugin
+    /// so far: another gateway, or this one before its start, may know it.
+    pub(super) fn set(&self, pod: &Pod, condition: Condition, awaits_probe: bool) {
+        if awaits_probe && is_kept(pod, &condition) {
+            return;
+        }
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let same = conditions.filter(|found| found.type_ == TYPE).any(|found| {
             found.status == status(condition.holds)
@@ -151,6 +159,12 @@ impl Conditions {
         // Its task ends with the process only.
         let _ = self.0.send(Write { namespace, pod: pod.name_any(), uid, condition });
     }
+}
+
+/// Returns true if a Pod has a condition already, and the new one says only that nothing is known yet.
+fn is_kept(pod: &Pod, condition: &Condition) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    condition.reason == NOT_ENFORCED && conditions.any(|found| found.type_ == TYPE)
 }
 
 fn status(holds: bool) -> &'static str {
@@ -198,6 +212,11 @@ mod tests {
             json!({"containers": [], "volumes": [{"name": CONFIG_MAP, "configMap": {"name": CONFIG_MAP}}]});
         let new = pod(new);
         let plain = applying(json!({"name": "a", "hosts": ["a.example"]}));
+        let mut offers = Level::clone(&plain.levels[0]);
+        let offered =
+            json!([{"name": "github", "provider": "github", "hosts": ["a.example"], "env": "TOKEN"}]);
+        offers.credentials = serde_json::from_value(offered).unwrap();
+        let offers = Applying { levels: vec![Arc::new(offers)], until: None };
         let reads = applying(json!({"name": "a", "hosts": ["a.example"], "http": [{"paths": ["/ok"]}]}));
         let peers = applying(json!({"name": "a", "sandboxes": [{"name": "db"}], "ports": [1]}));
         for (pod, found, ends_tls, reason, word) in [
@@ -206,6 +225,7 @@ mod tests {
             (&new, &reads, false, "PolicyNotEnforceable", "--ca-dir"),
             (&old, &reads, true, "PolicyNotEnforceable", "replace it"),
             (&new, &peers, true, "Enforced", "team"),
+            (&new, &offers, true, "PolicyNotEnforceable", "puts no credential into requests: \"github\""),
         ] {
             let plugin = (Plugin::Enforces, ends_tls);
             let condition = condition(pod, &Objects::default(), plugin, Ok(found), None);
@@ -219,5 +239,10 @@ mod tests {
         assert!(conflict.message.ends_with("each of: team; denied: a.example:443"), "{}", conflict.message);
         let unknown = condition(&new, &Objects::default(), (Plugin::Unknown, true), Ok(&plain), None);
         assert_eq!(unknown.reason, "NotEnforced");
+        assert!(!is_kept(&new, &unknown), "the first condition of a Pod is written");
+        let mut known = new.clone();
+        known.status =
+            serde_json::from_value(json!({"conditions": [{"type": TYPE, "status": "True"}]})).unwrap();
+        assert!(is_kept(&known, &unknown) && !is_kept(&known, &conflict));
     }
 }

@@ -20,6 +20,7 @@ use kube::runtime::watcher;
 
 use super::condition::{Conditions, Plugin, condition};
 use super::peers::Reachable;
+use crate::audit_log::Subject;
 use crate::egress::orders::send;
 
 /// A Pod that the process of the proxy knows.
@@ -27,6 +28,8 @@ struct Known {
     number: u64,
     /// Namespace and name.
     name: String,
+    /// Its Sandbox, for the audit log.
+    subject: Subject,
     client: Client,
     levels: Vec<Arc<Level>>,
     facts: Facts,
@@ -65,6 +68,8 @@ pub(super) struct Served {
     until: Option<Timestamp>,
     conditions: Conditions,
     pub(super) plugin: Plugin,
+    /// The first result of the probe has not come.
+    pub(super) awaits_probe: bool,
     /// The gateway has an authority.
     ends_tls: bool,
 }
@@ -94,6 +99,7 @@ impl Served {
             until: None,
             conditions: Conditions::new(client),
             plugin: Plugin::default(),
+            awaits_probe: false,
             ends_tls,
         }
     }
@@ -110,6 +116,11 @@ impl Served {
     /// Returns namespace and name of the Pod with a number.
     pub(super) fn pod(&self, number: u64) -> Option<&str> {
         self.known.values().find(|known| known.number == number).map(|known| known.name.as_str())
+    }
+
+    /// Returns the Sandbox of the Pod with a number.
+    pub(super) fn subject(&self, number: u64) -> Option<&Subject> {
+        self.known.values().find(|known| known.number == number).map(|known| &known.subject)
     }
 
     /// Waits until levels change by themselves, not longer than this.
@@ -171,7 +182,8 @@ impl Served {
         let levels = found.as_ref().map(|found| found.levels.as_slice()).unwrap_or_default();
         let denied = conflicts.update(levels, &facts, now);
         let plugin = (self.plugin, self.ends_tls);
-        self.conditions.set(pod, condition(pod, objects, plugin, found.as_ref(), denied));
+        let condition = condition(pod, objects, plugin, found.as_ref(), denied);
+        self.conditions.set(pod, condition, self.awaits_probe);
         let Applying { levels, until } = found.unwrap_or_default();
         self.until = [self.until, until].into_iter().flatten().min();
         let client = Client::of(pod, &self.key);
@@ -202,7 +214,8 @@ impl Served {
         let namespace = pod.namespace().unwrap_or_default();
         let peers = self.known.remove(&uid).map(|known| known.peers).unwrap_or_default();
         let number = sandbox;
-        let known = Known { number, name, client, levels, facts, namespace, peers, conflicts };
+        let subject = Subject::of(pod);
+        let known = Known { number, name, subject, client, levels, facts, namespace, peers, conflicts };
         self.known.insert(uid, known);
         Ok(())
     }

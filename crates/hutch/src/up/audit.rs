@@ -12,13 +12,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use anyhow::Context;
-use hutch_audit::event::{
-    Change, Connection, ConnectionActivity, CredentialUse, Decision, Lifecycle, Lookup, Request, Rule,
-    Sandbox, Verdict,
-};
-use hutch_audit::{Event, Kind, Log, Options, Record};
-use hutch_egress::{Decided, Outcome, Refusal};
+use hutch_audit::event::{Change, Decision, Lifecycle, Lookup, Verdict};
+use hutch_audit::{Event, Kind, Record};
+use hutch_egress::{Decided, Refusal};
 use hutch_kubelet::PodId;
 use hutch_node::{ContainerChange, Journal};
 use hutch_screen::Sighting;
@@ -34,47 +30,25 @@ pub(super) use self::requests::RequestLog;
 pub(super) use self::wire::FrontLog;
 use self::wire::{Answer, Frame};
 use super::screens::DOORS;
+use crate::audit_log::{Answered, ProxyLog, Subject, findings::sighted};
 
 /// Records of the front that wait for the disk at once.
 const WAITING: usize = 256;
-/// Records of the proxy that wait for the disk at once; further ones are refused.
-const ALLOWED: usize = 4096;
 /// Codes of answers of DNS: no error, and a name that does not exist.
 const FOUND: u16 = 0;
 const NOT_FOUND: u16 = 3;
 
-/// Sandbox of a Pod, or the Pod itself if it has none.
-#[derive(Debug, Clone)]
-struct Subject {
-    namespace: String,
-    name: String,
-    uid: String,
-}
-
-impl Subject {
-    fn sandbox(&self) -> Sandbox<'_> {
-        Sandbox { namespace: &self.namespace, name: &self.name, uid: Some(&self.uid) }
-    }
-}
-
-/// Receives whether a record is on the disk.
-pub(super) type Answered = Box<dyn FnOnce(bool) + Send>;
-
 /// The open log, and the sandboxes of Pods.
 pub(super) struct AuditLog {
-    log: Log,
+    log: ProxyLog,
     /// By the uid of the Pod.
     pods: Mutex<HashMap<String, Subject>>,
-    /// Places of records of the proxy that wait for the disk.
-    waiting: Arc<Semaphore>,
 }
 
 impl AuditLog {
     /// Opens the log in a folder, or makes one.
     pub(super) fn open(folder: &Path, strict: bool) -> anyhow::Result<Arc<AuditLog>> {
-        let log = Log::open(folder, Options { strict, ..Options::default() }).context("the audit log")?;
-        let waiting = Arc::new(Semaphore::new(ALLOWED));
-        Ok(Arc::new(AuditLog { log, pods: Mutex::default(), waiting }))
+        Ok(Arc::new(AuditLog { log: ProxyLog::open(folder, strict)?, pods: Mutex::default() }))
     }
 
     /// Returns true if what callers and sandboxes do waits for its record.
@@ -84,9 +58,7 @@ impl AuditLog {
 
     /// Writes what waits, and closes the log.
     pub(super) async fn close(&self) {
-        let log = self.log.clone();
-        // It waits for the disk.
-        let _ = tokio::task::spawn_blocking(move || log.close()).await;
+        self.log.close().await;
     }
 
     fn subject(&self, pod: &str) -> Option<Subject> {
@@ -94,8 +66,7 @@ impl AuditLog {
     }
 
     fn push(&self, event: &Event) {
-        // A loss is counted, and a later record reports it.
-        let _ = self.log.push(event.record());
+        self.log.push(event);
     }
 
     /// Counts records that were lost on their way here.
@@ -103,84 +74,14 @@ impl AuditLog {
         self.log.lost(count);
     }
 
-    /// Records what the proxy allows a Pod. `answered` is set if it waits for that; it may not do what is not recorded.
-    fn allow(&self, event: Option<Event>, answered: Option<Answered>) {
-        let Some(answered) = answered else { return event.iter().for_each(|event| self.push(event)) };
-        let (Some(event), Ok(place)) = (event, self.waiting.clone().try_acquire_owned()) else {
-            return answered(false);
-        };
-        let log = self.log.clone();
-        tokio::spawn(async move {
-            answered(log.record_durably(event.record()).await.is_ok());
-            drop(place);
-        });
-    }
-
-    /// Records a decision of the proxy about a Pod, as [`AuditLog::allow`].
+    /// Records a decision of the proxy about a Pod. `answered` is set if it waits for that.
     pub(super) fn decided(&self, pod: &str, decided: &Decided, answered: Option<Answered>) {
-        let event = self.subject(pod).and_then(|subject| self.decision(&subject, decided));
-        self.allow(event, answered);
+        self.log.decided(self.subject(pod).as_ref(), decided, answered);
     }
 
-    /// Returns the event of a decision, and records what goes with it. A finding that lets a request pass is no decision.
-    fn decision(&self, subject: &Subject, decided: &Decided) -> Option<Event> {
-        let (decision, success) = match decided.outcome {
-            Outcome::Allowed => (Decision::Allowed, None),
-            Outcome::Denied => (Decision::Denied, None),
-            Outcome::Observed => (Decision::Observed, None),
-            Outcome::Redacted => (Decision::Modified, None),
-            Outcome::Failed => (Decision::Allowed, Some(false)),
-        };
-        let rule = Rule { level: decided.level.as_deref(), rule: decided.rule.as_deref() };
-        let verdict = Verdict { decision, rule, reason: decided.reason.as_deref(), success };
-        let (host, port) = split(&decided.destination);
-        let (sandbox, now) = (subject.sandbox(), SystemTime::now());
-        if let Some(found) = &decided.finding {
-            self.push(&findings::found(&sandbox, found, &decided.destination, verdict));
-            if matches!(decided.outcome, Outcome::Observed | Outcome::Redacted) {
-                // The request itself has a record of its own.
-                return None;
-            }
-        }
-        if let Some(alarm) = decided.alarm {
-            self.push(&findings::alarm(&sandbox, alarm, &decided.destination, verdict));
-        }
-        if let Some(credential) = &decided.credential {
-            self.push(&Event::credential(now, &CredentialUse { sandbox, credential, host, verdict }));
-        }
-        let event = match (&decided.method, &decided.path) {
-            (Some(method), path) => {
-                let (path, calls) = (path.as_deref().unwrap_or("/"), decided.calls.as_slice());
-                Event::request(
-                    now,
-                    &Request { sandbox, method, host, port, path, calls, status: None, verdict },
-                )
-            }
-            (None, _) => {
-                let activity = match decided.outcome {
-                    Outcome::Allowed | Outcome::Observed | Outcome::Redacted => ConnectionActivity::Open,
-                    Outcome::Denied => ConnectionActivity::Refuse,
-                    Outcome::Failed => ConnectionActivity::Fail,
-                };
-                let (address, traffic) = (None, None);
-                Event::connection(
-                    now,
-                    &Connection { sandbox, activity, host, address, port, traffic, verdict },
-                )
-            }
-        };
-        Some(event)
-    }
-
-    /// Records that the value of a credential is sent for a Pod, as [`AuditLog::allow`].
+    /// Records that the value of a credential is sent for a Pod, as [`AuditLog::decided`].
     pub(super) fn used(&self, pod: &str, credential: &str, destination: &str, answered: Option<Answered>) {
-        let (host, _) = split(destination);
-        let verdict = Verdict::of(Decision::Allowed);
-        let event = self.subject(pod).map(|subject| {
-            let used = CredentialUse { sandbox: subject.sandbox(), credential, host, verdict };
-            Event::credential(SystemTime::now(), &used)
-        });
-        self.allow(event, answered);
+        self.log.used(self.subject(pod).as_ref(), credential, destination, answered);
     }
 
     /// Records that a name of a Pod has got an address.
@@ -213,25 +114,26 @@ impl AuditLog {
     }
 
     async fn read(&self, reader: OwnedReadHalf, answers: mpsc::Sender<Answer>) -> io::Result<()> {
+        let log = self.log.log();
         let mut reader = BufReader::with_capacity(wire::BUFFER, reader);
         let waiting = Arc::new(Semaphore::new(WAITING));
         let mut stuck = false;
         while let Some(frame) = Frame::read(&mut reader).await? {
             match frame {
-                Frame::Lost(count) => self.log.lost(count),
+                Frame::Lost(count) => log.lost(count),
                 Frame::Record(bytes) => {
                     let record = of_front(bytes)?;
-                    match self.log.is_strict() {
+                    match log.is_strict() {
                         // A disk that fails holds back what must be on it only once.
-                        true if stuck => stuck = self.log.push(record).is_err(),
-                        true => stuck = self.log.enqueue(record).await.is_err(),
-                        false => drop(self.log.record(record).await),
+                        true if stuck => stuck = log.push(record).is_err(),
+                        true => stuck = log.enqueue(record).await.is_err(),
+                        false => drop(log.record(record).await),
                     }
                 }
                 Frame::Durable(id, bytes) => {
                     let record = of_front(bytes)?;
                     let Ok(place) = waiting.clone().acquire_owned().await else { return Ok(()) };
-                    let (log, answers) = (self.log.clone(), answers.clone());
+                    let (log, answers) = (log.clone(), answers.clone());
                     tokio::spawn(async move {
                         let outcome = log.record_durably(record).await;
                         if let Err(error) = &outcome {
@@ -244,7 +146,7 @@ impl AuditLog {
             }
             if reader.buffer().is_empty() {
                 // The end of what the front has gathered.
-                self.log.flush();
+                log.flush();
             }
         }
         Ok(())
@@ -306,17 +208,6 @@ struct ReportedActor {
     user: Option<IgnoredAny>,
 }
 
-/// Returns host and port of a destination.
-fn split(destination: &str) -> (&str, Option<u16>) {
-    match destination.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() => match port.parse() {
-            Ok(port) => (host.trim_matches(['[', ']']), Some(port)),
-            Err(_) => (destination, None),
-        },
-        _ => (destination, None),
-    }
-}
-
 impl Journal for AuditLog {
     fn begins(&self, pod: &PodId, sandbox: Option<(&str, &str)>) {
         let (name, uid) = sandbox.unwrap_or((&pod.name, &pod.uid));
@@ -343,7 +234,7 @@ impl Journal for AuditLog {
 
     fn found(&self, pod: &str, sighting: &Sighting<'_>) {
         if let Some(subject) = self.subject(pod) {
-            self.push(&findings::sighted(&subject.sandbox(), sighting));
+            self.push(&sighted(&subject.sandbox(), sighting));
         }
     }
 
@@ -355,7 +246,8 @@ impl Journal for AuditLog {
 #[cfg(test)]
 mod tests {
     use hutch_audit::View;
-    use hutch_audit::event::{ApiCall, Principal};
+    use hutch_audit::event::{ApiCall, Principal, Sandbox};
+    use hutch_egress::Outcome;
 
     use super::*;
 
@@ -415,7 +307,7 @@ mod tests {
         let record = |door| {
             let (action, further) = (hutch_policy::ScanAction::Redact, Some(2));
             let sighting = Sighting { origin: &origin, door, found: &found, action, further };
-            findings::sighted(&sandbox, &sighting).record().as_bytes().to_vec()
+            sighted(&sandbox, &sighting).record().as_bytes().to_vec()
         };
         for (door, expected) in [
             (hutch_policy::Door::Exec, true),
@@ -487,13 +379,6 @@ mod tests {
             ]
         );
         assert_eq!(severities, [4, 3, 4, 4, 4, 3, 3, 1]);
-    }
-
-    #[test]
-    fn destination_has_host_and_port() {
-        assert_eq!(split("a.example:443"), ("a.example", Some(443)));
-        assert_eq!(split("[::1]:80"), ("::1", Some(80)));
-        assert_eq!(split("a client"), ("a client", None));
     }
 
     #[tokio::test]

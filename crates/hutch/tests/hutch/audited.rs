@@ -210,10 +210,10 @@ fn log_is_whole_after_kills() {
 }
 
 /// Disk of 1 MiB for the audit log of a server, which begins anew.
-struct SmallDisk(PathBuf);
+pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn under(up: &mut Up) -> SmallDisk {
+    pub(crate) fn under(up: &mut Up) -> SmallDisk {
         up.stop();
         let disk = SmallDisk(up.data().join("audit"));
         let mut mount = Command::new("mount");
@@ -223,15 +223,15 @@ impl SmallDisk {
         disk
     }
 
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let _ = std::fs::write(self.0.join("fill"), vec![0; 2 << 20]);
     }
 
-    fn empty(&self) {
+    pub(crate) fn empty(&self) {
         std::fs::remove_file(self.0.join("fill")).expect("removed");
     }
 
-    fn remove(self, up: &mut Up) {
+    pub(crate) fn remove(self, up: &mut Up) {
         up.stop();
         succeeded("umount", &Command::new("umount").arg(&self.0).output().expect("umount"));
     }
@@ -259,6 +259,197 @@ fn strict_log_on_a_full_disk_holds_writes_back() {
     disk.remove(&mut up);
 }
 
+/// Output of the only container of a server. On a full disk it cannot be read through the API.
+pub(crate) struct Printed(PathBuf);
+
+impl Printed {
+    pub(crate) fn of(up: &Up) -> Printed {
+        let mut find = Command::new("find");
+        let found = find.arg(up.data().join("pods")).args(["-path", "*/logs/*", "-type", "f"]).output();
+        Printed(succeeded("find", &found.expect("find")).trim().into())
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let lines = std::fs::read_to_string(&self.0).expect("the log of the container");
+        lines.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until the last lines end with a code.
+    pub(crate) fn all(&self, code: &str) {
+        until(code, || {
+            let lines = self.lines();
+            let last = &lines[lines.len().saturating_sub(6)..];
+            last.len() == 6 && last.iter().all(|line| line.trim_end().ends_with(code))
+        });
+    }
+}
+
+#[test]
+fn strict_log_on_a_full_disk_holds_commands_and_requests_to_sandboxes_back() {
+    hutch_testkit::require!(root, kubectl, curl);
+    let mut up = Up::start(&["--router-listen", "127.0.0.1:0", "--audit", "strict"]);
+    let disk = SmallDisk::under(&mut up);
+    let mut runtime = sandbox("box", &serde_json::json!({}), None);
+    runtime["spec"]["podTemplate"]["spec"]["containers"] =
+        serde_json::json!([{"name": "main", "image": "hutch/python-runtime"}]);
+    applied(&up, &runtime);
+    up.ok("wait --for=condition=Ready sandbox/box --timeout=120s");
+    let (address, token) = (up.router(), std::fs::read_to_string(up.data().join("ca/router.token")).unwrap());
+    let exec = |file: &str| up.kubectl_args(&["exec", "box", "--", "touch", &format!("/tmp/{file}")]);
+    let post = |file: &str| {
+        let bearer = format!("Authorization: Bearer {}", token.trim());
+        let mut curl = Command::new("curl");
+        curl.args([
+            "-s",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "-m",
+            "60",
+            "-H",
+            "X-Sandbox-ID: box",
+            "-H",
+            &bearer,
+        ]);
+        curl.args([
+            "--json",
+            &format!(r#"{{"command": "touch /tmp/{file}"}}"#),
+            &format!("http://{address}/execute"),
+        ]);
+        text(&curl.output().expect("curl").stdout)
+    };
+    succeeded("exec", &exec("exec-before"));
+    until("the runtime serves", || post("post-before") == "200");
+    disk.fill();
+    // The last page of the segment may have room for some more records.
+    let refused = (0..20).find(|number| !exec(&format!("exec-{number}")).status.success());
+    let refused = format!("exec-{}", refused.expect("a command that is refused"));
+    let error = text(&exec("exec-refused").stderr);
+    assert!(error.contains("the audit log cannot be written"), "{error}");
+    for file in ["post-refused", "post-again"] {
+        assert_eq!(post(file), "503");
+    }
+    disk.empty();
+    until("a command runs again", || exec("exec-after").status.success());
+    assert_eq!(post("post-after"), "200");
+    let files = text(&up.kubectl_args(&["exec", "box", "--", "ls", "/tmp"]).stdout);
+    for there in ["exec-before", "post-before", "exec-after", "post-after"] {
+        assert!(files.contains(there), "{there}: {files}");
+    }
+    for absent in ["exec-refused", "post-refused", "post-again", &refused] {
+        assert!(!files.lines().any(|file| file == absent), "{absent}: {files}");
+    }
+    disk.remove(&mut up);
+}
+
+/// Finds secrets in the log, also in what it would decode to.
+fn secrets(log: &str) -> Vec<(String, String)> {
+    let scanner = hutch_scan::Scanner::builtin();
+    let mut found = Vec::new();
+    for line in log.lines() {
+        let mut state = hutch_scan::State::new(hutch_scan::Direction::Outbound);
+        let location = hutch_scan::Location::new(hutch_scan::At::Body);
+        let findings = scanner.scan_whole(&mut state, &location, line.as_bytes());
+        let secrets = findings.into_iter().filter(|finding| finding.kind == hutch_scan::Kind::Secret);
+        found.extend(secrets.map(|finding| (finding.rule, line.to_owned())));
+    }
+    found
+}
+
+#[test]
+fn scanner_finds_no_secret_that_programs_use_in_the_log() {
+    hutch_testkit::require!(root, kubectl, curl, python);
+    let web = Server::start();
+    let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example\n");
+    let up = Up::start_outside(&hosts, &[], &["--router-listen", "127.0.0.1:0"]);
+    applied(
+        &up,
+        &policy(
+            "ClusterSandboxPolicy",
+            "open",
+            &serde_json::json!({}),
+            &vec![rule("web.example", &web)].into(),
+        ),
+    );
+    // Made of parts, so that scanners of repositories do not report this file.
+    let token = ["ghp_x7Kq2mW9vLp4Rt8s", "Zc1Yb6Nd3Jf5Hg0QaEuT"].concat();
+    let basic = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, format!("git:{token}"));
+    up.ok(&format!("create secret generic top --from-literal=key={token}"));
+    let mut talker = sandbox("box", &serde_json::json!({}), None);
+    let container = &mut talker["spec"]["podTemplate"]["spec"]["containers"][0];
+    container["command"] = vec!["python3", "-u", "-c", crate::websocket::SERVER].into();
+    container["env"] =
+        serde_json::json!([{"name": "GITHUB_TOKEN", "value": token}, {"name": "PASSWORD", "value": SECRET}]);
+    applied(&up, &talker);
+    up.ok("wait --for=condition=Ready sandbox/box --timeout=120s");
+    let url = format!("http://web.example:{}", web.port);
+    for secret in [token.as_str(), SECRET] {
+        for script in [
+            format!("curl -s -H 'Authorization: Bearer {secret}' -H 'X-Api-Key: {secret}' {url}/header"),
+            format!("curl -s -u git:{secret} '{url}/query?access_token={secret}&b=1'"),
+            format!("curl -s -H 'Cookie: session={secret}' --data 'password={secret}' {url}/form"),
+            format!("curl -s -A 'agent/1 token={secret}' --json '{{\"api_key\": \"{secret}\"}}' {url}/json"),
+            format!("export GITHUB_TOKEN={secret}; PASSWORD={secret} env > /dev/null"),
+            format!("echo 'https://git:{secret}@web.example/x.git' > /dev/null"),
+        ] {
+            let output = up.kubectl_args(&["exec", "box", "--", "sh", "-c", &script]);
+            succeeded(&script, &output);
+        }
+    }
+    up.kubectl_args(&[
+        "exec",
+        "box",
+        "--",
+        "curl",
+        "-s",
+        "-H",
+        &format!("Authorization: Basic {basic}"),
+        &url,
+    ]);
+    talk(&up, &[&token, SECRET]);
+
+    eventually(&up, &["list", "--kind", "http"], "default/box&web.example&/json");
+    eventually(&up, &["list", "--kind", "http"], "default/box&/talk");
+    eventually(&up, &["list", "--kind", "exec"], "default/box&sh -c&curl -s&exited with 0");
+    eventually(&up, &["list", "--kind", "api"], "allowed&create&top");
+    let log = read(&up, &["export"]);
+    for secret in [token.as_str(), SECRET, SECRET_BASE64, basic.as_str()] {
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(secret)).collect();
+        assert!(lines.is_empty(), "{secret}: {lines:#?}");
+    }
+    assert_eq!(secrets(&log), []);
+    // The scanner finds what is there.
+    let with = log.replace("/json", &format!("/json?{token}"));
+    assert!(!secrets(&with).is_empty());
+}
+
+/// Sends texts to a Sandbox over a WebSocket, through the router.
+fn talk(up: &Up, texts: &[&str]) {
+    use futures::{SinkExt, StreamExt};
+    use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+    let token = std::fs::read_to_string(up.data().join("ca/router.token")).expect("the router's token");
+    let address = format!("ws://{}/talk?token={}", up.router(), texts[0]);
+    let mut request = address.into_client_request().expect("a request");
+    for (name, value) in [
+        ("x-sandbox-id", "box".to_owned()),
+        ("x-sandbox-port", "9000".to_owned()),
+        ("authorization", format!("Bearer {}", token.trim())),
+        ("x-own-key", texts[0].to_owned()),
+    ] {
+        request.headers_mut().insert(name, value.parse().expect("a value"));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let (mut socket, _) = tokio_tungstenite::connect_async(request).await.expect("switched");
+        for text in texts {
+            socket.send((*text).into()).await.expect("sent");
+            let answer = socket.next().await.expect("an answer").expect("a message");
+            assert_eq!(answer.into_text().expect("text").as_str(), text.to_uppercase());
+        }
+    });
+}
+
 #[test]
 fn strict_log_on_a_full_disk_holds_connections_and_requests_of_sandboxes_back() {
     hutch_testkit::require!(root, kubectl, curl);
@@ -281,21 +472,8 @@ fn strict_log_on_a_full_disk_holds_connections_and_requests_of_sandboxes_back() 
     held["spec"]["podTemplate"]["spec"]["containers"][0]["command"] = vec!["sh", "-c", &script].into();
     applied(&up, &held);
     up.ok("wait --for=condition=Ready sandbox/box --timeout=120s");
-    // On a full disk the log cannot be read through the API.
-    let mut find = Command::new("find");
-    let found = find.arg(up.data().join("pods")).args(["-path", "*/logs/*", "-type", "f"]).output();
-    let log = succeeded("find", &found.expect("find"));
-    let lines = || -> Vec<String> {
-        let lines = std::fs::read_to_string(log.trim()).expect("the log of the container");
-        lines.lines().map(str::to_owned).collect()
-    };
-    let all = |code: &str| {
-        until(code, || {
-            let lines = lines();
-            let last = &lines[lines.len().saturating_sub(6)..];
-            last.len() == 6 && last.iter().all(|line| line.trim_end().ends_with(code))
-        });
-    };
+    let output = Printed::of(&up);
+    let (lines, all) = (|| output.lines(), |code: &str| output.all(code));
     all("200");
     disk.fill();
     all("503");

@@ -165,6 +165,71 @@ fn server_receives_the_value_and_the_sandbox_has_only_the_placeholder() {
 }
 
 #[test]
+fn git_clones_and_pushes_with_the_placeholder_as_its_password() {
+    hutch_testkit::require!(root, user_namespaces, openssl, python, git);
+    let repositories = tempfile::tempdir().expect("a folder");
+    let git = |folder: &std::path::Path, script: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", script]).current_dir(folder).env("HOME", folder);
+        succeeded(script, &shell.output().expect("sh"))
+    };
+    let identity = "git config --global user.name test; git config --global user.email test@example; \
+        git config --global init.defaultBranch main";
+    git(
+        repositories.path(),
+        &format!(
+            "{identity}; git init -q --bare team.git; git clone -q team.git seed 2> /dev/null; cd seed; \
+            echo seeded > file; git add file; git commit -qm seed; git push -q origin HEAD"
+        ),
+    );
+    let (root, user) = (repositories.path().display().to_string(), format!("git:{VALUE}"));
+    let server = Server::of("git.py", &[&root, &user]);
+    let script = format!(
+        "export HOME=/tmp GIT_TERMINAL_PROMPT=0; cd /tmp; {identity}; \
+         git clone -q https://git:$GITHUB_TOKEN@web.example:PORT/team.git work; cd work; cat file; \
+         echo inside > new; git add new; git commit -qm inside; git push -q origin HEAD; cat .git/config; \
+         git clone -q https://git:wrong@web.example:PORT/team.git other || echo refused"
+    );
+    let output = server.run(Caller::Root, &server.policy("{env: CALLER_TOKEN}", ""), &script);
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.starts_with("seeded\n") && out.ends_with("refused\n"), "{out}\n{error}");
+    assert!(
+        out.contains("https://git:ghp_") && !out.contains(VALUE) && !error.contains(VALUE),
+        "{out}\n{error}"
+    );
+    assert_eq!(git(repositories.path(), "git -C team.git show main:new"), "inside\n");
+    let basic = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, user);
+    let printed = server.peer.printed();
+    for request in ["GET /team.git/info/refs?service=git-upload-pack", "POST /team.git/git-receive-pack"] {
+        assert!(printed.contains(&format!("request {request} authorization=Basic {basic}")), "{printed}");
+    }
+}
+
+#[test]
+fn value_stands_in_forms_and_json_only_where_the_credential_has_body() {
+    hutch_testkit::require!(root, user_namespaces, curl, openssl, python);
+    let server = Server::start();
+    let script = "curl -sS -d \"key=$GITHUB_TOKEN&b=1\" https://web.example:PORT/form; \
+        curl -sS --json \"{\\\"key\\\": \\\"$GITHUB_TOKEN\\\"}\" https://web.example:PORT/json; \
+        curl -sS -d \"key=$GITHUB_TOKEN\" https://other.example:PORT/other; echo; echo $GITHUB_TOKEN";
+    for (more, sent) in [("", false), (", body: true", true)] {
+        let before = server.peer.printed().len();
+        let output = server.run(Caller::Root, &server.policy("{env: CALLER_TOKEN}", more), script);
+        let (out, received) = (text(&output.stdout), server.peer.printed()[before..].to_owned());
+        assert!(!out.contains(VALUE), "{out}");
+        let expected = match sent {
+            true => VALUE,
+            false => out.lines().last().expect("a placeholder"),
+        };
+        for body in [format!("body key={expected}&b=1\n"), format!("body {{\"key\": \"{expected}\"}}\n")] {
+            assert!(received.contains(&body), "{body}: {received}");
+        }
+        // The other host gets a request without its body.
+        assert_eq!(received.matches("body key=").count(), 1, "{received}");
+    }
+}
+
+#[test]
 fn memory_of_no_process_but_the_proxy_has_the_value() {
     hutch_testkit::require!(root, user_namespaces, curl, openssl, python);
     let server = Server::start();

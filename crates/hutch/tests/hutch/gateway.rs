@@ -3,12 +3,15 @@
 //!
 //! The names of the servers are in a hosts file that only the gateway sees.
 
+mod audited;
 mod enforced;
 mod peers;
 mod reads;
+mod replicas;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,6 +29,8 @@ use crate::inspected;
 /// Address of the server. It is loopback, and no other test uses it.
 const SERVER: &str = "127.78.0.1";
 const GATEWAY: &str = "gateway";
+/// Another one of the same cluster.
+const SECOND: &str = "second-gateway";
 const NAMESPACE: &str = "agent-sandbox-system";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -33,6 +38,7 @@ struct Running {
     // Ends before its cluster.
     _worker: Worker,
     cluster: Cluster,
+    /// Address that Pods know.
     gateway: SocketAddr,
     server: u16,
     /// Bytes that the server has received.
@@ -46,6 +52,11 @@ impl Running {
 
     /// Starts after something else has begun that needs the cluster.
     async fn start_after(begin: impl FnOnce(&Cluster)) -> Running {
+        Running::start_with(begin, &[GATEWAY]).await
+    }
+
+    /// Starts with several gateways, behind one address, and their audit logs, which are strict.
+    async fn start_with(begin: impl FnOnce(&Cluster), gateways: &[&str]) -> Running {
         let options = Options { node: false, ..Options::default() };
         let mut cluster = Cluster::start(options).await.expect("a cluster");
         let worker = Worker::start(&cluster, &sandboxd(cluster.folder())).await.expect("a Node");
@@ -70,20 +81,14 @@ impl Running {
         std::fs::write(&hosts, format!("{SERVER} web.example other.example tls.example passed.example\n"))
             .expect("written");
 
-        let mut command = Command::new("unshare");
-        let script = "mount --bind \"$1\" /etc/hosts && shift && cd / && exec \"$@\"";
-        command.args(["--mount", "bash", "-c", script, "bash", &hosts, HUTCH, "egress", "--cluster"]);
-        command.args(["--listen", "127.0.0.1:0", "--token-key-file", &key, "--probe-image=i"]);
-        command.arg("--ca-dir").arg(cluster.folder().join("ca")).env("SSL_CERT_FILE", &public);
-        command.arg("--kubeconfig").arg(account.kubeconfig());
-        cluster.spawn(GATEWAY, command).expect("the gateway starts");
-        let address = |cluster: &Cluster| {
-            let log = std::fs::read_to_string(cluster.program(GATEWAY)?.log()).ok()?;
-            let line = log.lines().find_map(|line| line.strip_prefix("hutch: gateway at http://"))?;
-            line.trim().parse().ok()
+        let mut served = Vec::new();
+        for name in gateways {
+            served.push(gateway(&mut cluster, name, account.kubeconfig()).await);
+        }
+        let gateway = match served[..] {
+            [one] => one,
+            _ => replicas::balance(served).await,
         };
-        cluster.until("the gateway serves", async || address(&cluster).is_some()).await.unwrap();
-        let gateway: SocketAddr = address(&cluster).expect("an address");
 
         let account = cluster.service_account(NAMESPACE, "agent-sandbox-controller").await.expect("a token");
         let mut command = Command::new(HUTCH);
@@ -96,6 +101,22 @@ impl Running {
         cluster.spawn("controller", command).expect("the controller starts");
         let (server, received) = serve();
         Running { _worker: worker, cluster, gateway, server, received }
+    }
+
+    /// Runs `hutch audit` on the log of a gateway.
+    fn audit(&self, gateway: &str, words: &[&str]) -> Output {
+        let mut command = Command::new(HUTCH);
+        command.arg("audit").args(words).arg("--data-dir").arg(data(&self.cluster, gateway));
+        command.output().expect("hutch starts")
+    }
+
+    /// Waits until the log of a gateway has a line with all of these parts.
+    async fn until_recorded(&self, gateway: &str, words: &[&str], parts: &[&str]) {
+        let holds = async || {
+            let printed = text(&self.audit(gateway, words).stdout);
+            printed.lines().any(|line| parts.iter().all(|part| line.contains(part)))
+        };
+        self.cluster.until(&format!("{words:?}: {parts:?}"), holds).await.unwrap();
     }
 
     fn kubectl(&self, words: &[&str]) -> String {
@@ -164,6 +185,31 @@ impl Running {
         let holds = async || self.request("one", "web.example", options) == status;
         self.cluster.until(&format!("{options}: {status}"), holds).await.unwrap();
     }
+}
+
+/// Folder of the persistent state of a gateway.
+fn data(cluster: &Cluster, gateway: &str) -> PathBuf {
+    cluster.folder().join(format!("data-{gateway}"))
+}
+
+/// Starts a gateway, and returns its address when it serves.
+async fn gateway(cluster: &mut Cluster, name: &str, kubeconfig: &std::path::Path) -> SocketAddr {
+    let path = |name: &str| cluster.folder().join(name);
+    let mut command = Command::new("unshare");
+    let script = "mount --bind \"$1\" /etc/hosts && shift && cd / && exec \"$@\"";
+    command.args(["--mount", "bash", "-c", script, "bash"]).arg(path("hosts"));
+    command.args([HUTCH, "egress", "--cluster", "--listen", "127.0.0.1:0", "--probe-image=i"]);
+    command.arg("--token-key-file").arg(path("token.key")).arg("--ca-dir").arg(path("ca"));
+    command.args(["--audit", "strict", "--data-dir"]).arg(data(cluster, name));
+    command.env("SSL_CERT_FILE", path("public/ca.pem")).arg("--kubeconfig").arg(kubeconfig);
+    cluster.spawn(name, command).expect("the gateway starts");
+    let address = |cluster: &Cluster| {
+        let log = std::fs::read_to_string(cluster.program(name)?.log()).ok()?;
+        let line = log.lines().find_map(|line| line.strip_prefix("hutch: gateway at http://"))?;
+        line.trim().parse().ok()
+    };
+    cluster.until("the gateway serves", async || address(cluster).is_some()).await.unwrap();
+    address(cluster).expect("an address")
 }
 
 fn kubectl(cluster: &Cluster, words: &[&str]) -> String {

@@ -1,5 +1,6 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
+mod audit_commands;
 mod audited;
 mod bad_input;
 mod caches;

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
+use crate::audited::{Printed, SmallDisk, eventually};
 use crate::credentials::in_memory;
 use crate::harness::{Up, binary, refused, succeeded, text};
 use crate::inspected::{authority, with_port};
@@ -258,6 +259,44 @@ fn value_that_is_replaced_or_taken_away_counts_at_once() {
         found.contains("CredentialProvider \"file\" does not exist")
     });
     site.up.stop();
+}
+
+#[test]
+fn strict_log_on_a_full_disk_holds_the_use_of_a_credential_back() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python);
+    let mut site = Site::start_with(&["--audit", "strict"]);
+    let disk = SmallDisk::under(&mut site.up);
+    site.provide("file", &json!({"file": "token"}));
+    applied(&site.up, &site.policy(&["file"]));
+    let mut held = sandbox("box", &json!({}), None);
+    let curl = |host: &str| {
+        format!(
+            "curl -s -o /dev/null -m 20 -w '%{{http_code}}\\n' -H \"Authorization: Bearer $FILE_TOKEN\" https://{host}.example:{}/",
+            site.port
+        )
+    };
+    let script = format!("while :; do {}; sleep 0.05; done", curl("web"));
+    held["spec"]["podTemplate"]["spec"]["containers"][0]["command"] = vec!["sh", "-c", &script].into();
+    applied(&site.up, &held);
+    site.up.ok("wait --for=condition=Ready sandbox/box --timeout=120s");
+    let output = Printed::of(&site.up);
+    output.all("200");
+    assert!(site.peer.printed().contains(OF_FILE), "{}", site.peer.printed());
+    disk.fill();
+    output.all("503");
+    let (before, from) = (site.peer.printed(), output.lines().len());
+    until("more tries", || output.lines().len() > from + 20);
+    assert_eq!(site.peer.printed(), before, "the server gets nothing");
+    disk.empty();
+    output.all("200");
+    until("the value", || site.peer.printed()[before.len()..].contains(OF_FILE));
+    let words = ["list", "--kind", "credential", "--sandbox", "box"];
+    eventually(&site.up, &words, "default/box&allowed&file for web.example");
+    assert_eq!(text(&site.exec("box", &curl("other")).stdout), "403\n");
+    let denied = [&words[..], &["--denied"]].concat();
+    let denied = eventually(&site.up, &denied, "default/box&denied&file for other.example");
+    assert!(!denied.contains("web.example"), "{denied}");
+    disk.remove(&mut site.up);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use crate::harness::Up;
 
 /// Takes one connection, switches it, and gives back each short text in capitals.
-const SERVER: &str = r#"
+pub(crate) const SERVER: &str = r#"
 import base64, hashlib, socket
 
 def serve(peer, head):

@@ -81,6 +81,53 @@ async fn websocket_to_a_host_of_a_credential_is_refused() {
     }
 }
 
+/// A frame with a text, as a client sends it.
+fn masked(text: &str) -> Vec<u8> {
+    let mask = [0x37, 0xfa, 0x21, 0x3d];
+    let content = text.bytes().enumerate().map(|(at, byte)| byte ^ mask[at % 4]);
+    [0x81, 0x80 | u8::try_from(text.len()).unwrap()].into_iter().chain(mask).chain(content).collect()
+}
+
+#[tokio::test]
+async fn placeholder_in_a_websocket_to_another_host_ends_it_and_is_reported() {
+    let mut site = Site::new(r#"{"name": "ws", AT, "http": [{"websocket": true}]}"#).await;
+    site.sandbox.set_credentials(vec![issued("other.example", site.port, "")]);
+    let mut stream = site.connect("http/1.1").await;
+    stream.write_all(UPGRADE.replace("PORT", &site.port.to_string()).as_bytes()).await.unwrap();
+    let mut answer = vec![0; 512];
+    let count = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..count].starts_with(b"HTTP/1.1 101"));
+    let hello = masked("hello");
+    stream.write_all(&hello).await.unwrap();
+    let mut echoed = vec![0; hello.len()];
+    stream.read_exact(&mut echoed).await.unwrap();
+    assert_eq!(echoed, hello);
+    let (first, second) = PLACEHOLDER.split_at(9);
+    for text in [first, second] {
+        stream.write_all(&masked(text)).await.unwrap();
+    }
+    let refusal = timeout(Duration::from_secs(60), site.refused.recv()).await.unwrap().expect("a refusal");
+    let Reason::Credential(name, why) = &refusal.reason else { panic!("{refusal:?}") };
+    assert!(name == "github" && why.contains("not bound to this host"), "{refusal:?}");
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest).await;
+    assert!(String::from_utf8_lossy(&rest).contains("not bound to this host"), "{rest:?}");
+}
+
+#[tokio::test]
+async fn body_of_a_form_has_the_value_with_its_escapes() {
+    let site = site(r#", "body": true"#).await;
+    let body = format!("key={PLACEHOLDER}&other=1");
+    let kind = "Content-Type: application/x-www-form-urlencoded";
+    let length = body.len();
+    let request = head("POST /a", &format!("{kind}\r\nContent-Length: {length}\r\n")) + &body;
+    let answer = site.raw(&request).await;
+    let escaped = VALUE.bytes().filter(|byte| !byte.is_ascii_alphanumeric()).count() * 2;
+    let sent = length + VALUE.len() + escaped - PLACEHOLDER.len();
+    assert!(answer.contains(&format!("content-length: {sent}\n")), "{answer}");
+    assert!(answer.contains(&body) && !answer.contains("real"), "{answer}");
+}
+
 #[tokio::test]
 async fn header_of_an_answer_whose_name_is_the_value_is_dropped() {
     let site = Site::new(OPEN).await;

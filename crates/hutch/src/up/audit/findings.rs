@@ -1,124 +1,31 @@
-//! Findings of the scanner as events of the audit log.
+//! Findings in output that the front scans, as events of the audit log.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use hutch_apiserver::Audit as _;
-use hutch_audit::Event;
-use hutch_audit::event::{Decision, Finding, Rule, Sandbox, Severity, Verdict};
-use hutch_egress::{Alarm, Found};
-use hutch_policy::ScanAction;
 use hutch_screen::{Findings, Sighting};
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 
 use super::FrontLog;
-
-/// Returns the event of a finding in what is sent to a destination, or comes from it. The text that was found is not in it.
-pub(super) fn found(sandbox: &Sandbox<'_>, found: &Found, destination: &str, verdict: Verdict<'_>) -> Event {
-    let place = format!("{found}, {destination}");
-    let decision = match verdict.decision {
-        Decision::Denied | Decision::Modified => verdict.decision,
-        _ => Decision::Alerted,
-    };
-    let finding = Finding {
-        sandbox: *sandbox,
-        rule: &found.rule,
-        title: &found.rule,
-        place: &place,
-        digest: digest(&found.fingerprint),
-        door: None,
-        count: None,
-        severity: severity(found.severity),
-        verdict: Verdict { decision, ..verdict },
-    };
-    Event::finding(SystemTime::now(), &finding)
-}
-
-/// Returns the event of an attempt to carry data out that was refused.
-pub(super) fn alarm(sandbox: &Sandbox<'_>, alarm: Alarm, destination: &str, verdict: Verdict<'_>) -> Event {
-    let (rule, title) = match alarm {
-        Alarm::MisplacedCredential => ("misplaced-credential", "Credential sent where its value may not go"),
-        Alarm::TooManyNames => ("too-many-names", "Too many different names resolved"),
-    };
-    let finding = Finding {
-        sandbox: *sandbox,
-        rule,
-        title,
-        place: destination,
-        digest: None,
-        door: None,
-        count: None,
-        severity: Severity::High,
-        verdict,
-    };
-    Event::finding(SystemTime::now(), &finding)
-}
-
-/// Returns the event of a finding in output, or of further ones of the same rule.
-pub(super) fn sighted(sandbox: &Sandbox<'_>, sighting: &Sighting<'_>) -> Event {
-    let (found, door, part) = (sighting.found, sighting.door.name(), &*sighting.origin.part);
-    let place = match part {
-        "" => format!("{found}, {door}"),
-        part => format!("{found}, {door} of {part}"),
-    };
-    let decision = match sighting.action {
-        ScanAction::Log => Decision::Alerted,
-        ScanAction::Redact => Decision::Modified,
-        ScanAction::Block => Decision::Denied,
-    };
-    let level = Some(&*found.policy).filter(|policy| !policy.is_empty());
-    let finding = Finding {
-        sandbox: *sandbox,
-        rule: &found.rule,
-        title: &found.rule,
-        place: &place,
-        // Further ones may be other texts.
-        digest: digest(&found.fingerprint).filter(|_| sighting.further.is_none()),
-        door: Some(door),
-        count: sighting.further,
-        severity: severity(found.severity),
-        verdict: Verdict { rule: Rule { level, rule: None }, ..Verdict::of(decision) },
-    };
-    Event::finding(SystemTime::now(), &finding)
-}
+use crate::audit_log::Subject;
+use crate::audit_log::findings::sighted;
 
 /// Findings in the output of one Pod that the front scans.
 pub(in crate::up) struct FrontFindings {
     log: Arc<FrontLog>,
-    namespace: String,
-    name: String,
-    uid: String,
+    subject: Subject,
 }
 
 impl FrontFindings {
     /// Takes the log, and the Pod, whose findings are those of its Sandbox, if it has one.
     pub(in crate::up) fn new(log: Arc<FrontLog>, pod: &Pod) -> FrontFindings {
-        let owner = hutch_api::owner::sandbox(pod).map(|owner| (owner.name.clone(), owner.uid.clone()));
-        let (name, uid) = owner.unwrap_or_else(|| (pod.name_any(), pod.uid().unwrap_or_default()));
-        FrontFindings { log, namespace: pod.namespace().unwrap_or_default(), name, uid }
+        FrontFindings { log, subject: Subject::of(pod) }
     }
 }
 
 impl Findings for FrontFindings {
     fn record(&self, sighting: &Sighting<'_>) {
-        let sandbox = Sandbox { namespace: &self.namespace, name: &self.name, uid: Some(&self.uid) };
-        let event = sighted(&sandbox, sighting);
+        let event = sighted(&self.subject.sandbox(), sighting);
         self.log.push(Box::new(move || event.record()));
     }
-}
-
-fn severity(severity: hutch_scan::Severity) -> Severity {
-    match severity {
-        hutch_scan::Severity::Low => Severity::Low,
-        hutch_scan::Severity::Medium => Severity::Medium,
-        hutch_scan::Severity::High => Severity::High,
-        hutch_scan::Severity::Critical => Severity::Critical,
-    }
-}
-
-/// Returns the first bytes of the SHA-256 of the text that was found.
-fn digest(fingerprint: &str) -> Option<[u8; 8]> {
-    let digits = fingerprint.get(..16)?;
-    Some(u64::from_str_radix(digits, 16).ok()?.to_be_bytes())
 }

@@ -3,7 +3,7 @@
 use hutch_egress::control::Order;
 
 use super::{Change, Supervisor};
-use crate::up::audit::Answered;
+use crate::audit_log::Answered;
 
 /// Answer about a record.
 pub(in crate::up) struct Recorded {

@@ -1,0 +1,154 @@
+//! Placeholders in what a sandbox sends over a WebSocket, also across its frames. Frames of a client are masked.
+
+use super::{Set, contains};
+
+/// Maximum bytes before the content of a frame.
+const HEAD: usize = 14;
+
+/// Placeholders of a sandbox, and where the bytes of a WebSocket stand.
+#[derive(Debug, Default)]
+pub(crate) struct Placeholders {
+    /// Placeholders with the names of their credentials.
+    all: Vec<(String, String)>,
+    longest: usize,
+    /// Beginning of a frame, up to its content.
+    head: Vec<u8>,
+    mask: [u8; 4],
+    /// Bytes of the content that have passed, and those that are left.
+    passed: usize,
+    left: u64,
+    /// End of the content that has passed.
+    tail: Vec<u8>,
+}
+
+impl Placeholders {
+    /// Takes all credentials of a sandbox: none may be sent here.
+    pub(crate) fn of(set: &Set) -> Placeholders {
+        let all: Vec<_> = set.issued.iter().map(|one| (one.placeholder.clone(), one.name.clone())).collect();
+        let longest = all.iter().map(|(placeholder, _)| placeholder.len()).max().unwrap_or(0);
+        Placeholders { all, longest, ..Placeholders::default() }
+    }
+
+    /// Takes bytes of the client. Returns the name of the first credential whose placeholder ends in them.
+    pub(crate) fn find(&mut self, mut bytes: &[u8]) -> Option<&str> {
+        if self.all.is_empty() {
+            return None;
+        }
+        while let Some((first, rest)) = bytes.split_first() {
+            if self.left == 0 {
+                self.head.push(*first);
+                bytes = rest;
+                self.begin();
+                continue;
+            }
+            let count = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
+            let (mask, passed) = (self.mask, self.passed);
+            let content = bytes[..count].iter().zip(passed..).map(|(byte, at)| byte ^ mask[at % mask.len()]);
+            self.tail.extend(content);
+            (self.passed, self.left) = ((passed + count) % mask.len(), self.left - count as u64);
+            bytes = &bytes[count..];
+            if let Some(index) = self.all.iter().position(|(text, _)| contains(&self.tail, text)) {
+                return Some(&self.all[index].1);
+            }
+            let gone = self.tail.len().saturating_sub(self.longest.saturating_sub(1));
+            self.tail.drain(..gone);
+        }
+        None
+    }
+
+    /// Begins the content of a frame if its head is complete.
+    fn begin(&mut self) {
+        let Some(second) = self.head.get(1) else { return };
+        let size = match second & 0x7f {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        };
+        let masked = if second & 0x80 == 0 { 0 } else { self.mask.len() };
+        debug_assert!(self.head.len() <= HEAD);
+        if self.head.len() < 2 + size + masked {
+            return;
+        }
+        let long = self.head[2..2 + size].iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        self.left = if size == 0 { u64::from(second & 0x7f) } else { long };
+        self.mask = [0; 4];
+        self.mask[..masked].copy_from_slice(&self.head[2 + size..2 + size + masked]);
+        self.passed = 0;
+        self.head.clear();
+    }
+}
+
+/// Searches the frames of any bytes, as a whole and in pieces.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn any_placeholders(bytes: &[u8]) {
+    let new = || {
+        let all = vec![("ab".to_owned(), "name".to_owned())];
+        Placeholders { all, longest: 2, ..Placeholders::default() }
+    };
+    let whole = new().find(bytes).is_some();
+    for size in [1, 3, 64] {
+        let mut pieces = new();
+        assert_eq!(bytes.chunks(size).any(|piece| pieces.find(piece).is_some()), whole, "{size}");
+        assert!(pieces.head.len() < HEAD && pieces.tail.len() <= size.max(2) + 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Issued, Secret};
+    use super::*;
+
+    fn placeholders() -> Placeholders {
+        let issued = Issued {
+            name: "api".into(),
+            placeholder: "ghp_placeholder".into(),
+            value: Secret::new("value".into()),
+            binding: serde_json::from_str(r#"{"hosts": ["api.example"]}"#).unwrap(),
+            bounds: None,
+            ends: None,
+            missing: false,
+        };
+        Placeholders::of(&Set::from(vec![issued]))
+    }
+
+    fn frame(content: &[u8], mask: Option<[u8; 4]>) -> Vec<u8> {
+        let masked = if mask.is_some() { 0x80 } else { 0 };
+        let mut frame = match u16::try_from(content.len()) {
+            Ok(short) if short < 126 => vec![0x81, masked | short as u8],
+            Ok(long) => [&[0x81, masked | 126][..], &long.to_be_bytes()].concat(),
+            Err(_) => [&[0x81, masked | 127][..], &(content.len() as u64).to_be_bytes()].concat(),
+        };
+        frame.extend(mask.iter().flatten());
+        let mask = mask.unwrap_or_default();
+        frame.extend(content.iter().zip(0..).map(|(byte, at): (_, usize)| byte ^ mask[at % 4]));
+        frame
+    }
+
+    #[test]
+    fn placeholder_is_found_across_pieces_and_frames_with_any_mask() {
+        let long = "x".repeat(300);
+        let longer = "y".repeat(70_000);
+        for mask in [None, Some([1, 2, 3, 250])] {
+            let frames = |contents: &[&str]| -> Vec<u8> {
+                contents.iter().flat_map(|content| frame(content.as_bytes(), mask)).collect()
+            };
+            for (contents, expected) in [
+                (&["{\"token\": \"ghp_placeholder\"}"][..], Some("api")),
+                (&["ghp_place", "holder"], Some("api")),
+                (&[&long, "ghp_", "", "placeholder"], Some("api")),
+                (&[&longer, "ghp_placeholder"], Some("api")),
+                (&["ghp_placeholde", "x", "r"], None),
+                (&["hello", &longer], None),
+            ] {
+                let bytes = frames(contents);
+                for size in [1, 3, 1000, bytes.len()] {
+                    let mut placeholders = placeholders();
+                    let found =
+                        bytes.chunks(size).find_map(|piece| placeholders.find(piece).map(str::to_owned));
+                    assert_eq!(found.as_deref(), expected, "{mask:?} {size}");
+                    assert!(placeholders.tail.len() < 70_100 && placeholders.head.len() <= HEAD);
+                }
+            }
+        }
+    }
+}

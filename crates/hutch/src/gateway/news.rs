@@ -1,0 +1,71 @@
+//! News of the process of the proxy: decisions for the audit log, refusals, connections to other Sandboxes.
+
+use std::time::{Duration, Instant};
+
+use hutch_egress::control::{News, Order};
+
+use super::Gateway;
+use crate::audit_log::Answered;
+use crate::egress::line;
+
+/// Minimum time between two lines of the log about clients of one address that have no Sandbox, and maximum addresses.
+const QUIET: Duration = Duration::from_secs(60);
+const STRANGERS: usize = 1024;
+
+impl Gateway {
+    /// Takes news of the proxy, which it may have made up.
+    pub(super) fn heed(&mut self, news: News) {
+        match news {
+            News::Refused { sandbox, refusal } => {
+                let pod = self.served.pod(sandbox);
+                tracing::info!(pod = pod.unwrap_or("unknown"), "{}", line(&refusal));
+            }
+            News::Unidentified { address } => {
+                let now = Instant::now();
+                self.strangers.retain(|_, last| now.duration_since(*last) < QUIET);
+                if self.strangers.len() < STRANGERS && self.strangers.insert(address, now).is_none() {
+                    tracing::warn!(%address, "refused a client: no Pod of a Sandbox has its address and token");
+                    self.audit.iter().for_each(|log| log.unidentified(address));
+                }
+            }
+            News::Dial { sandbox, dial, namespace, service, port } => {
+                let service = (namespace, service);
+                let chosen = self.served.choose(&self.objects, sandbox, &service, port);
+                if let Some(why) = chosen.as_ref().ok().and_then(|chosen| chosen.observed.as_ref()) {
+                    let (pod, (namespace, service)) = (self.served.pod(sandbox), &service);
+                    let pod = pod.unwrap_or("unknown");
+                    tracing::info!(
+                        pod,
+                        "would refuse {service}.{namespace}:{port}: {why}, but it only observes"
+                    );
+                }
+                self.dials.start(sandbox, dial, chosen);
+            }
+            News::Decided { sandbox, decided, wait } => {
+                if let Some(log) = &self.audit {
+                    log.decided(self.served.subject(sandbox), &decided, self.answered(sandbox, wait));
+                }
+            }
+            News::Used { sandbox, credential, destination, wait } => {
+                if let Some(log) = &self.audit {
+                    let answered = self.answered(sandbox, wait);
+                    log.used(self.served.subject(sandbox), &credential, &destination, answered);
+                }
+            }
+            News::Lost { count } => self.audit.iter().for_each(|log| log.lost(count)),
+            // No names are synthetic here.
+            News::Named { .. } => {}
+        }
+    }
+
+    /// Returns what passes the answer about a record on to the process, if it waits for one.
+    fn answered(&self, sandbox: u64, wait: Option<u64>) -> Option<Answered> {
+        let answers = self.answers.0.clone();
+        wait.map(|wait| -> Answered {
+            Box::new(move |written| {
+                // Closed at the end of the gateway only.
+                let _ = answers.send(Order::Recorded { sandbox, wait, written });
+            })
+        })
+    }
+}

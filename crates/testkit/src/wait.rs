@@ -7,11 +7,11 @@ pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// Bounds of the pause between two looks.
 const PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
 
-/// Returns the pause after a look that began then: four times as long, so that a test that waits leaves the processors to the
+/// Returns the pause after a check that began then: four times as long, so that a test that waits leaves the processors to the
 /// others. `kubectl` alone takes a tenth of a second of them.
 #[must_use]
-pub fn pause(look: Instant) -> Duration {
-    (look.elapsed() * 4).clamp(PAUSE[0], PAUSE[1])
+pub fn pause(began: Instant) -> Duration {
+    (began.elapsed() * 4).clamp(PAUSE[0], PAUSE[1])
 }
 
 /// Looks until it is so.
@@ -22,12 +22,12 @@ pub fn pause(look: Instant) -> Duration {
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     loop {
-        let look = Instant::now();
+        let check = Instant::now();
         if holds() {
             return;
         }
         assert!(began.elapsed() < WAIT_LIMIT, "never: {what}");
-        std::thread::sleep(pause(look));
+        std::thread::sleep(pause(check));
     }
 }
 
@@ -51,11 +51,11 @@ pub async fn eventually_or<T, F: Future<Output = Option<T>>>(
 ) -> T {
     let began = Instant::now();
     loop {
-        let look = Instant::now();
+        let check = Instant::now();
         if let Some(answer) = ask().await {
             return answer;
         }
         assert!(began.elapsed() < WAIT_LIMIT, "never: {}", what());
-        tokio::time::sleep(pause(look)).await;
+        tokio::time::sleep(pause(check)).await;
     }
 }

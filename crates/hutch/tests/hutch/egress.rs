@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hutch_testkit::wait::until;
 
-use crate::harness::{HUTCH, refused, text};
+use crate::harness::{HUTCH, printed_before, refused, text};
 use crate::processes::kill;
 
 /// Address of the servers. It is loopback, and no other test uses it.
@@ -53,6 +53,7 @@ impl Site {
         hutch_testkit::copy_program(HUTCH, path("hutch"));
         std::fs::create_dir(path("home")).expect("made");
         std::os::unix::fs::chown(path("home"), Some(1000), Some(1000)).expect("chown");
+        printed_before(&path("home"), 1000);
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), mode).expect("chmod");
         Site { folder }
@@ -72,7 +73,8 @@ impl Site {
             unshare.args(["--isolation", "gvisor"]);
         }
         unshare.args(options).arg("--").args(command);
-        unshare.env("HOME", path("home")).env_remove("XDG_CACHE_HOME").stdin(Stdio::null());
+        unshare.env("HOME", path("home")).env_remove("XDG_CACHE_HOME").env_remove("XDG_STATE_HOME");
+        unshare.stdin(Stdio::null());
         unshare
     }
 

@@ -334,3 +334,16 @@ pub(crate) fn refused(output: &Output, status: i32, named: &[&str]) {
     }
     assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
 }
+
+/// Makes a home one of a user who has read what differs without root.
+pub(crate) fn printed_before(home: &Path, user: u32) {
+    let mut folder = home.to_owned();
+    for name in [".local", "state", "hutch", "printed"] {
+        folder.push(name);
+        std::fs::create_dir(&folder).expect("made");
+        std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("chown");
+    }
+    for name in ["ids", "mounts", "proxy"] {
+        std::fs::write(folder.join(format!("without-root-{name}")), "").expect("written");
+    }
+}

@@ -58,6 +58,7 @@ mod run;
 mod sandbox_config;
 mod scanned_output;
 mod settings;
+mod settings_network;
 mod shared_memory;
 mod short_memory;
 mod sleep;

@@ -36,6 +36,7 @@ mod lives;
 mod messages;
 mod migrate;
 mod mounts;
+mod names;
 mod neighbors;
 mod on_cluster;
 mod outside;

@@ -211,6 +211,13 @@ fn not_started(arguments: &RunArguments, error: &Error) -> anyhow::Result<u8> {
 fn hint(error: &Error) -> anyhow::Error {
     match error {
         Error::Namespaces { .. } => anyhow::anyhow!("{error}; `hutch doctor` says what is missing"),
+        // Without nftables there is not even its socket.
+        Error::Network { step, .. } if step.starts_with("nftables") || step == "netlink socket" => {
+            anyhow::anyhow!(
+                "the network cannot be opened by name: the kernel must have nftables with `tproxy` ({error}); \
+             `hutch doctor` says what is missing"
+            )
+        }
         _ => anyhow::anyhow!("{error}"),
     }
 }

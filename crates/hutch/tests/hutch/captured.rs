@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use crate::egress::{Caller, Site, callers, kill_whole, proxies};
-use crate::harness::Up;
+use crate::egress::{Caller, Site, callers, kill_whole, policy, proxies};
+use crate::harness::{Up, WITHOUT_NFTABLES, refused, succeeded};
 
 /// Makes the attempts.
 const PROGRAM: &str = include_str!("fixtures/captured.py");
@@ -196,6 +196,52 @@ fn attempts_of_a_command_have_the_results_of_the_table() {
         kill_whole(proxy);
         check(&who, &attempts.next_series(), &[WITHOUT_PROXY]);
     }
+}
+
+#[test]
+fn without_nftables_nothing_opens_the_network_and_what_is_missing_is_named() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    let site = Site::new();
+    let run = |caller, options: &[&str]| {
+        let hutch = site.command(caller, options, &["echo", "ran"]);
+        let mut python = Command::new("python3");
+        python.arg(WITHOUT_NFTABLES).arg(hutch.get_program()).args(hutch.get_args());
+        python.env("HOME", site.folder.path().join("home")).env_remove("XDG_CACHE_HOME").stdin(Stdio::null());
+        python.output().expect("python3")
+    };
+    let policy = policy(&site, "web", "Enforce", "    - {name: web, hosts: [web.example]}\n");
+    for caller in callers() {
+        assert_eq!(succeeded("hutch run", &run(caller, &[])), "ran\n");
+        for options in [["--allow", "web.example"], ["--policy", &policy]] {
+            refused(&run(caller, &options), 125, &["nftables with `tproxy`", "hutch doctor"]);
+        }
+    }
+}
+
+#[test]
+fn without_nftables_a_policy_with_egress_is_not_enforceable_and_opens_nothing() {
+    hutch_testkit::require!(root, kubectl, python);
+    let up = Up::start_without_nftables();
+    let policy = r#"{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "ClusterSandboxPolicy", "metadata": {"name": "web"},
+        "spec": {"appliesTo": {}, "egress": {"rules": [{"name": "web", "any": true, "plaintext": true}]}}}"#;
+    let sandbox = r#"{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "a"},
+        "spec": {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "hutch/host", "command": ["sleep", "1000"]}]}}}}"#;
+    for (name, text) in [("policy.json", policy), ("sandbox.json", sandbox)] {
+        let file = up.folder().join(name);
+        std::fs::write(&file, text).expect("written");
+        up.ok(&format!("apply -f {}", file.display()));
+    }
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")]}";
+    let found =
+        up.eventually(&format!("get sandbox a -o {path}"), |found| found.contains("PolicyNotEnforceable"));
+    assert!(found.contains("\"False\"") && found.contains("cannot capture connections"), "{found}");
+    let program = "import socket\n\
+        try: socket.create_connection(('192.0.2.1', 80), 8); print('open')\n\
+        except OSError as error: print(type(error).__name__)";
+    let mut exec = up.kubectl_command(&["exec", "a", "--", "python3", "-c", program]);
+    assert_eq!(succeeded("exec", &exec.output().expect("kubectl")), "ConnectionRefusedError\n");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use crate::harness::{Up, WITHOUT_NFTABLES, refused, succeeded};
 /// Makes the attempts.
 const PROGRAM: &str = include_str!("fixtures/captured.py");
 
-/// Attempts and their results, which are the same for every caller. `proxy` is the proxy's refusal of this destination;
+/// Attempts and their results, which are the same for every caller. What is refused fails with an errno that says so, and
+/// none is ETIMEDOUT: clients do not wait. `proxy` is the proxy's refusal of this destination;
 /// `c6120100` is 198.18.1.0, the synthetic address of the first name.
 const TABLE: &[(&str, &str)] = &[
     // TCP to any address reaches the proxy.
@@ -35,6 +36,13 @@ const TABLE: &[(&str, &str)] = &[
     ("tcp port 65535", "proxy 192.0.2.1:65535"),
     ("tcp from 127.0.0.1", "proxy 192.0.2.1:80"),
     ("tcp from 9.9.9.9", "proxy 192.0.2.1:80"),
+    // Other bytes than a request, and none, end with a reset.
+    ("bytes 192.0.2.1 22", "ECONNRESET"),
+    ("bytes 2001:db8::1 22", "ECONNRESET"),
+    ("silent 192.0.2.1 5432", "ECONNRESET"),
+    ("silent 2001:db8::1 5432", "ECONNRESET"),
+    ("bytes of an allowed name at another port", "ECONNRESET"),
+    ("silent at an allowed name at another port", "ECONNRESET"),
     // The kernel binds no IPv6 address that no device has.
     ("tcp from 2001:db8::9", "EADDRNOTAVAIL"),
     // Addresses of the sandbox are its own.

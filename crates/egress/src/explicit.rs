@@ -265,7 +265,8 @@ pub(crate) async fn serve(listener: TcpListener, sandbox: Arc<Sandbox>) {
     }
 }
 
-async fn serve_client(sandbox: &Arc<Sandbox>, mut client: TcpStream) {
+/// Serves a client until its end.
+pub(crate) async fn serve_client(sandbox: &Arc<Sandbox>, mut client: TcpStream) {
     let _ = client.set_nodelay(true);
     let Some(_place) = sandbox.place() else {
         sandbox.refused(Refusal { destination: "a client".to_owned(), reason: Reason::TooMany });
@@ -294,7 +295,9 @@ pub(crate) async fn serve_opening(
     match opening {
         Opening::Connect(destination, length) => {
             let rest = bytes.split_off(length);
-            if let Err(refusal) = scan_written(sandbox, &destination, &target(&bytes)) {
+            let destination = sandbox.by_name(destination);
+            let written = scan_written(sandbox, &destination, &target(&bytes));
+            if let Err(refusal) = written.and_then(|()| sandbox.take_name(&destination)) {
                 sandbox.refused(refusal.clone());
                 return ByConnect.refuse(client, &refusal).await;
             }
@@ -367,6 +370,11 @@ async fn serve_socks(sandbox: &Arc<Sandbox>, mut client: TcpStream, mut bytes: V
     match timeout(OPENING, read).await {
         Ok(Some(Socks::Connect(destination, length))) => {
             let rest = bytes.split_off(length);
+            let destination = sandbox.by_name(destination);
+            if let Err(refusal) = sandbox.take_name(&destination) {
+                sandbox.refused(refusal.clone());
+                return BySocks.refuse(client, &refusal).await;
+            }
             sandbox.serve_named(client, destination, BySocks, rest).await;
         }
         Ok(Some(Socks::Invalid(code, why))) => {
@@ -421,6 +429,7 @@ async fn serve_request(
     }
     let authority = request.uri().authority().map_or("", http::uri::Authority::as_str);
     let written = scan_written(&sandbox, &destination, authority);
+    let written = written.and_then(|()| sandbox.take_name(&destination));
     let permit =
         written.and_then(|()| sandbox.permit(&destination)).and_then(|permit| match permit.traffic {
             Traffic::Tls => {

@@ -9,8 +9,17 @@ pub(crate) const DNS: u16 = 53;
 /// Address of the proxy and of its DNS server inside.
 pub(crate) const PROXY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const PROXY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x6875, 0, 0, 0, 0, 0, 1);
+/// Ports at the addresses of the proxy where clients name their destinations themselves, by HTTP and by SOCKS. Both are
+/// understood at both.
+const EXPLICIT: [u16; 2] = [3128, 1080];
 /// Port of the listener. Programs inside may use any port of other addresses.
 const PORT: u16 = 61_853;
+
+/// Returns true for a place at which clients name their destinations themselves.
+pub(crate) fn is_explicit(address: SocketAddr) -> bool {
+    let own = [IpAddr::V4(PROXY), IpAddr::V6(PROXY_V6)];
+    own.contains(&address.ip().to_canonical()) && EXPLICIT.contains(&address.port())
+}
 
 /// Returns the plan of a network namespace with these addresses, of which a proxy serves the listeners: all TCP, and UDP to
 /// port 53. Other UDP is refused by the kernel.

@@ -1,16 +1,15 @@
 //! One sandbox: its policy, its names and its connections.
 
-use std::cell::RefCell;
+mod naming;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hutch_policy::{
-    Destination, EgressRule, Facts, Host, HostName, Level, Mode, Moment, Opinion, decide, may_resolve,
-    wildcard,
-};
+use hutch_policy::{Destination, EgressRule, Facts, Host, HostName, Level, Moment};
 use hutch_scan::At;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
@@ -19,8 +18,7 @@ use crate::authority::Authority;
 use crate::credentials::{Issued, Set};
 use crate::descriptors::CONNECTION;
 use crate::dial::dial;
-use crate::dns;
-use crate::names::{Allowed, Names, is_synthetic};
+use crate::names::{Names, is_synthetic};
 use crate::peers::Peers;
 use crate::record::{Asked, Counters, Ground, Outcome, outcome};
 use crate::records::Records;
@@ -92,6 +90,8 @@ pub(crate) struct Sandbox {
     /// None once it has ended.
     pub(crate) rules: watch::Sender<Option<Rules>>,
     names: Mutex<Names>,
+    /// The number of names that clients name themselves is bounded as that of names that they resolve.
+    bounds_names: AtomicBool,
     connections: Semaphore,
     pub(crate) inspected: Semaphore,
     pub(crate) requests: Arc<Semaphore>,
@@ -124,6 +124,7 @@ impl Sandbox {
         let sandbox = Arc::new(Sandbox {
             rules: watch::Sender::new(Some(rules)),
             names: Mutex::default(),
+            bounds_names: AtomicBool::new(false),
             connections: Semaphore::new(CONNECTIONS),
             inspected: Semaphore::new(INSPECTED),
             requests: Arc::new(Semaphore::new(REQUESTS)),
@@ -339,65 +340,6 @@ impl Sandbox {
             let reason = Reason::Observed(denial);
             self.refused(Refusal { destination: destination.to_string(), reason });
         }
-    }
-
-    /// Reports a name that has no address because nothing allows it, and what levels that only observe have against it. It is
-    /// not counted: programs try many names.
-    fn no_address(&self, rules: &Rules, name: HostName) {
-        let allows = |opinion: &Opinion<'_>| {
-            opinion.level.egress.as_ref().is_some_and(|egress| egress.allows_name(&name))
-        };
-        let destination = Destination { port: HTTPS, host: Host::Name(name.clone()) };
-        let mut verdict = decide(&rules.levels, &destination, &self.moment(&rules.facts));
-        let report = |reason| (self.report)(Refusal { destination: name.to_string(), reason });
-        report(Reason::Name(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default()));
-        // Another port may be allowed, about which only a connection can tell.
-        verdict.opinions.retain(|opinion| !allows(opinion));
-        Denial::first(&verdict.opinions, Mode::Observe)
-            .map(Reason::ObservedName)
-            .into_iter()
-            .for_each(report);
-    }
-
-    /// Returns the answer to a DNS message.
-    pub(crate) fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
-        let rules = self.rules();
-        let mut names = self.names();
-        let before = names.count();
-        let refused = RefCell::new(None);
-        let exists = |name: &HostName| {
-            if self.peers.contains(name) {
-                return Some(Allowed::Exactly);
-            }
-            let found = match may_resolve(&rules.levels, name) {
-                false => None,
-                true => {
-                    let destination = Destination { port: HTTPS, host: Host::Name(name.clone()) };
-                    match self.scan_host(&rules, &destination) {
-                        Ok(()) => {
-                            return Some(wildcard(&rules.levels, name).map_or(Allowed::Exactly, Allowed::By));
-                        }
-                        Err(reason) => Some(reason),
-                    }
-                }
-            };
-            *refused.borrow_mut() = Some((name.clone(), found));
-            None
-        };
-        let answer = dns::answer(message, &mut names, exists);
-        if let Some((name, found)) = refused.into_inner() {
-            match found {
-                None => self.no_address(&rules, name),
-                Some(reason) => self.refused(Refusal { destination: name.to_string(), reason }),
-            }
-        }
-        if let Some((name, exhausted)) = names.take_exhausted() {
-            let reason = Reason::Exhausted(exhausted.to_string());
-            self.refused(Refusal { destination: name.to_string(), reason });
-        }
-        // With the lock, so that names are reported in the order of their addresses.
-        names.since(before).for_each(|name| (self.named)(name));
-        answer
     }
 
     /// Waits until other rules than `before` decide about a destination whose requests are read, or the sandbox has ended.

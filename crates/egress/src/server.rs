@@ -12,6 +12,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use crate::explicit;
+use crate::plan::is_explicit;
 use crate::sandbox::Sandbox;
 
 /// Maximum bytes of a DNS query. A client sends longer ones over TCP.
@@ -31,6 +33,7 @@ pub(crate) async fn serve(
     sandbox: Arc<Sandbox>,
     ending: watch::Receiver<bool>,
 ) -> io::Result<()> {
+    sandbox.bound_names();
     let [dns, tcp, tcp_v6]: [OwnedFd; 3] = listeners
         .try_into()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "three listeners are needed"))?;
@@ -48,11 +51,15 @@ async fn accept(
 ) -> io::Result<()> {
     let held = ending.clone();
     let serve = |client: TcpStream| {
-        let destination = client.local_addr().map(|address| address.to_string()).unwrap_or_default();
+        let address = client.local_addr().ok();
+        let destination = address.map(|address| address.to_string()).unwrap_or_default();
         let Some(descriptors) = sandbox.descriptors(&client, &destination) else { return };
         let (sandbox, held) = (sandbox.clone(), held.clone());
         tokio::spawn(async move {
-            sandbox.serve(client).await;
+            match address.is_some_and(is_explicit) {
+                true => explicit::serve_client(&sandbox, client).await,
+                false => sandbox.serve(client).await,
+            }
             drop((descriptors, held));
         });
     };

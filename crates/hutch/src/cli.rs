@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use hutch_policy::{Cidr, EgressRule};
+use hutch_policy::{Cidr, Credential, EgressRule};
 
 use crate::mount::MountArgument;
 use crate::quantity;
@@ -160,6 +160,10 @@ const CONFIGURED: [&str; 10] = [
 pub(crate) struct Listed {
     /// Rules of `--settings` for the network.
     pub(crate) rules: Option<Vec<EgressRule>>,
+    /// Credentials of `--settings`.
+    pub(crate) credentials: Vec<Credential>,
+    /// Certificates of further authorities that programs inside trust, PEM.
+    pub(crate) authorities: Vec<u8>,
     /// Paths that the command cannot write, each with `true` for a folder.
     pub(crate) deny_write: Vec<(PathBuf, bool)>,
     /// Paths in a read-only workspace that the command can write.

@@ -14,6 +14,7 @@ mod screened;
 mod settings;
 mod tools;
 mod trust;
+mod without_root;
 mod workspace;
 
 use std::os::unix::fs::MetadataExt;
@@ -106,7 +107,10 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     let authority = trusted.as_ref().map(|trust| &trust.authority);
     let screens = arguments.scans && !arguments.json;
     let mut screened = if screens { Screened::open()? } else { Screened::default() };
+    let mut differs = Some(&spec);
     let mut serve = |listeners: Vec<_>| {
+        // Once, although a second jail may take the place of the first.
+        differs.take().into_iter().for_each(without_root::print);
         screened.begin().map_err(|error| Error::Stream { name: "output".into(), errno: error.into() })?;
         network.serve(&listeners, authority)
     };
@@ -207,6 +211,13 @@ fn not_started(arguments: &RunArguments, error: &Error) -> anyhow::Result<u8> {
 fn hint(error: &Error) -> anyhow::Error {
     match error {
         Error::Namespaces { .. } => anyhow::anyhow!("{error}; `hutch doctor` says what is missing"),
+        // Without nftables there is not even its socket.
+        Error::Network { step, .. } if step.starts_with("nftables") || step == "netlink socket" => {
+            anyhow::anyhow!(
+                "the network cannot be opened by name: the kernel must have nftables with `tproxy` ({error}); \
+             `hutch doctor` says what is missing"
+            )
+        }
         _ => anyhow::anyhow!("{error}"),
     }
 }

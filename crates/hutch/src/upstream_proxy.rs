@@ -14,8 +14,26 @@ use hutch_policy::Destination;
 pub(crate) const VARIABLE: &str = "HUTCH_UPSTREAM_PROXY";
 
 /// A URL as it was given. Only [`of`] checks it, because clap shows values that it refuses.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ProxyUrl(String);
+
+impl ProxyUrl {
+    /// Returns a URL of a format in which HTTP has the port 80 by default.
+    pub(crate) fn with_default_port(url: &str) -> ProxyUrl {
+        let url = url.strip_suffix('/').unwrap_or(url);
+        let address = url.rsplit_once(['@', '/']).map_or(url, |(_, address)| address);
+        let has_port = address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+        ProxyUrl(if has_port { url.to_owned() } else { format!("{url}:80") })
+    }
+
+    /// Checks the URL.
+    ///
+    /// # Errors
+    /// Its form, without the value.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        parse(&self.0).map(drop)
+    }
+}
 
 impl FromStr for ProxyUrl {
     type Err = Infallible;

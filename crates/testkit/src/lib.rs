@@ -199,6 +199,12 @@ pub fn stock() -> PathBuf {
     PathBuf::from(format!("{}/../../.tools/stock/rootfs.tar", env!("CARGO_MANIFEST_DIR")))
 }
 
+/// The folder of musl, with `include` and `lib`, as `scripts/install-test-tools` brings it.
+pub fn musl() -> Option<PathBuf> {
+    let folder = PathBuf::from(format!("{}/../../.tools/musl", env!("CARGO_MANIFEST_DIR")));
+    folder.join("lib/libc.a").is_file().then_some(folder)
+}
+
 /// The first program of that name on `PATH`.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;

@@ -9,8 +9,8 @@ use hutch_egress::{AuthorityKeys, FLAGS};
 use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, Mount, NetworkPlan, Spec};
 use hutch_policy::{
-    Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject, ScanRules,
-    ScannerRules, check_given,
+    Authority, Cidr, Credential, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject,
+    ScanRules, ScannerRules, check_given,
 };
 use serde_json::Value;
 
@@ -39,6 +39,8 @@ pub(super) struct Network {
     /// Without a level, there is no network.
     levels: Vec<Level>,
     outside: egress::Outside,
+    /// Certificates of authorities that programs inside trust beside those of the machine and of the sandbox, PEM.
+    authorities: Vec<u8>,
     /// The proxy before its listeners exist.
     spawned: Option<egress::Spawned>,
     proxy: Option<egress::Egress>,
@@ -53,11 +55,12 @@ impl Network {
         if !arguments.allow.is_empty() {
             levels.push(from_flags(arguments));
         }
-        if let Some(rules) = arguments.listed.as_ref().and_then(|listed| listed.rules.as_ref())
+        if let Some(listed) = arguments.listed.as_ref()
+            && let Some(rules) = listed.rules.as_ref()
             // A policy alone would open what is not listed.
             && !(rules.is_empty() && arguments.policy.is_empty())
         {
-            levels.push(from_settings(rules));
+            levels.push(from_settings(rules, &listed.credentials));
         }
         levels.extend(policies);
         ensure!(
@@ -82,7 +85,9 @@ impl Network {
         }
         Wanted::warn_of_closed(&credentials, &levels);
         let outside = egress::Outside { credentials, ..egress::Outside::new(upstream) };
-        Ok(Network { levels, outside, spawned: None, proxy: None, ids: None })
+        let authorities = arguments.listed.as_ref().map(|listed| listed.authorities.clone());
+        let authorities = authorities.unwrap_or_default();
+        Ok(Network { levels, outside, authorities, spawned: None, proxy: None, ids: None })
     }
 
     /// Refuses files with values that the jail shows.
@@ -124,13 +129,13 @@ impl Network {
         }
         let reads = egress::reads_requests(&self.levels);
         self.spawned = Some(self.spawn(reads)?);
-        if !reads {
+        if !reads && self.authorities.is_empty() {
             return Ok(None);
         }
         // The proxy has read them. The jail is a fork of this process.
         let names: Vec<&str> = self.outside.credentials.iter().filter_map(Wanted::caller_variable).collect();
         hutch_jail::erase_variables(&names);
-        Trust::create(&self.outside, image, mounts).map(Some)
+        Trust::create(&self.outside, &self.authorities, image, mounts).map(Some)
     }
 
     fn spawn(&mut self, reads: bool) -> anyhow::Result<egress::Spawned> {
@@ -250,7 +255,7 @@ pub(crate) fn open_private(levels: &mut [Level], ranges: &[Cidr]) {
 }
 
 /// Returns the level of `--settings`.
-fn from_settings(rules: &[EgressRule]) -> Level {
+fn from_settings(rules: &[EgressRule], credentials: &[Credential]) -> Level {
     let egress = Some(Egress { rules: rules.to_vec().into(), ..Egress::default() });
-    Level::new(Authority::Invocation, LISTED, egress)
+    Level { credentials: credentials.to_vec(), ..Level::new(Authority::Invocation, LISTED, egress) }
 }

@@ -13,14 +13,18 @@ use self::pattern::{Pattern, is_pattern};
 use super::workspace::TEMPORARY;
 use crate::cli::{Listed, RunArguments};
 use crate::mount::MountArgument;
+use crate::policy::import::srt::credentials::checked;
 use crate::policy::import::srt::{Filesystem, Settings};
 use crate::policy::import::{Notes, read_file};
 
 /// Folders of the image, which are shown anyway.
 const OF_THE_IMAGE: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-/// List whose paths may have wildcards.
+/// Lists whose paths may have wildcards.
 const PATTERNS: &str = "filesystem.denyRead";
+const CREDENTIALS: &str = "credentials.files";
+/// Beginning and end of a certificate.
+const CERTIFICATE: [&str; 2] = ["-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"];
 
 /// Puts what a file says into the flags, of which it allows none that say the same.
 pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result<()> {
@@ -29,7 +33,24 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
     let text = read_file(file).with_context(named)?;
     let settings = Settings::parse(&text, &mut notes).with_context(named)?;
     let rules = settings.egress(&mut notes);
+    let offered = settings.offered(|name| std::env::var_os(name).is_some(), &mut notes);
+    let upstream = settings.network.parent.as_ref();
+    if upstream.is_some() && rules.is_empty() && arguments.policy.is_empty() {
+        notes.changes.push("network.parentProxy: no effect: no domain is allowed".to_owned());
+    } else if let Some(upstream) = upstream {
+        ensure!(
+            arguments.upstream_proxy.is_none(),
+            "{}: network.parentProxy: not together with --upstream-proxy",
+            named()
+        );
+        arguments.upstream_proxy = Some(upstream.clone());
+    }
     notes.refused().with_context(named)?;
+    let credentials = checked(&rules, offered).with_context(named)?;
+    for name in &settings.credentials.deny_variables {
+        let is_set = arguments.env.iter().any(|(other, _)| other == name);
+        ensure!(!is_set, "{}: credentials.envVars: --env sets {name}, which is denied", named());
+    }
     notes.changes.iter().for_each(|line| eprintln!("hutch: {}: {line}", named()));
     for (number, folder) in settings.safe_directories.iter().enumerate() {
         arguments.env.push((format!("GIT_CONFIG_KEY_{number}"), "safe.directory".to_owned()));
@@ -42,9 +63,12 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
         workspace: std::env::current_dir().context("the working directory")?,
         home: std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
     };
-    let listed = Listed { rules: Some(rules), ..Listed::default() };
+    let files = settings.network.terminate.as_ref().map_or(&[][..], |terminate| &terminate.authorities);
+    let authorities = place.authorities(files).with_context(named)?;
+    let listed = Listed { rules: Some(rules), credentials, authorities, ..Listed::default() };
+    let denied = &settings.credentials.deny_files;
     arguments.listed =
-        Some(Box::new(place.apply(&settings.filesystem, listed, arguments).with_context(named)?));
+        Some(Box::new(place.apply(&settings.filesystem, denied, listed, arguments).with_context(named)?));
     Ok(())
 }
 
@@ -65,10 +89,29 @@ struct Named {
 }
 
 impl Place {
+    /// Returns the certificates in these files. As in srt, one without a certificate is left out, also if it does not exist.
+    fn authorities(&self, files: &[String]) -> anyhow::Result<Vec<u8>> {
+        let mut all = String::new();
+        for (index, text) in files.iter().enumerate() {
+            let field = format!("network.tlsTerminate.extraCaCertPaths[{index}]");
+            let named = self.named(field, text)?;
+            let (field, path) = (named.field, named.path.display());
+            match read_file(&named.path).map(|text| certificates(&text)) {
+                Ok(found) if found.is_empty() => {
+                    eprintln!("hutch: --settings: {field}: {path} has no certificate");
+                }
+                Ok(found) => all.push_str(&found),
+                Err(error) => eprintln!("hutch: --settings: {field}: {path}: {error}"),
+            }
+        }
+        Ok(all.into_bytes())
+    }
+
     /// Adds the rules for files to the flags and to `listed`.
     fn apply(
         &self,
         files: &Filesystem,
+        denied: &[String],
         mut listed: Listed,
         arguments: &mut RunArguments,
     ) -> anyhow::Result<Listed> {
@@ -77,8 +120,11 @@ impl Place {
                 |(index, text): (usize, &String)| self.named(format!("filesystem.{name}[{index}]"), text);
             texts.iter().enumerate().map(named).collect::<anyhow::Result<Vec<Named>>>()
         };
-        let (deny_read, allow_read) =
+        let (mut deny_read, allow_read) =
             (list("denyRead", &files.deny_read)?, list("allowRead", &files.allow_read)?);
+        for (index, text) in denied.iter().enumerate() {
+            deny_read.push(self.named(format!("{CREDENTIALS}[{index}]"), text)?);
+        }
         let (allow_write, deny_write) =
             (list("allowWrite", &files.allow_write)?, list("denyWrite", &files.deny_write)?);
         arguments.workspace = Some(self.workspace.clone());
@@ -101,7 +147,7 @@ impl Place {
     fn named(&self, field: String, text: &str) -> anyhow::Result<Named> {
         let plain = text.strip_suffix("/**").unwrap_or(text);
         ensure!(
-            !is_pattern(plain) || field.starts_with(PATTERNS),
+            !is_pattern(plain) || field.starts_with(PATTERNS) || field.starts_with(CREDENTIALS),
             "{field}: `{}` is a pattern; name files and folders",
             text.escape_debug()
         );
@@ -243,7 +289,28 @@ impl Place {
     }
 }
 
+/// Returns the certificates of a text, and nothing else of it: it may have a key.
+fn certificates(text: &str) -> String {
+    let [begin, end] = CERTIFICATE;
+    let blocks = text.split(begin).skip(1).filter_map(|rest| rest.split_once(end));
+    blocks.map(|(block, _)| format!("{begin}{block}{end}\n")).collect()
+}
+
 /// Returns true for a path that every sandbox has as its own.
 fn is_own(path: &Path) -> bool {
     path == Path::new(TEMPORARY) || ["/dev", "/proc", "/sys"].iter().any(|own| path.starts_with(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_certificates_of_a_file_are_taken() {
+        let [begin, end] = CERTIFICATE;
+        let key = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n";
+        let text = format!("{key}{begin}\none\n{end}\n{key}text{begin}\ntwo\n{end}{begin}\ncut");
+        assert_eq!(certificates(&text), format!("{begin}\none\n{end}\n{begin}\ntwo\n{end}\n"));
+        assert_eq!(certificates(key), "");
+    }
 }

@@ -27,9 +27,11 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// Makes the authority, and the file for an image. Mounts of the user hide what lies below them.
+    /// Makes the authority, and the file for an image, which also has `further` certificates. Mounts of the user hide what lies
+    /// below them.
     pub(super) fn create(
         outside: &Outside,
+        further: &[u8],
         image: &Resolved,
         mounts: &[MountArgument],
     ) -> anyhow::Result<Trust> {
@@ -38,7 +40,8 @@ impl Trust {
         let mut file = NamedTempFile::new_in(MEMORY)
             .or_else(|_| NamedTempFile::new())
             .context("a file for the certificates")?;
-        let written = file.write_all(&public).and_then(|()| file.write_all(authority.certificate.as_bytes()));
+        let parts = [&public[..], authority.certificate.as_bytes(), further];
+        let written = parts.iter().try_for_each(|part| file.write_all(part));
         // Code inside may have another user id.
         let mode = PermissionsExt::from_mode(0o444);
         let written = written.and_then(|()| file.as_file().set_permissions(mode));

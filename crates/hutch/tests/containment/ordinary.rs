@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{Up, binary};
+use crate::harness::{Up, binary, printed_before};
 
 /// Uid and gid of an ordinary user.
 pub(crate) const ORDINARY: u32 = 65534;
@@ -34,7 +34,7 @@ impl Place {
         let copied = Command::new("cp").arg(binary()).arg(folder.path().join("hutch")).status();
         assert!(copied.expect("cp").success());
         let place = Place { folder };
-        place.folder_of(Caller::Ordinary, "home");
+        printed_before(&place.folder_of(Caller::Ordinary, "home"), ORDINARY);
         place
     }
 
@@ -72,8 +72,11 @@ impl Place {
             }
         };
         command.args(words);
-        command.env("HOME", self.path().join("home")).env_remove("XDG_CACHE_HOME").current_dir("/");
-        command.stdin(Stdio::null());
+        command
+            .env("HOME", self.path().join("home"))
+            .env_remove("XDG_CACHE_HOME")
+            .env_remove("XDG_STATE_HOME");
+        command.current_dir("/").stdin(Stdio::null());
         command
     }
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use crate::egress::{Caller, Site, callers, kill_whole, proxies};
-use crate::harness::Up;
+use crate::egress::{Caller, Site, callers, kill_whole, policy, proxies};
+use crate::harness::{Up, WITHOUT_NFTABLES, refused, succeeded};
 
 /// Makes the attempts.
 const PROGRAM: &str = include_str!("fixtures/captured.py");
 
-/// Attempts and their results, which are the same for every caller. `proxy` is the proxy's refusal of this destination;
+/// Attempts and their results, which are the same for every caller. What is refused fails with an errno that says so, and
+/// none is ETIMEDOUT: clients do not wait. `proxy` is the proxy's refusal of this destination;
 /// `c6120100` is 198.18.1.0, the synthetic address of the first name.
 const TABLE: &[(&str, &str)] = &[
     // TCP to any address reaches the proxy.
@@ -35,6 +36,13 @@ const TABLE: &[(&str, &str)] = &[
     ("tcp port 65535", "proxy 192.0.2.1:65535"),
     ("tcp from 127.0.0.1", "proxy 192.0.2.1:80"),
     ("tcp from 9.9.9.9", "proxy 192.0.2.1:80"),
+    // Other bytes than a request, and none, end with a reset.
+    ("bytes 192.0.2.1 22", "ECONNRESET"),
+    ("bytes 2001:db8::1 22", "ECONNRESET"),
+    ("silent 192.0.2.1 5432", "ECONNRESET"),
+    ("silent 2001:db8::1 5432", "ECONNRESET"),
+    ("bytes of an allowed name at another port", "ECONNRESET"),
+    ("silent at an allowed name at another port", "ECONNRESET"),
     // The kernel binds no IPv6 address that no device has.
     ("tcp from 2001:db8::9", "EADDRNOTAVAIL"),
     // Addresses of the sandbox are its own.
@@ -196,6 +204,52 @@ fn attempts_of_a_command_have_the_results_of_the_table() {
         kill_whole(proxy);
         check(&who, &attempts.next_series(), &[WITHOUT_PROXY]);
     }
+}
+
+#[test]
+fn without_nftables_nothing_opens_the_network_and_what_is_missing_is_named() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    let site = Site::new();
+    let run = |caller, options: &[&str]| {
+        let hutch = site.command(caller, options, &["echo", "ran"]);
+        let mut python = Command::new("python3");
+        python.arg(WITHOUT_NFTABLES).arg(hutch.get_program()).args(hutch.get_args());
+        python.env("HOME", site.folder.path().join("home")).env_remove("XDG_CACHE_HOME").stdin(Stdio::null());
+        python.output().expect("python3")
+    };
+    let policy = policy(&site, "web", "Enforce", "    - {name: web, hosts: [web.example]}\n");
+    for caller in callers() {
+        assert_eq!(succeeded("hutch run", &run(caller, &[])), "ran\n");
+        for options in [["--allow", "web.example"], ["--policy", &policy]] {
+            refused(&run(caller, &options), 125, &["nftables with `tproxy`", "hutch doctor"]);
+        }
+    }
+}
+
+#[test]
+fn without_nftables_a_policy_with_egress_is_not_enforceable_and_opens_nothing() {
+    hutch_testkit::require!(root, kubectl, python);
+    let up = Up::start_without_nftables();
+    let policy = r#"{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "ClusterSandboxPolicy", "metadata": {"name": "web"},
+        "spec": {"appliesTo": {}, "egress": {"rules": [{"name": "web", "any": true, "plaintext": true}]}}}"#;
+    let sandbox = r#"{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "a"},
+        "spec": {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "hutch/host", "command": ["sleep", "1000"]}]}}}}"#;
+    for (name, text) in [("policy.json", policy), ("sandbox.json", sandbox)] {
+        let file = up.folder().join(name);
+        std::fs::write(&file, text).expect("written");
+        up.ok(&format!("apply -f {}", file.display()));
+    }
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")]}";
+    let found =
+        up.eventually(&format!("get sandbox a -o {path}"), |found| found.contains("PolicyNotEnforceable"));
+    assert!(found.contains("\"False\"") && found.contains("cannot capture connections"), "{found}");
+    let program = "import socket\n\
+        try: socket.create_connection(('192.0.2.1', 80), 8); print('open')\n\
+        except OSError as error: print(type(error).__name__)";
+    let mut exec = up.kubectl_command(&["exec", "a", "--", "python3", "-c", program]);
+    assert_eq!(succeeded("exec", &exec.output().expect("kubectl")), "ConnectionRefusedError\n");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hutch_testkit::wait::until;
 
-use crate::harness::{HUTCH, refused, text};
+use crate::harness::{HUTCH, printed_before, refused, text};
 use crate::processes::kill;
 
 /// Address of the servers. It is loopback, and no other test uses it.
@@ -53,6 +53,7 @@ impl Site {
         hutch_testkit::copy_program(HUTCH, path("hutch"));
         std::fs::create_dir(path("home")).expect("made");
         std::os::unix::fs::chown(path("home"), Some(1000), Some(1000)).expect("chown");
+        printed_before(&path("home"), 1000);
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), mode).expect("chmod");
         Site { folder }
@@ -72,7 +73,8 @@ impl Site {
             unshare.args(["--isolation", "gvisor"]);
         }
         unshare.args(options).arg("--").args(command);
-        unshare.env("HOME", path("home")).env_remove("XDG_CACHE_HOME").stdin(Stdio::null());
+        unshare.env("HOME", path("home")).env_remove("XDG_CACHE_HOME").env_remove("XDG_STATE_HOME");
+        unshare.stdin(Stdio::null());
         unshare
     }
 
@@ -212,6 +214,55 @@ fn names_resolve_by_every_server_and_over_tcp() {
             except OSError as error: print(type(error).__name__)\n";
         let output = site.python(caller, &options, program);
         assert_eq!(text(&output.stdout), "c6120100\nConnectionRefusedError\n", "{}", text(&output.stderr));
+    }
+}
+
+/// Serves HTTP: each answer is the first line of its request.
+fn http_server() -> u16 {
+    let listener = TcpListener::bind(format!("{SERVER}:0")).expect("bind");
+    let port = listener.local_addr().expect("address").port();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let (mut head, mut byte) = (Vec::new(), [0]);
+                while !head.ends_with(b"\r\n\r\n") && client.read_exact(&mut byte).is_ok() {
+                    head.push(byte[0]);
+                }
+                let head = text(&head);
+                let line = head.lines().next().unwrap_or_default();
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{line}\n",
+                    line.len() + 1
+                );
+                let _ = client.write_all(answer.as_bytes());
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn clients_that_name_their_destinations_themselves_are_decided_alike() {
+    hutch_testkit::require!(root, user_namespaces, curl);
+    let site = Site::new();
+    let port = http_server();
+    let allow = format!("web.example:{port}");
+    let options = ["--allow", &allow, "--allow-private", SERVER];
+    let script = format!(
+        "env | grep -ic proxy; for host in web.example other.example 169.254.169.254; do \
+            for way in '-x http://198.18.0.1:3128' '-p -x http://198.18.0.1:3128' '-x socks5h://198.18.0.1:1080' '-x socks5://198.18.0.1:1080' \
+                '-x http://[fd00:6875::1]:3128'; do \
+                curl -s -f -m 20 $way http://$host:{port}/path || echo refused; \
+            done; \
+        done; curl -s -i -m 20 -x http://198.18.0.1:3128 http://other.example:{port}/ | grep -c 'HTTP/1.1 403'"
+    );
+    for caller in callers() {
+        let output = site.run(caller, &options, &["sh", "-c", &script]);
+        let expected = "0\n".to_owned() + &"GET /path HTTP/1.1\n".repeat(5) + &"refused\n".repeat(10) + "1\n";
+        let stderr = text(&output.stderr);
+        assert_eq!(text(&output.stdout), expected, "{caller:?}: {stderr}");
+        let line = format!("hutch: refused other.example:{port}; --allow other.example:{port} allows it\n");
+        assert!(stderr.contains(&line), "{caller:?}: {stderr}");
     }
 }
 

@@ -16,6 +16,9 @@ pub(crate) fn binary() -> &'static str {
         LazyLock::new(|| std::env::var("HUTCH_BINARY").unwrap_or_else(|_| HUTCH.to_owned()));
     &BINARY
 }
+/// Executes a program for which the kernel seems to have no nftables.
+pub(crate) const WITHOUT_NFTABLES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/without_nftables.py");
 /// Long enough for anything that happens at all on a busy machine.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(180);
 
@@ -120,6 +123,17 @@ impl Up {
         }
         let (child, printed) = spawn(hutch, folder.path(), &data, &options);
         Up { child, options, variables: Vec::new(), folder, data, printed }
+    }
+
+    /// Starts one for which the kernel seems to have no nftables.
+    #[allow(dead_code, reason = "only one of the two test programs uses it")]
+    pub(crate) fn start_without_nftables() -> Up {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let data = folder.path().join("data");
+        let mut python = Command::new("python3");
+        python.arg(WITHOUT_NFTABLES).arg(binary());
+        let (child, printed) = spawn(python, folder.path(), &data, &[]);
+        Up { child, options: Vec::new(), variables: Vec::new(), folder, data, printed }
     }
 
     /// Address of its router.
@@ -334,4 +348,17 @@ pub(crate) fn refused(output: &Output, status: i32, named: &[&str]) {
         assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
     }
     assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
+}
+
+/// Makes a home one of a user who has read what differs without root.
+pub(crate) fn printed_before(home: &Path, user: u32) {
+    let mut folder = home.to_owned();
+    for name in [".local", "state", "hutch", "printed"] {
+        folder.push(name);
+        std::fs::create_dir(&folder).expect("made");
+        std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("chown");
+    }
+    for name in ["ids", "mounts", "proxy"] {
+        std::fs::write(folder.join(format!("without-root-{name}")), "").expect("written");
+    }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use crate::egress::{Caller, Site, callers, policy};
 use crate::harness::{succeeded, text};
 use crate::peers::Peer;
-use crate::registries::{allowing, host, printed, python_index};
+use crate::registries::{Registry, allowing, host, printed, python_index};
 
 /// Address of the servers. It is loopback, and no other test uses it.
 const SERVER: &str = "127.77.8.1";
@@ -398,11 +398,13 @@ fn clients_of_registries_work_with_rules_that_only_read() {
             assert_eq!(succeeded("go", &output), "got\n", "{}", text(&output.stderr));
         }
     }
-    let hosts = ["index.crates.io", "static.crates.io"].map(|host| (host.to_owned(), 443)).into();
     let script = "mkdir /tmp/c && cd /tmp/c && touch lib.rs && printf '[package]\\nname = \"c\"\\nversion = \"0.1.0\"\\n\
         [lib]\\npath = \"lib.rs\"\\n[dependencies]\\nitoa = \"1\"\\n' > Cargo.toml && cargo -q fetch && grep -c itoa Cargo.lock";
-    if printed("cargo", &["--version"]).is_some()
-        && let Some(output) = reading("cargo with rules about requests", &hosts, &["--tools"], script)
+    let cargo = printed("cargo", &["--version"]).and_then(|_| Registry::of_cargo());
+    let options = cargo.iter().flat_map(|registry| registry.flags.iter().map(String::as_str));
+    let options: Vec<&str> = ["--tools"].into_iter().chain(options).collect();
+    if let Some(registry) = &cargo
+        && let Some(output) = reading("cargo with rules about requests", &registry.hosts, &options, script)
     {
         assert!(succeeded("cargo", &output).trim() != "0", "{}", text(&output.stderr));
     }

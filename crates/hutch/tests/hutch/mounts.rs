@@ -5,15 +5,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::egress::{Caller, callers};
-use crate::harness::{HUTCH, refused, succeeded, text};
+use crate::harness::{HUTCH, printed_before, refused, succeeded, text};
 
 /// Owner of the files: the ordinary user.
 const USER: u32 = 1000;
 
 /// Removes the variables that name folders of tools, so that they are those below HOME.
 pub(crate) fn without_tools(command: &mut Command) {
-    let names =
-        ["XDG_CACHE_HOME", "CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOMODCACHE", "NVM_DIR", "PYENV_ROOT"];
+    let names = [
+        "XDG_CACHE_HOME",
+        "XDG_STATE_HOME",
+        "CARGO_HOME",
+        "RUSTUP_HOME",
+        "GOPATH",
+        "GOMODCACHE",
+        "NVM_DIR",
+        "PYENV_ROOT",
+    ];
     for name in names.iter().chain(&["npm_config_cache", "PIP_CACHE_DIR", "UV_CACHE_DIR"]) {
         command.env_remove(name);
     }
@@ -38,6 +46,7 @@ impl Home {
             home.own(name);
         }
         hutch_testkit::copy_program(HUTCH, home.path("hutch"));
+        printed_before(&home.path("home"), USER);
         home
     }
 
@@ -160,6 +169,34 @@ fn files_of_a_mounted_folder_that_run_on_the_machine_later_are_protected() {
         let names: Vec<_> =
             std::fs::read_dir(home.path("data")).expect("data").flatten().map(|e| e.file_name()).collect();
         assert_eq!(names.len(), 3, "no placeholder stays: {names:?}");
+    }
+}
+
+#[test]
+fn what_differs_without_root_is_printed_once_for_a_user() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    let run = |caller, variables: &[(&str, &str)], options: &[&str]| {
+        let output = home.run_with(caller, variables, options, "echo ran; echo own >&2");
+        assert_eq!(succeeded("hutch", &output), "ran\n");
+        text(&output.stderr).strip_suffix("own\n").expect("the last line is the command's").to_owned()
+    };
+    assert_eq!(run(Caller::Ordinary, &[], &["--allow", "a.example"]), "", "printed before");
+    std::fs::remove_dir_all(home.path("home/.local")).expect("removed");
+    assert_eq!(run(Caller::Root, &[], &["--allow", "a.example"]), "", "root differs in nothing");
+    let first = run(Caller::Ordinary, &[], &[]);
+    assert!(first.starts_with("hutch: without root: ") && first.lines().count() == 1, "{first}");
+    assert!(first.contains("your user id") && first.contains("mounted below"), "{first}");
+    assert!(!first.contains("proxy"), "this command has none: {first}");
+    assert_eq!(run(Caller::Ordinary, &[], &[]), "");
+    let with_network = run(Caller::Ordinary, &[], &["--allow", "a.example"]);
+    assert!(with_network.contains("proxy") && !with_network.contains("mounted below"), "{with_network}");
+    assert_eq!(run(Caller::Ordinary, &[], &["--allow", "a.example"]), "");
+    // It is printed each time where that cannot be stored.
+    let cache = home.path("cache").display().to_string();
+    for variable in [("HOME", "/nonexistent"), ("HOME", "/proc"), ("XDG_STATE_HOME", "/sys")] {
+        let variables = [variable, ("XDG_CACHE_HOME", &cache)];
+        assert_eq!(run(Caller::Ordinary, &variables, &[]), first, "{variable:?}");
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use crate::egress::{Caller, Site};
 use crate::harness::{succeeded, text};
+use crate::mounts::Home;
 
 /// Authorities that the clients inside trust. Some trust others by default.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -92,6 +94,69 @@ fn apt_updates_its_lists_and_downloads_a_package() {
     assert!(!closed.status.success() && text(&closed.stdout).is_empty(), "{closed:?}");
 }
 
+/// A registry as its client on this machine is configured.
+pub(crate) struct Registry {
+    pub(crate) hosts: BTreeSet<(String, u16)>,
+    /// Flags of `hutch run` by which the client inside is configured alike.
+    pub(crate) flags: Vec<String>,
+}
+
+impl Registry {
+    fn new(hosts: BTreeSet<(String, u16)>, flags: &[&str]) -> Registry {
+        Registry { hosts, flags: flags.iter().map(|&flag| flag.to_owned()).collect() }
+    }
+
+    /// The index of pip.
+    pub(crate) fn of_python() -> Option<Registry> {
+        let (index, hosts) = python_index()?;
+        Some(Registry::new(hosts, &["--env", &format!("PIP_INDEX_URL={index}")]))
+    }
+
+    /// The registry of npm.
+    pub(crate) fn of_npm() -> Option<Registry> {
+        let registry = printed("npm", &["config", "get", "registry"])?;
+        let hosts = host(&registry).into_iter().collect();
+        Some(Registry::new(hosts, &["--env", &format!("npm_config_registry={registry}")]))
+    }
+
+    /// The proxies of Go.
+    pub(crate) fn of_go() -> Option<Registry> {
+        let proxies = printed("go", &["env", "GOPROXY"])?;
+        let hosts = proxies.split([',', '|']).filter_map(host).collect();
+        Some(Registry::new(hosts, &["--env", &format!("GOPROXY={proxies}")]))
+    }
+
+    /// The index of cargo, and the host of the packages that it names. Another one than that of crates.io is in its settings.
+    pub(crate) fn of_cargo() -> Option<Registry> {
+        let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
+        let folder = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home)?;
+        let file = folder.join("config.toml");
+        let settings = std::fs::read_to_string(&file).unwrap_or_default();
+        let replaced = setting(&settings, "[source.crates-io]", "replace-with");
+        let mirror = replaced.and_then(|name| setting(&settings, &format!("[source.{name}]"), "registry"));
+        let index = mirror.as_deref().unwrap_or("sparse+https://index.crates.io/");
+        let index = index.strip_prefix("sparse+")?.trim_end_matches('/');
+        let config = printed("curl", &["-sSf", "-m", "20", &format!("{index}/config.json")])?;
+        let config: serde_json::Value = serde_json::from_str(&config).ok()?;
+        let packages = config["dl"].as_str()?.split('{').next()?;
+        let flags = match mirror.is_some() {
+            true => vec!["--mount".to_owned(), format!("{}:ro", file.display())],
+            false => Vec::new(),
+        };
+        Some(Registry { hosts: [host(index)?, host(packages)?].into(), flags })
+    }
+}
+
+/// Returns a text of a table of TOML.
+fn setting(toml: &str, table: &str, name: &str) -> Option<String> {
+    let lines = toml.lines().map(str::trim).skip_while(|line| *line != table).skip(1);
+    let mut lines = lines.take_while(|line| !line.starts_with('['));
+    lines.find_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        (key.trim() == name).then(|| value.trim().trim_matches('"').to_owned())
+    })
+}
+
 /// Index of Python packages: its address, and the hosts of it and of its files.
 pub(crate) fn python_index() -> Option<(String, BTreeSet<(String, u16)>)> {
     let own = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)";
@@ -127,6 +192,40 @@ fn python_clients_use_their_index() {
         format!("cd /tmp && /usr/bin/python3 -m pip download -q --retries 0 --no-deps -i {index}/ six");
     let output = run("pip without the files", &only, &[], &script);
     assert!(hosts.len() == 1 || output.is_none_or(|output| !output.status.success()));
+}
+
+#[test]
+fn virtual_environment_of_a_project_gets_packages_inside() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    let test = "packages for a virtual environment";
+    let Some(Registry { hosts, flags: configured }) = Registry::of_python() else {
+        return hutch_testkit::note_skip(test, "needs pip and its index");
+    };
+    let flags = match allowing(&hosts) {
+        Ok(flags) => [flags, configured].concat(),
+        Err(reason) => return hutch_testkit::note_skip(test, &reason),
+    };
+    let options: Vec<&str> = flags.iter().map(String::as_str).collect();
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let home = Home::new();
+        let venv = home.path("work/venv");
+        // Made outside.
+        let mut made = Command::new("/usr/bin/python3");
+        succeeded("venv", &made.args(["-m", "venv"]).arg(&venv).output().expect("python3"));
+        let mut chown = Command::new("chown");
+        succeeded("chown", &chown.args(["-R", "1000:1000"]).arg(&venv).output().expect("chown"));
+        let script = "cd @/work && venv/bin/pip install -q --disable-pip-version-check six && \
+            venv/bin/python -c 'import six, sys; print(six.__name__, sys.prefix)'";
+        let output = home.run(caller, &options, script);
+        let expected = format!("six {}\n", venv.display());
+        assert_eq!(succeeded(&format!("{caller:?}"), &output), expected, "{}", text(&output.stderr));
+        // It is there outside too.
+        let outside = Command::new(venv.join("bin/python")).args(["-c", "import six"]).output();
+        succeeded("python outside", &outside.expect("python"));
+        let closed =
+            home.run(caller, &[], "cd @/work && venv/bin/pip download -q --retries 0 --no-deps idna");
+        assert!(!closed.status.success(), "{caller:?}");
+    }
 }
 
 #[test]

@@ -151,8 +151,22 @@ fn setting_that_cannot_be_enforced_is_refused_by_name() {
     let home = Home::new();
     make(&home, &["work/a/b"]);
     for (settings, named) in [
-        (json!({"credentials": {"files": []}}), "credentials: not enforced"),
-        (json!({"network": {"tlsTerminate": {}}}), "network.tlsTerminate: not enforced"),
+        (
+            json!({"credentials": {"allowPlaintextInject": true}}),
+            "credentials.allowPlaintextInject: values go",
+        ),
+        (
+            json!({"credentials": {"files": [{"path": "a", "mode": "mask"}]}}),
+            "credentials.files[0].mode: only a",
+        ),
+        (
+            json!({"network": {"tlsTerminate": {"caCertPath": "a", "caKeyPath": "b"}}}),
+            "network.tlsTerminate.caCertPath: a sandbox has",
+        ),
+        (
+            json!({"network": {"parentProxy": {"http": "https://a:1"}}}),
+            "network.parentProxy.http: write it like",
+        ),
         (json!({"network": {"allowedDomains": ["ok.example", "*.com"]}}), "network.allowedDomains[1]"),
         (json!({"network": {"allowed": []}}), "network.allowed: unknown key"),
         (files(json!({"denyWrite": ["**/.env"]})), "filesystem.denyWrite[0]: `**/.env` is a pattern"),
@@ -210,13 +224,13 @@ fn imported_policy_is_a_policy_and_changes_of_meaning_are_lines() {
 
 #[test]
 fn import_refuses_what_cannot_be_enforced_unless_it_may_lose_it() {
-    let settings =
-        json!({"network": {"allowedDomains": ["a.example"], "parentProxy": {}}, "credentials": {}});
+    let settings = json!({"network": {"allowedDomains": ["a.example"], "parentProxy": {}},
+            "credentials": {"allowPlaintextInject": true}});
     let (output, folder) = import("srt", &[], &settings.to_string());
     let stderr = text(&output.stderr);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), String::new()), "{stderr}");
     assert!(
-        stderr.contains("credentials: ")
+        stderr.contains("credentials.allowPlaintextInject: ")
             && stderr.contains("network.parentProxy: ")
             && stderr.contains("--lossy")
     );
@@ -224,7 +238,8 @@ fn import_refuses_what_cannot_be_enforced_unless_it_may_lose_it() {
     let (output, folder) = import("srt", &["--lossy"], &settings.to_string());
     let stderr = text(&output.stderr);
     assert!(
-        succeeded("lossy", &output).contains("a.example") && stderr.contains("credentials: "),
+        succeeded("lossy", &output).contains("a.example")
+            && stderr.contains("credentials.allowPlaintextInject: "),
         "{stderr}"
     );
     std::fs::remove_dir_all(folder).expect("removed");

@@ -1,15 +1,15 @@
 //! The commands of the README that run a project's tests with its dependencies, against the registries themselves.
 
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use crate::egress::callers;
 use crate::harness::{HUTCH, succeeded, text};
 use crate::mounts::{Home, without_tools};
 use crate::paths::make;
+use crate::registries::{Registry, allowing};
 
 const README: &str = include_str!("../../../../README.md");
 
@@ -19,7 +19,8 @@ struct Project {
     command: &'static str,
     /// Program that must be on the PATH.
     needs: &'static str,
-    hosts: &'static [&'static str],
+    /// Registry as the machine's clients have it: that of the README, or a mirror.
+    registry: fn() -> Option<Registry>,
     files: &'static [(&'static str, &'static str)],
     /// Part of the output of its tests.
     passed: &'static str,
@@ -29,14 +30,14 @@ const PROJECTS: [Project; 4] = [
     Project {
         command: "venv/bin/pytest",
         needs: "/usr/bin/python3",
-        hosts: &["pypi.org", "files.pythonhosted.org"],
+        registry: Registry::of_python,
         files: &[("test_it.py", "import six\n\ndef test_it():\n    assert six.PY3\n")],
         passed: "1 passed",
     },
     Project {
         command: "npm test",
         needs: "npm",
-        hosts: &["registry.npmjs.org"],
+        registry: Registry::of_npm,
         files: &[
             (
                 "package.json",
@@ -50,7 +51,7 @@ const PROJECTS: [Project; 4] = [
     Project {
         command: "go test",
         needs: "go",
-        hosts: &["proxy.golang.org"],
+        registry: Registry::of_go,
         files: &[
             (
                 "go.mod",
@@ -73,7 +74,7 @@ const PROJECTS: [Project; 4] = [
     Project {
         command: "cargo test",
         needs: "cargo",
-        hosts: &["index.crates.io", "static.crates.io"],
+        registry: Registry::of_cargo,
         files: &[
             (
                 "Cargo.toml",
@@ -98,22 +99,36 @@ fn documented(part: &str) -> String {
     found.unwrap_or_else(|| panic!("{part} is not in README.md")).to_owned()
 }
 
-/// Returns the addresses of the hosts, or why the tests of the project cannot run.
-fn addresses(project: &Project) -> Result<Vec<SocketAddr>, String> {
+/// Returns the registry of a project and the flags that open it, or why its tests cannot run.
+fn opened(project: &Project) -> Result<(Registry, Vec<String>), String> {
     let have = Command::new("sh").args(["-c", &format!("command -v {}", project.needs)]).output();
     if !have.expect("sh").status.success() {
         return Err(format!("needs {}", project.needs));
     }
-    let mut addresses = Vec::new();
-    for host in project.hosts {
-        let found = (*host, 443).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
-        let found: Vec<SocketAddr> = found.collect();
-        let first = found.first().ok_or_else(|| format!("{host} has no address"))?;
-        TcpStream::connect_timeout(first, Duration::from_secs(5))
-            .map_err(|error| format!("{host}: {error}"))?;
-        addresses.extend(found);
+    let registry = (project.registry)().ok_or_else(|| format!("needs the registry of {}", project.needs))?;
+    let flags = allowing(&registry.hosts)?;
+    Ok((registry, flags))
+}
+
+/// Returns the command of the README for a project, for the registry of this machine.
+fn for_this_machine(project: &Project) -> Result<String, String> {
+    let (registry, flags) = opened(project)?;
+    let documented = documented(project.command);
+    let mut words = documented.split(' ').filter(|word| !word.is_empty());
+    let (mut allowed, mut others) = (BTreeSet::new(), Vec::new());
+    while let Some(word) = words.next() {
+        match word {
+            "--allow" => drop(allowed.insert((words.next().expect("a host").to_owned(), 443))),
+            word => others.push(word),
+        }
     }
-    Ok(addresses)
+    let more = match allowed == registry.hosts {
+        // A mirror of a registry may have an address of the local network.
+        true => flags.chunks(2).filter(|pair| pair[0] == "--allow-private").flatten().cloned().collect(),
+        false => [flags, registry.flags].concat(),
+    };
+    let documented = if allowed == registry.hosts { documented } else { others.join(" ") };
+    Ok(documented.replacen("hutch run", &format!("hutch run {}", more.join(" ")), 1))
 }
 
 /// Runs a command in a new folder with the project.
@@ -133,17 +148,13 @@ fn run(project: &Project, command: &str) -> Output {
 fn test_suites_of_the_readme_run_with_their_dependencies() {
     hutch_testkit::require!(root, python);
     for project in &PROJECTS {
-        let addresses = match addresses(project) {
-            Ok(addresses) => addresses,
+        let command = match for_this_machine(project) {
+            Ok(command) => command,
             Err(reason) => {
                 hutch_testkit::note_skip(&format!("README: {}", project.command), &reason);
                 continue;
             }
         };
-        // A mirror of a registry may have an address of the local network.
-        let private = addresses.iter().map(|address| format!(" --allow-private {}", address.ip()));
-        let flags = private.collect::<String>();
-        let command = documented(project.command).replacen("hutch run", &format!("hutch run{flags}"), 1);
         let output = run(project, &command);
         let printed = succeeded(&command, &output);
         assert!(printed.contains(project.passed), "{command}: {printed}{}", text(&output.stderr));
@@ -154,13 +165,10 @@ fn test_suites_of_the_readme_run_with_their_dependencies() {
 fn ordinary_user_runs_a_test_suite_of_the_readme() {
     hutch_testkit::require!(root, user_namespaces);
     let project = PROJECTS.iter().find(|project| project.command == "npm test").expect("a project");
-    let addresses = match addresses(project) {
-        Ok(addresses) => addresses,
+    let command = match for_this_machine(project) {
+        Ok(command) => command,
         Err(reason) => return hutch_testkit::note_skip("README: npm test as an ordinary user", &reason),
     };
-    let private = addresses.iter().map(|address| format!(" --allow-private {}", address.ip()));
-    let flags = private.collect::<String>();
-    let command = documented(project.command).replacen("hutch run", &format!("hutch run{flags}"), 1);
     let home = Home::new();
     for (name, content) in project.files {
         let name = format!("work/{name}");
@@ -226,11 +234,17 @@ fn versions_of_nvm_pyenv_and_uv_run_inside() {
 fn without_its_registry_a_test_suite_does_not_run() {
     hutch_testkit::require!(root);
     let project = PROJECTS.iter().find(|project| project.command == "cargo test").expect("a project");
-    if let Err(reason) = addresses(project) {
-        return hutch_testkit::note_skip("README: cargo test, closed", &reason);
-    }
-    let all = documented(project.command);
-    let closed = project.hosts.iter().fold(all, |all, host| all.replace(&format!(" --allow {host}"), ""));
-    let output = run(project, &closed);
-    assert!(!output.status.success() && text(&output.stderr).contains("index.crates.io"), "{output:?}");
+    let (registry, command) =
+        match opened(project).and_then(|(registry, _)| Ok((registry, for_this_machine(project)?))) {
+            Ok(found) => found,
+            Err(reason) => return hutch_testkit::note_skip("README: cargo test, closed", &reason),
+        };
+    let words: Vec<&str> = command.split(' ').collect();
+    let is_flag = |word: &str| word.starts_with("--allow");
+    let kept = (0..words.len()).filter(|at| !is_flag(words[*at]) && (*at == 0 || !is_flag(words[*at - 1])));
+    let closed: Vec<&str> = kept.map(|at| words[at]).collect();
+    let output = run(project, &closed.join(" "));
+    let stderr = text(&output.stderr);
+    let named = registry.hosts.iter().any(|(host, _)| stderr.contains(host));
+    assert!(!output.status.success() && named, "{output:?}");
 }

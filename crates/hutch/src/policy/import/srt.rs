@@ -8,12 +8,18 @@ use anyhow::{Context, bail};
 use hutch_policy::EgressRule;
 use serde_json::{Map, Value};
 
+use self::credentials::Credentials;
+use self::tls::Terminate;
 use super::Notes;
+use crate::upstream_proxy::ProxyUrl;
 
+pub(crate) mod credentials;
 mod domains;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod hostile;
+mod proxy;
 mod ranges;
+mod tls;
 
 /// Treatment of a key.
 #[derive(Clone, Copy)]
@@ -48,11 +54,12 @@ impl Why {
     }
 }
 
-const LATER: &str = "not enforced by this version; remove it to run without it";
+const OWN_AUTHORITY: &str = "a sandbox has an authority of its own, whose key no file holds";
+const PLAIN: &str = "values go only to servers that the proxy has verified by TLS";
 const NO_PROXY: &str = "another proxy cannot be put in the place of the sandbox's own";
 
 /// The keys of the format.
-const KEYS: [(&str, Key); 38] = [
+const KEYS: [(&str, Key); 53] = [
     ("network", Key::Object),
     ("network.allowedDomains", Key::Used),
     ("network.deniedDomains", Key::Used),
@@ -66,9 +73,16 @@ const KEYS: [(&str, Key); 38] = [
     ("network.httpProxyPort", Key::Refused(NO_PROXY)),
     ("network.socksProxyPort", Key::Refused(NO_PROXY)),
     ("network.mitmProxy", Key::Refused(NO_PROXY)),
-    ("network.parentProxy", Key::Refused(LATER)),
+    ("network.parentProxy", Key::Object),
+    ("network.parentProxy.http", Key::Used),
+    ("network.parentProxy.https", Key::Used),
+    ("network.parentProxy.noProxy", Key::Used),
     ("network.filterRequest", Key::Refused("a function of a JavaScript program, which a file cannot have")),
-    ("network.tlsTerminate", Key::Refused(LATER)),
+    ("network.tlsTerminate", Key::Object),
+    ("network.tlsTerminate.caCertPath", Key::Refused(OWN_AUTHORITY)),
+    ("network.tlsTerminate.caKeyPath", Key::Refused(OWN_AUTHORITY)),
+    ("network.tlsTerminate.excludeDomains", Key::Used),
+    ("network.tlsTerminate.extraCaCertPaths", Key::Used),
     ("filesystem", Key::Object),
     ("filesystem.disabled", Key::Refused("a sandbox always has a file system of its own")),
     ("filesystem.denyRead", Key::Used),
@@ -76,7 +90,15 @@ const KEYS: [(&str, Key); 38] = [
     ("filesystem.allowWrite", Key::Used),
     ("filesystem.denyWrite", Key::Used),
     ("filesystem.allowGitConfig", Key::Used),
-    ("credentials", Key::Refused(LATER)),
+    ("credentials", Key::Object),
+    ("credentials.files", Key::Used),
+    ("credentials.envVars", Key::Used),
+    ("credentials.allowPlaintextInject", Key::Refused(PLAIN)),
+    ("credentials.awsPairs", Key::Used),
+    ("credentials.sigv4", Key::Object),
+    ("credentials.sigv4.streaming", Key::Used),
+    ("credentials.sigv4.presigned", Key::Used),
+    ("credentials.sigv4.sigv4a", Key::Used),
     ("git", Key::Object),
     ("git.safeDirectories", Key::Used),
     ("ignoreViolations", Key::Ignored(Why::Machinery)),
@@ -98,6 +120,7 @@ const KEYS: [(&str, Key); 38] = [
 pub(crate) struct Settings {
     pub(crate) network: Network,
     pub(crate) filesystem: Filesystem,
+    pub(crate) credentials: Credentials,
     /// Folders that git takes for safe.
     pub(crate) safe_directories: Vec<String>,
 }
@@ -110,6 +133,10 @@ pub(crate) struct Network {
     reasons: BTreeMap<String, String>,
     strict: bool,
     denied_addresses: Vec<String>,
+    /// Proxy outside.
+    pub(crate) parent: Option<ProxyUrl>,
+    /// TLS ends at the proxy.
+    pub(crate) terminate: Option<Terminate>,
 }
 
 /// Settings of files: paths as they are written.
@@ -135,12 +162,10 @@ impl Settings {
         for (why, keys) in ignored {
             notes.changes.push(format!("{}: no effect: {}", keys.join(", "), why.text()));
         }
-        let mut strings = |key: &str| match found.remove(key) {
-            None => Ok(Vec::new()),
-            Some(value) => {
-                serde_json::from_value(value).with_context(|| format!("{key}: not a list of texts"))
-            }
-        };
+        let parent = proxy::parse(&mut found, notes)?;
+        let terminate = Terminate::parse(&mut found)?;
+        let credentials = Credentials::parse(&mut found, terminate.is_some(), notes)?;
+        let mut strings = |key: &str| strings(&mut found, key);
         let [allowed, denied] = ["network.allowedDomains", "network.deniedDomains"].map(&mut strings);
         let denied_addresses = strings("network.deniedResolvedAddresses")?;
         let [deny_read, allow_read] = ["filesystem.denyRead", "filesystem.allowRead"].map(&mut strings);
@@ -158,7 +183,15 @@ impl Settings {
                 .context("network.deniedDomainReasons: not an object of texts")?,
         };
         Ok(Settings {
-            network: Network { allowed: allowed?, denied: denied?, reasons, strict, denied_addresses },
+            network: Network {
+                allowed: allowed?,
+                denied: denied?,
+                reasons,
+                strict,
+                denied_addresses,
+                parent,
+                terminate,
+            },
             filesystem: Filesystem {
                 deny_read: deny_read?,
                 allow_read: allow_read?,
@@ -166,15 +199,27 @@ impl Settings {
                 deny_write: deny_write?,
                 allow_git_config,
             },
+            credentials,
             safe_directories,
         })
     }
 
     /// Returns the rules for the network: none if it is closed.
     pub(crate) fn egress(&self, notes: &mut Notes) -> Vec<EgressRule> {
-        let Network { allowed, denied, reasons, denied_addresses, .. } = &self.network;
+        let Network { allowed, denied, reasons, denied_addresses, terminate, .. } = &self.network;
         let private = ranges::private(denied_addresses, notes);
-        domains::rules(&domains::Lists { allowed, denied, reasons }, &private, notes)
+        let rules = domains::rules(&domains::Lists { allowed, denied, reasons }, &private, notes);
+        match terminate {
+            Some(terminate) if !rules.is_empty() => terminate.rules(rules, notes),
+            _ => rules,
+        }
+    }
+
+    /// Returns the credentials whose variables `is_set`, as fields of a policy.
+    pub(crate) fn offered(&self, is_set: impl Fn(&str) -> bool, notes: &mut Notes) -> Vec<Value> {
+        let excluded = self.network.terminate.as_ref().map_or(&[][..], |terminate| &terminate.exclude);
+        let hosts = credentials::Hosts { allowed: &self.network.allowed, excluded };
+        self.credentials.offered(&hosts, is_set, notes)
     }
 
     /// Notes the fields that are no part of a policy. Programs that embed srt may ask about hosts that are not listed.
@@ -186,9 +231,29 @@ impl Settings {
         if self.filesystem != Filesystem::default() {
             notes.change("filesystem", "no part of a policy; `hutch run --settings` applies it");
         }
+        for (field, is_there) in [
+            ("network.parentProxy", self.network.parent.is_some()),
+            (
+                "network.tlsTerminate.extraCaCertPaths",
+                self.network.terminate.as_ref().is_some_and(|terminate| !terminate.authorities.is_empty()),
+            ),
+            ("credentials", self.credentials != Credentials::default()),
+        ] {
+            if is_there {
+                notes.change(field, "no part of a policy; `hutch run --settings` applies it");
+            }
+        }
         if !self.safe_directories.is_empty() {
             notes.change("git", "no part of a policy; `hutch run --settings` applies it");
         }
+    }
+}
+
+/// Takes a list of texts out of the keys.
+fn strings(found: &mut BTreeMap<String, Value>, key: &str) -> anyhow::Result<Vec<String>> {
+    match found.remove(key) {
+        None => Ok(Vec::new()),
+        Some(value) => serde_json::from_value(value).with_context(|| format!("{key}: not a list of texts")),
     }
 }
 
@@ -207,7 +272,11 @@ fn collect(
         };
         match (key, value) {
             (Key::Used, value) => drop(found.insert(path, value)),
-            (Key::Object, Value::Object(inner)) => collect(&path, inner, found, ignored, notes)?,
+            (Key::Object, Value::Object(inner)) => {
+                collect(&path, inner, found, ignored, notes)?;
+                // An empty one can have a meaning.
+                found.insert(path, Value::Null);
+            }
             (Key::Object, _) => bail!("{path}: not an object"),
             (Key::Refused(_), Value::Bool(false)) => {}
             (Key::Refused(why), _) => notes.refuse(&path, why),
@@ -247,12 +316,19 @@ mod tests {
     #[test]
     fn what_cannot_be_enforced_is_refused_and_the_rest_is_one_line_for_each_reason() {
         let (_, notes) = parsed(
-            r#"{"credentials": {}, "network": {"tlsTerminate": {}, "parentProxy": {"http": "x"}},
-                "filesystem": {"disabled": false}, "allowPty": true, "windows": {}, "seccomp": {}}"#,
+            r#"{"credentials": {"allowPlaintextInject": true}, "network": {"tlsTerminate": {"caCertPath": "x"},
+                "parentProxy": {"http": "x"}, "mitmProxy": {}}, "filesystem": {"disabled": false}, "allowPty": true,
+                "windows": {}, "seccomp": {}}"#,
         );
         let fields: Vec<&str> =
             notes.refusals.iter().filter_map(|line| line.split_once(": ")).map(|(field, _)| field).collect();
-        assert_eq!(fields, ["credentials", "network.parentProxy", "network.tlsTerminate"]);
+        let expected = [
+            "credentials.allowPlaintextInject",
+            "network.mitmProxy",
+            "network.tlsTerminate.caCertPath",
+            "network.parentProxy.http",
+        ];
+        assert_eq!(fields, expected);
         assert_eq!(
             notes.changes,
             [

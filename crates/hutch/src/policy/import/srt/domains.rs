@@ -9,7 +9,7 @@ use hutch_policy::{Cidr, Decision, EgressRule, HostPattern, PortRange, Protocol,
 use super::super::Notes;
 
 /// Maximum hosts and ranges of a rule.
-const PER_RULE: usize = 64;
+pub(super) const PER_RULE: usize = 64;
 /// Maximum rules of a policy.
 const RULES: usize = 256;
 /// Ports of the web, on which srt's users speak TLS and HTTP.
@@ -123,6 +123,32 @@ fn entries(field: &str, texts: &[String], notes: &mut Notes) -> Vec<Entry> {
         }
     }
     entries
+}
+
+/// Returns the names of a list of domains without ports. Addresses and names of loopback are left out.
+pub(super) fn patterns(field: &str, texts: &[String], notes: &mut Notes) -> Vec<HostPattern> {
+    let mut patterns = Vec::new();
+    for (index, text) in texts.iter().enumerate() {
+        match Entry::parse(text) {
+            Ok(Entry { host: Host::Pattern(pattern), port: None }) => patterns.push(pattern),
+            Ok(Entry { host: Host::Address(_) | Host::Local, port: None }) => {}
+            Ok(_) => notes.refuse(
+                &format!("{field}[{index}]"),
+                format!("`{}` is not a domain without a port", text.escape_debug()),
+            ),
+            Err(error) => notes.refuse(&format!("{field}[{index}]"), error),
+        }
+    }
+    patterns
+}
+
+/// Returns the names of a list of domains that is valid, without the ports.
+pub(super) fn names(texts: &[String]) -> Vec<HostPattern> {
+    let pattern = |text: &String| match Entry::parse(text) {
+        Ok(Entry { host: Host::Pattern(pattern), .. }) => Some(pattern),
+        _ => None,
+    };
+    texts.iter().filter_map(pattern).collect()
 }
 
 /// Returns the rules that allow these entries.

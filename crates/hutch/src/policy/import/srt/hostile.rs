@@ -13,10 +13,13 @@ pub(crate) fn settings(bytes: &[u8]) {
     let Ok(settings) = Settings::parse(text, &mut notes) else { return };
     let rules = settings.egress(&mut notes);
     settings.note_rest(&mut notes);
+    let credentials = settings.offered(|_| true, &mut notes);
     assert!(notes.changes.iter().chain(&notes.refusals).all(|line| !line.contains('\n')), "{notes:?}");
     if notes.refused().is_err() {
         return;
     }
+    // What is invalid in them is an error of the policy.
+    let _ = super::credentials::checked(&rules, credentials);
     let object = serde_json::from_value::<PolicyObject>(json!({
         "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {"name": "srt"},
         "spec": {"egress": {"rules": rules}},

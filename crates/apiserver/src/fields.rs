@@ -25,11 +25,6 @@ pub(crate) fn settle(call: &Call, body: Decoded) -> Result<Value, Failure> {
 }
 
 fn drop_unknown(call: &Call, mut value: Value, duplicates: &[String], text: &[u8]) -> Result<Value, Failure> {
-    for map in ["/metadata/labels", "/metadata/annotations"] {
-        let texts = value.pointer_mut(map).and_then(Value::as_object_mut).into_iter().flatten();
-        // A text that is not there is an empty one.
-        texts.filter(|(_, text)| text.is_null()).for_each(|(_, text)| *text = "".into());
-    }
     let kind = call.kind();
     let shape = kind.shape();
     let validation = validation(call)?;

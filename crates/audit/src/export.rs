@@ -54,12 +54,14 @@ pub(crate) struct Failure {
     pub(crate) retry_after: Option<Duration>,
     /// The receiver refuses what the batch contains.
     pub(crate) refused: bool,
+    /// The receiver may take a smaller batch.
+    pub(crate) is_large: bool,
 }
 
 impl Failure {
     /// Returns a failure that may pass.
     pub(crate) fn new(cause: impl std::fmt::Display) -> Failure {
-        Failure { cause: cause.to_string(), retry_after: None, refused: false }
+        Failure { cause: cause.to_string(), retry_after: None, refused: false, is_large: false }
     }
 }
 
@@ -184,7 +186,12 @@ impl Exporter {
     /// a row.
     pub async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
         loop {
-            let step = self.step().await?;
+            let mut stopping = stop.clone();
+            let step = tokio::select! {
+                // The batch that is cut short is sent again.
+                _ = stopping.wait_for(|stop| *stop) => break,
+                step = self.step() => step?,
+            };
             let pause = match step {
                 Step::Sent => Duration::ZERO,
                 Step::Idle if !self.follow => return Ok(()),
@@ -196,9 +203,17 @@ impl Exporter {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        let rest = async { while let Ok(Step::Sent) = self.step().await {} };
-        let _ = tokio::time::timeout(LAST, rest).await;
-        Ok(())
+        let rest = async {
+            loop {
+                match self.step().await? {
+                    Step::Sent => {}
+                    Step::Idle => return Ok(()),
+                    Step::Failed(pause) => tokio::time::sleep(pause).await,
+                }
+            }
+        };
+        let late = |_| Err(Error::Receiver(format!("it has not taken the rest within {LAST:?}")));
+        tokio::time::timeout(LAST, rest).await.unwrap_or_else(late)
     }
 
     async fn step(&mut self) -> Result<Step, Error> {
@@ -225,7 +240,7 @@ impl Exporter {
         if self.follow {
             tracing::warn!(exporter = self.name, error = failure.cause, "failed to export audit records");
         }
-        if failure.refused && count > 1 {
+        if (failure.refused || failure.is_large) && count > 1 {
             // One of them may be the cause.
             self.limit = count / 2;
             return Ok(Step::Failed(Duration::ZERO));

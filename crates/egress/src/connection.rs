@@ -384,4 +384,42 @@ mod tests {
             assert_eq!(refused.try_recv().is_ok(), taken.is_some());
         }
     }
+
+    #[tokio::test]
+    async fn request_to_a_proxy_ends_when_its_rule_is_taken_away() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let door = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(door.local_addr().unwrap()).await.unwrap();
+        let accepted = door.accept().await.unwrap().0;
+        let allows = || loopback(address.port(), "Allow", "TCP");
+        let sandbox = Sandbox::new(allows(), Arc::default(), Box::new(|_| ()), Box::new(|_| ()));
+        let served = sandbox.clone();
+        let task = tokio::spawn(async move { crate::explicit::serve_client(&served, accepted).await });
+        let request = format!("GET http://{address}/ HTTP/1.1\r\nhost: {address}\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut server = server.accept().await.unwrap().0;
+        let mut head = [0; 16];
+        server.read_exact(&mut head).await.unwrap();
+        server.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\npart").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"part") {
+            sandbox.set_levels(allows());
+            answer.push(client.read_u8().await.unwrap());
+        }
+        sandbox.set_levels(loopback(address.port(), "Deny", "TCP"));
+        assert!(matches!(client.read(&mut head).await, Ok(0) | Err(_)), "no more of it arrives");
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn connections_to_a_proxy_that_are_read_are_bounded() {
+        let sandbox =
+            Sandbox::new(loopback(1, "Allow", "TCP"), Arc::default(), Box::new(|_| ()), Box::new(|_| ()));
+        let places: Vec<_> = (0..1000).map_while(|_| sandbox.read_place().ok()).collect();
+        assert_eq!(places.len(), 1000, "it is no sandbox");
+        sandbox.bound_names();
+        let places: Vec<_> = (0..1000).map_while(|_| sandbox.read_place().ok()).collect();
+        assert_eq!(places.len(), 64);
+    }
 }

@@ -284,8 +284,7 @@ impl Exchange {
         }
         for name in host.iter().chain(&authority) {
             if name.contains('@') {
-                // It may be a secret, which must not be shown.
-                return Err("its host has a user name".to_owned());
+                return Err(crate::explicit::WITH_USER.to_owned());
             }
             if !names(name, &self.destination) {
                 return Err(format!("it is for {name:?}"));

@@ -1,6 +1,7 @@
 //! An explicit proxy: the client of a connection names the destination itself, by CONNECT, by SOCKS, or in each request.
 
 mod forward;
+mod named;
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -28,6 +29,8 @@ use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
 use crate::scan::Conversations;
 
+use self::named::Named;
+
 /// Maximum time until a client has named its destination.
 pub(crate) const OPENING: Duration = Duration::from_secs(10);
 /// Maximum headers of a CONNECT.
@@ -40,6 +43,8 @@ const HTTP: NonZeroU16 = NonZeroU16::new(80).unwrap();
 pub(crate) const SOCKS: u8 = 5;
 const NO_PASSWORD: u8 = 0;
 pub(crate) const PASSWORD: u8 = 2;
+/// Reason to refuse user information in a URL. The text has none of it, because there may be a password.
+pub(crate) const WITH_USER: &str = "its host has a user name";
 /// Maximum characters of a destination and a path in a message.
 const SHOWN: usize = 200;
 
@@ -124,6 +129,9 @@ fn has_value(request: &httparse::Request<'_, '_>, name: &str, value: &[u8]) -> b
 /// Returns the destination of a CONNECT, which its `Host` must name too.
 fn connect(request: &httparse::Request<'_, '_>) -> Result<Destination, String> {
     let target = request.path.unwrap_or_default();
+    if target.contains('@') {
+        return Err(WITH_USER.to_owned());
+    }
     let (_, port) = target.rsplit_once(':').unwrap_or_default();
     if port.is_empty() || port.ends_with(']') {
         return Err(format!("CONNECT to {:?}: it names no port", shown(target)));
@@ -137,6 +145,7 @@ fn connect(request: &httparse::Request<'_, '_>) -> Result<Destination, String> {
         (_, Some(_)) => Err("two hosts".to_owned()),
         (Some(host), None) => match std::str::from_utf8(host.value) {
             Ok(host) if names(host, &destination) => Ok(destination),
+            Ok(host) if host.contains('@') => Err(WITH_USER.to_owned()),
             Ok(host) => Err(format!("CONNECT to {destination}, but it is for {:?}", shown(host))),
             Err(_) => Err("its host is not text".to_owned()),
         },
@@ -385,8 +394,15 @@ async fn serve_socks(sandbox: &Arc<Sandbox>, mut client: TcpStream, mut bytes: V
     }
 }
 
-/// Serves requests, each of which names its destination.
+/// Serves requests, each of which names its destination, until other rules decide about one of them.
 async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8>) {
+    let Ok(_place) = sandbox.read_place() else {
+        let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::TooMany };
+        sandbox.refused(refusal.clone());
+        return ByConnect.refuse(client, &refusal).await;
+    };
+    let (named, added) = Named::new();
+    let named = Arc::new(named);
     let tunnel = Tunnel::default();
     let (of, into, heads) = (sandbox.clone(), tunnel.clone(), Heads::default());
     let conversations = Conversations::default();
@@ -394,19 +410,28 @@ async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8
     stream.break_unless_closed();
     let followed = heads.clone();
     let answer = move |request| {
-        let served =
-            serve_request(of.clone(), into.clone(), (followed.clone(), conversations.clone()), request);
+        let served = serve_request(
+            of.clone(),
+            named.clone(),
+            into.clone(),
+            (followed.clone(), conversations.clone()),
+            request,
+        );
         async move {
             let Ok(response) = served.await;
             response
         }
     };
-    rest::serve(stream, heads, answer).await;
+    tokio::select! {
+        () = rest::serve(stream, heads, answer) => {}
+        () = named::changed(sandbox.clone(), added) => {}
+    }
     tunnel.finish().await;
 }
 
 async fn serve_request(
     sandbox: Arc<Sandbox>,
+    named: Arc<Named>,
     tunnel: Tunnel,
     (heads, conversations): (Heads, Conversations),
     mut request: Request<Incoming>,
@@ -424,7 +449,12 @@ async fn serve_request(
             return Ok(response);
         }
     };
+    let rules = sandbox.rules();
     if let Some(peer) = sandbox.peer(&destination) {
+        if let Err(refusal) = named.add(&destination, rules) {
+            sandbox.refused(refusal.clone());
+            return Ok(answer(&refusal, None));
+        }
         return Ok(forward::forward(&sandbox, &peer, &destination, request).await);
     }
     let authority = request.uri().authority().map_or("", http::uri::Authority::as_str);
@@ -439,7 +469,7 @@ async fn serve_request(
                     reason: Reason::OtherName(why.to_owned()),
                 })
             }
-            _ => Ok(()),
+            _ => named.add(&destination, rules),
         });
     if let Err(refusal) = permit {
         let (method, path) = (request.method().as_str(), shown(request.uri().path()));
@@ -463,6 +493,9 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, String> {
     let (Some(scheme), Some(authority)) = (uri.scheme_str(), authority) else {
         return Err("it does not name a host: a client of a proxy sends a whole URL, or CONNECT".to_owned());
     };
+    if authority.contains('@') {
+        return Err(WITH_USER.to_owned());
+    }
     if !matches!(scheme, "http" | "ws") {
         return Err(format!("the scheme {:?}: a client of a proxy sends CONNECT for it", shown(scheme)));
     }

@@ -202,7 +202,10 @@ fn check(folder: &Path, arguments: &AuditVerifyArguments) -> anyhow::Result<Exit
 }
 
 fn send(folder: &Path, arguments: &AuditExportArguments) -> anyhow::Result<ExitCode> {
-    exists(folder)?;
+    // An exporter beside a writer may start first; it waits.
+    if !arguments.follow {
+        exists(folder)?;
+    }
     let Some(to) = &arguments.to else {
         let mut reader = Reader::new(folder, 0);
         let mut output = io::BufWriter::new(io::stdout().lock());
@@ -232,11 +235,20 @@ async fn export(folder: &Path, to: &Destination, arguments: &AuditExportArgument
         secret: read("--secret-file", &arguments.secret_file)?,
         headers: headers.context("--header-file")?,
     };
-    let told = signals::to_stop()?;
+    let stopped = signals::to_stop()?;
+    if let Err(error) = exists(folder) {
+        tracing::info!(error = format!("{error:#}"), "waiting for the audit log");
+    }
+    while exists(folder).is_err() {
+        tokio::select! {
+            () = stopped.wait() => return Ok(0),
+            () = tokio::time::sleep(POLL) => {}
+        }
+    }
     let mut exporter = Exporter::new(folder, &arguments.name, to, &options, arguments.follow)?;
     let (stop, stopping) = tokio::sync::watch::channel(false);
     tokio::spawn(async move {
-        told.wait().await;
+        stopped.wait().await;
         let _ = stop.send(true);
         // A receiver of the end of this task would never end.
         std::future::pending::<()>().await;

@@ -101,6 +101,9 @@ impl ProxyLog {
 
     /// Records a decision of the proxy about a sandbox; without one that is known, what waits is refused.
     pub(crate) fn decided(&self, subject: Option<&Subject>, decided: &Decided, answered: Option<Answered>) {
+        if subject.is_none() && answered.is_none() {
+            self.lost(1);
+        }
         self.allow(subject.and_then(|subject| self.decision(subject, decided)), answered);
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hutch_api::quantity;
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -57,11 +58,15 @@ impl Amount {
 
     fn requested(resources: Option<&ResourceRequirements>) -> Amount {
         let requests = resources.and_then(|resources| resources.requests.as_ref());
-        let named = |name: &str| requests.and_then(|requests| requests.get(name));
+        // What is out of range fits nowhere.
+        let named = |name: &str, read: fn(&Quantity) -> Option<u64>| {
+            let requested = requests.and_then(|requests| requests.get(name));
+            requested.map_or(0, |quantity| read(quantity).unwrap_or(u64::MAX))
+        };
         Amount {
-            cpu_millis: named("cpu").and_then(quantity::millis).unwrap_or(0),
-            memory_bytes: named("memory").and_then(quantity::units).unwrap_or(0),
-            disk_bytes: named("ephemeral-storage").and_then(quantity::units).unwrap_or(0),
+            cpu_millis: named("cpu", quantity::millis),
+            memory_bytes: named("memory", quantity::units),
+            disk_bytes: named("ephemeral-storage", quantity::units),
             pods: 0,
         }
     }
@@ -149,9 +154,14 @@ pub(crate) fn requests(spec: &PodSpec) -> Amount {
 /// the message of a scheduler.
 pub(crate) fn check_kinds(spec: &PodSpec) -> Result<(), String> {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let resources = containers.map(|container| container.resources.as_ref()).chain([spec.resources.as_ref()]);
-    let requested = resources.flatten().filter_map(|resources| resources.requests.as_ref()).flatten();
-    let absent: BTreeSet<&str> = requested
+    let resources: Vec<&ResourceRequirements> = containers
+        .map(|container| container.resources.as_ref())
+        .chain([spec.resources.as_ref()])
+        .flatten()
+        .collect();
+    let named =
+        resources.iter().flat_map(|resources| [&resources.requests, &resources.limits]).flatten().flatten();
+    let absent: BTreeSet<&str> = named
         .filter(|(name, quantity)| {
             !matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage")
                 && quantity::units(quantity) != Some(0)
@@ -162,7 +172,11 @@ pub(crate) fn check_kinds(spec: &PodSpec) -> Result<(), String> {
         let each: Vec<String> = absent.into_iter().map(|name| format!("1 Insufficient {name}")).collect();
         return Err(unschedulable(&each.join(", ")));
     }
-    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+    let claims = |resources: &&ResourceRequirements| {
+        resources.claims.as_ref().is_some_and(|claims| !claims.is_empty())
+    };
+    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) || resources.iter().any(claims)
+    {
         return Err(unschedulable("1 cannot allocate all claims"));
     }
     Ok(())
@@ -293,6 +307,11 @@ mod tests {
         };
         assert_eq!(with(json!({"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"})), Ok(()));
         assert_eq!(with(json!({"nvidia.com/gpu": "0"})), Ok(()), "none of it is always there");
+        let limited: PodSpec = serde_json::from_value(
+            json!({"containers": [{"name": "c", "resources": {"limits": {"a.b/c": "1"}, "requests": {"a.b/c": "0"}}}]}),
+        )
+        .unwrap();
+        assert_eq!(check_kinds(&limited).unwrap_err(), "0/1 nodes are available: 1 Insufficient a.b/c.");
         let refused = with(json!({"nvidia.com/gpu": "1", "hugepages-2Mi": "4Mi"})).unwrap_err();
         assert_eq!(
             refused,
@@ -303,6 +322,16 @@ mod tests {
         assert_eq!(
             check_kinds(&claims).unwrap_err(),
             "0/1 nodes are available: 1 cannot allocate all claims."
+        );
+    }
+
+    #[test]
+    fn request_that_is_out_of_range_fits_nowhere() {
+        let negative = requests(&spec(json!([]), json!([container("-5", "1Mi")])));
+        assert!(
+            Capacity::new(Amount { cpu_millis: 2000, memory_bytes: 1 << 30, disk_bytes: 0, pods: 1 })
+                .take("a", negative, false)
+                .is_err()
         );
     }
 

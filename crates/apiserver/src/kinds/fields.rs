@@ -29,7 +29,8 @@ pub(crate) fn check(object: &Value, shape: Shape<'_>) -> Vec<Mistyped> {
     mistyped
 }
 
-/// Removes the fields that the shape does not know; returns the paths of the first 100.
+/// Removes the fields that the shape does not know; returns the paths of the first 100. A null in a list or a map of a
+/// built-in kind becomes the empty value of its type, as in Kubernetes.
 pub(crate) fn prune(object: &mut Value, shape: Shape<'_>) -> Vec<String> {
     let mut removed = Vec::new();
     prune_at(object, shape, FieldPath::ROOT, &mut removed);
@@ -65,8 +66,11 @@ fn walk(value: &Value, shape: Shape<'_>, path: FieldPath<'_>, found: &mut Vec<Mi
 fn prune_at(value: &mut Value, shape: Shape<'_>, path: FieldPath<'_>, removed: &mut Vec<String>) {
     match value {
         Value::Object(map) => map.retain(|name, child| match shape.field(name) {
-            Field::Known(shape) => {
-                prune_at(child, shape, path.field(name), removed);
+            Field::Known(of_child) => {
+                if !shape.is_struct_field(name) {
+                    fill(child, of_child);
+                }
+                prune_at(child, of_child, path.field(name), removed);
                 true
             }
             Field::Open => true,
@@ -80,11 +84,29 @@ fn prune_at(value: &mut Value, shape: Shape<'_>, path: FieldPath<'_>, removed: &
         Value::Array(items) => {
             let shape = shape.items();
             for (index, item) in items.iter_mut().enumerate() {
+                fill(item, shape);
                 prune_at(item, shape, path.item(index), removed);
             }
         }
         _ => {}
     }
+}
+
+/// Gives a null of a built-in kind the empty value of its type.
+fn fill(value: &mut Value, shape: Shape<'_>) {
+    if !value.is_null() || !shape.is_builtin() {
+        return;
+    }
+    *value = match shape.kind() {
+        _ if shape.is_quantity() => "0".into(),
+        _ if shape.scalar_of_any_type() => 0.into(),
+        Some("string") => "".into(),
+        Some("integer" | "number") => 0.into(),
+        Some("boolean") => false.into(),
+        Some("array") => Value::Array(Vec::new()),
+        Some("object") => Value::Object(serde_json::Map::new()),
+        _ => return,
+    };
 }
 
 /// The JSON type of a value.

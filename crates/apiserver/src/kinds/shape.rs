@@ -100,6 +100,11 @@ impl<'a> Shape<'a> {
         self.builtin && self.format().is_none() && self.get("oneOf").is_some()
     }
 
+    /// Returns true for a kind of Kubernetes itself, and the metadata of any kind.
+    pub(crate) fn is_builtin(&self) -> bool {
+        self.builtin
+    }
+
     /// Returns the description of a field.
     pub(crate) fn field(&self, name: &str) -> Field<'a> {
         if self.object {

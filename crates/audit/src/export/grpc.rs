@@ -28,6 +28,7 @@ const PREFIX: usize = 5;
 const OK: i32 = 0;
 const UNKNOWN: i32 = 2;
 const INVALID_ARGUMENT: i32 = 3;
+const RESOURCE_EXHAUSTED: i32 = 8;
 const OUT_OF_RANGE: i32 = 11;
 
 pub(super) struct Grpc {
@@ -96,7 +97,8 @@ impl Grpc {
         let status = body.trailers().filter(|trailers| trailers.contains_key("grpc-status"));
         outcome(status.unwrap_or(&head.headers))?;
         let body = body.to_bytes();
-        let message = body.get(PREFIX..).filter(|_| body.first() == Some(&0)).unwrap_or_default();
+        let message =
+            whole(&body).ok_or_else(|| Failure::new("the receiver answers without a whole message"))?;
         ExportAnswer::decode(message).map_err(Failure::new)
     }
 }
@@ -104,6 +106,13 @@ impl Grpc {
 /// Returns a host as it stands before a port.
 fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// Returns the message of an answer that has one, not compressed, of the stated length.
+fn whole(body: &[u8]) -> Option<&[u8]> {
+    let (prefix, message) = body.split_at_checked(PREFIX)?;
+    let length = u32::from_be_bytes(prefix[1..].try_into().ok()?);
+    (prefix[0] == 0 && usize::try_from(length) == Ok(message.len())).then_some(message)
 }
 
 /// Returns a message that is not compressed, with its length.
@@ -125,6 +134,7 @@ fn outcome(fields: &HeaderMap) -> Result<(), Failure> {
     let message = Text::long(text("grpc-message").unwrap_or("no message"));
     let requested = text("grpc-status-details-bin").and_then(retry_after);
     Err(Failure {
+        is_large: code == RESOURCE_EXHAUSTED && requested.is_none(),
         cause: format!("the receiver answers status {code}: {}", message.as_str()),
         retry_after: requested,
         refused: matches!(code, INVALID_ARGUMENT | OUT_OF_RANGE),
@@ -147,6 +157,15 @@ mod tests {
 
     use super::message::{Any, Delay};
     use super::*;
+
+    #[test]
+    fn answer_needs_a_whole_message_that_is_not_compressed() {
+        assert_eq!(whole(&[0, 0, 0, 0, 0]), Some(&[][..]));
+        assert_eq!(whole(&[0, 0, 0, 0, 2, 7, 8]), Some(&[7, 8][..]));
+        for other in [&[][..], &[0, 0, 0, 0], &[1, 0, 0, 0, 0], &[0, 0, 0, 0, 2, 7], &[0, 0, 0, 0, 0, 7]] {
+            assert_eq!(whole(other), None, "{other:?}");
+        }
+    }
 
     fn fields(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &str)| {

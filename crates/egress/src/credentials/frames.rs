@@ -14,11 +14,14 @@ pub(crate) struct Placeholders {
     /// Beginning of a frame, up to its content.
     head: Vec<u8>,
     mask: [u8; 4],
+    /// The frame is a control frame, which may stand between the fragments of a message.
+    is_control: bool,
     /// Bytes of the content that have passed, and those that are left.
     passed: usize,
     left: u64,
-    /// End of the content that has passed.
+    /// End of the content that has passed: of messages, and of the present control frame.
     tail: Vec<u8>,
+    control: Vec<u8>,
 }
 
 impl Placeholders {
@@ -44,16 +47,28 @@ impl Placeholders {
             let count = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
             let (mask, passed) = (self.mask, self.passed);
             let content = bytes[..count].iter().zip(passed..).map(|(byte, at)| byte ^ mask[at % mask.len()]);
-            self.tail.extend(content);
+            if self.is_control { &mut self.control } else { &mut self.tail }.extend(content);
             (self.passed, self.left) = ((passed + count) % mask.len(), self.left - count as u64);
             bytes = &bytes[count..];
-            if let Some(index) = self.all.iter().position(|(text, _)| contains(&self.tail, text)) {
-                return Some(&self.all[index].1);
+            if self.is_control && self.left == 0 {
+                if let Some(index) = self.found(&self.control) {
+                    return Some(&self.all[index].1);
+                }
+                self.control.clear();
             }
-            let gone = self.tail.len().saturating_sub(self.longest.saturating_sub(1));
-            self.tail.drain(..gone);
         }
+        // Once for all frames of the piece: a client can make a frame of each byte.
+        if let Some(index) = self.found(&self.tail) {
+            return Some(&self.all[index].1);
+        }
+        let gone = self.tail.len().saturating_sub(self.longest.saturating_sub(1));
+        self.tail.drain(..gone);
         None
+    }
+
+    /// Returns the place of the first credential whose placeholder is in the content.
+    fn found(&self, content: &[u8]) -> Option<usize> {
+        self.all.iter().position(|(text, _)| contains(content, text))
     }
 
     /// Begins the content of a frame if its head is complete.
@@ -74,6 +89,8 @@ impl Placeholders {
         self.mask = [0; 4];
         self.mask[..masked].copy_from_slice(&self.head[2 + size..2 + size + masked]);
         self.passed = 0;
+        // A real control frame has 125 bytes at most; a longer one is content like any other.
+        self.is_control = self.head[0] & 0x08 != 0 && size == 0;
         self.head.clear();
     }
 }
@@ -122,6 +139,20 @@ mod tests {
         let mask = mask.unwrap_or_default();
         frame.extend(content.iter().zip(0..).map(|(byte, at): (_, usize)| byte ^ mask[at % 4]));
         frame
+    }
+
+    #[test]
+    fn placeholder_is_found_around_and_in_control_frames() {
+        let ping = |content: &[u8]| [&[0x89, content.len() as u8][..], content].concat();
+        let first = frame(b"ghp_place", None);
+        let around = [&first[..], &ping(b"z"), &frame(b"holder", None)].concat();
+        assert_eq!(placeholders().find(&around), Some("api"));
+        for size in [1, 2, 7] {
+            let mut pieces = placeholders();
+            assert!(around.chunks(size).any(|piece| pieces.find(piece).is_some()), "{size}");
+        }
+        assert_eq!(placeholders().find(&ping(b"a ghp_placeholder")), Some("api"));
+        assert_eq!(placeholders().find(&[first, ping(b"holder")].concat()), None, "these are two messages");
     }
 
     #[test]

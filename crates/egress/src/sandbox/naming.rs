@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use hutch_policy::{Destination, Host, HostName, Mode, Opinion, decide, may_resolve, wildcard};
 
 use super::{HTTPS, Rules, Sandbox};
+use tokio::sync::{SemaphorePermit, TryAcquireError};
+
 use crate::dns;
 use crate::names::Allowed;
 use crate::refusal::{Denial, Reason, Refusal};
@@ -33,6 +35,15 @@ impl Sandbox {
     /// Bounds the names that clients name themselves.
     pub(crate) fn bound_names(&self) {
         self.bounds_names.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes a place among the connections whose requests are read. Clients of a proxy that serves no sandbox are not bounded.
+    ///
+    /// # Errors
+    /// As many as may be read at once are.
+    pub(crate) fn read_place(&self) -> Result<Option<SemaphorePermit<'_>>, TryAcquireError> {
+        let is_sandbox = self.bounds_names.load(Ordering::Relaxed);
+        is_sandbox.then(|| self.inspected.try_acquire()).transpose()
     }
 
     /// Returns a destination of a sandbox's client by its name, if the client has resolved it and names its synthetic address.

@@ -256,6 +256,14 @@ impl Place {
             let path = &named.path;
             let below: Vec<&&Named> = again.iter().filter(|again| again.path.starts_with(path)).collect();
             let shown = |above: &Path| path.starts_with(above);
+            if let Some(again) = below.first().filter(|_| named.field.starts_with(CREDENTIALS)) {
+                bail!(
+                    "{}: {} would show {} again, which is denied as a credential; remove one of them",
+                    again.field,
+                    again.path.display(),
+                    path.display()
+                );
+            }
             if below.iter().any(|again| again.path == *path) || path.symlink_metadata().is_err() {
                 continue;
             }

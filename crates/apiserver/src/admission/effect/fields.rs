@@ -31,6 +31,7 @@ const NO_BALANCER: &str = "nothing opens on the machine: use the router, or kube
 
 /// Of the spec of a Pod.
 pub(super) const POD: &[Field] = &[
+    field("resources.limits", "set the limits of each container"),
     field("activeDeadlineSeconds", "use shutdownTime of a Sandbox"),
     field("affinity", ONE_NODE),
     field("dnsConfig", NAMES),

@@ -2,6 +2,7 @@
 //! on the node.
 
 mod containers;
+mod resources;
 mod volumes;
 
 use std::net::IpAddr;
@@ -67,6 +68,7 @@ pub(crate) fn spec(spec: &Value, at: &str, place: Place) -> Vec<Cause> {
             causes.extend(invalid(&format!("{at}.{field}"), name, syntax::label(name)));
         }
     }
+    resources::check(&spec["resources"], &format!("{at}.resources"), &mut causes);
     host_aliases(spec, at, &mut causes);
     containers::check_ephemeral(spec, at, place, &volumes, &mut causes);
     causes

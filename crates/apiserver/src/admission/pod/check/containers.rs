@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use hutch_api::syntax;
 use serde_json::Value;
 
-use super::{Place, choice, duplicate, ids, list, text};
+use super::{Place, choice, duplicate, ids, list, resources, text};
 use crate::admission::names::{self, descending_path, invalid};
 use crate::failure::Cause;
 use crate::json::is_set;
@@ -105,6 +105,7 @@ fn one(container: &Value, at: &str, place: Place, volumes: &HashSet<&str>, cause
     }
     choice(container, at, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], causes);
     ports(container, at, causes);
+    resources::check(&container["resources"], &format!("{at}.resources"), causes);
     variables(container, at, causes);
     variable_sources(container, &format!("{at}.envFrom"), causes);
     mounts(container, &format!("{at}.volumeMounts"), volumes, causes);

@@ -107,7 +107,11 @@ impl Credentials {
                 ),
             }
         }
+        let mut named = BTreeSet::new();
         for (field, variable) in list::<Variable>(found, VARIABLES)? {
+            if !named.insert(variable.name.clone()) {
+                notes.refuse(&format!("{field}.name"), "the variable is named twice");
+            }
             let name = format!("`{}`", variable.name.escape_debug());
             match variable.mode {
                 Mode::Deny if OWN.contains(&variable.name.as_str()) => {
@@ -429,6 +433,10 @@ mod tests {
             ),
             (one(json!({"injectHosts": ["api.example:443"]})), "credentials.envVars[0].injectHosts[0]: "),
             (json!({"files": [{"path": "a", "mode": "mask"}]}), "credentials.files[0].mode: "),
+            (
+                json!({"envVars": [{"name": "A", "mode": "deny"}, {"name": "A", "mode": "deny"}]}),
+                "credentials.envVars[1].name: ",
+            ),
             (json!({"envVars": [{"name": "PATH", "mode": "deny"}]}), "credentials.envVars[0].name: "),
             (json!({"allowPlaintextInject": true}), "credentials.allowPlaintextInject: "),
             (json!({"sigv4": {"presigned": "passthrough"}}), "credentials.sigv4.presigned: "),

@@ -38,6 +38,7 @@ mod messages;
 mod migrate;
 mod mounts;
 mod neighbors;
+mod newcomer;
 mod on_cluster;
 mod outside;
 mod paths;

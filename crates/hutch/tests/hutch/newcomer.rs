@@ -59,8 +59,9 @@ fn new_image(up: &Up) {
     let of = "{.status.containerStatuses[0]";
     let words = format!("get pod changed -o jsonpath={of}.restartCount}}:{of}.image}}:{of}.ready}}");
     up.eventually(&words, |shown| shown == "1:hutch/python-runtime:true");
-    let events = up.ok("get events --field-selector involvedObject.name=changed");
-    assert!(events.contains("Container changed definition changed, will be restarted"), "{events}");
+    up.eventually("get events --field-selector involvedObject.name=changed", |events| {
+        events.contains("Container changed definition changed, will be restarted")
+    });
     up.ok("delete pod changed --now --wait=false");
 }
 

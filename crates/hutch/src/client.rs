@@ -12,7 +12,6 @@ mod terminal;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
-use std::sync::OnceLock;
 
 use anyhow::{Context, anyhow};
 use hutch_client::{Error, Name, Obstacle, Sandboxes, Target, Wait};
@@ -29,9 +28,6 @@ pub(crate) use snapshot::{fork, main as snapshot};
 /// Exit status when the reader of the output has gone: 128 and SIGPIPE.
 const OUTPUT_CLOSED: u8 = 141;
 
-/// Address of the API server, for errors.
-static SERVER: OnceLock<String> = OnceLock::new();
-
 /// Runs a command. A failure is printed on one line and ends with the status `failed`.
 pub(crate) fn finish(command: &str, failed: u8, work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
     let outcome = crate::runtime::runtime().and_then(|runtime| {
@@ -43,18 +39,22 @@ pub(crate) fn finish(command: &str, failed: u8, work: impl Future<Output = anyho
     match outcome {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            let text = unreachable_server(&error).unwrap_or_else(|| text_of(&error));
-            eprintln!("hutch {command}: {}", plain(&text));
+            eprintln!("hutch {command}: {}", line_of(&error));
             ExitCode::from(failed)
         }
     }
 }
 
+/// Returns an error on one line.
+pub(crate) fn line_of(error: &anyhow::Error) -> String {
+    plain(&unreachable_server(error).unwrap_or_else(|| text_of(error)))
+}
+
 /// Returns the text of an error of a connection that the API server does not accept.
-fn unreachable_server(error: &anyhow::Error) -> Option<String> {
+pub(crate) fn unreachable_server(error: &anyhow::Error) -> Option<String> {
     let reason = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>())?;
     let refused = [ErrorKind::ConnectionRefused, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
-    let server = SERVER.get().filter(|_| refused.contains(&reason.kind()))?;
+    let server = crate::cluster::server().filter(|_| refused.contains(&reason.kind()))?;
     Some(format!("the API server {server}: {reason}; is it running? `hutch up` starts one on this machine"))
 }
 
@@ -81,8 +81,6 @@ pub(crate) async fn connect(place: &Place) -> anyhow::Result<Sandboxes> {
     config.default_retry = false;
     let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let url = config.cluster_url.clone();
-    // A second connection of this process is to the same server.
-    let _ = SERVER.set(url.to_string());
     let client = Client::try_from(config).with_context(|| format!("the API server {url}"))?;
     Ok(Sandboxes::new(client, &namespace))
 }
@@ -138,7 +136,7 @@ mod tests {
 
     #[test]
     fn stopped_server_is_named_once() {
-        let _ = SERVER.set("https://127.0.0.1:6443/".to_owned());
+        crate::cluster::name_server(&"https://127.0.0.1:6443/");
         let error = |kind| anyhow::Error::new(std::io::Error::from(kind)).context("client error (Connect)");
         let text = unreachable_server(&error(ErrorKind::ConnectionRefused)).unwrap();
         assert_eq!(

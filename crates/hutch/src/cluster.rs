@@ -1,10 +1,14 @@
 //! Configuration for the API server of a cluster.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::{Context, anyhow, bail};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+/// Address of the API server, for errors.
+static SERVER: OnceLock<String> = OnceLock::new();
 
 /// Returns the configuration from the usual places of Kubernetes programs: the file of `--kubeconfig`, `KUBECONFIG`, the
 /// ServiceAccount of this Pod, `~/.kube/config`.
@@ -22,11 +26,22 @@ pub(crate) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> 
         let nothing = "no --kubeconfig, no KUBECONFIG, not in a Pod, and no ~/.kube/config to use";
         Config::from_kubeconfig(&usual).await.map_err(without_text).context(nothing)?
     };
+    name_server(&config.cluster_url);
     if config.proxy_url.is_some() {
         // The URL may hold a password.
         bail!("proxy-url of the kubeconfig: a proxy is not supported; remove it");
     }
     Ok(config)
+}
+
+/// Stores the address of the API server for errors. A second connection of this process is to the same server.
+pub(crate) fn name_server(url: &impl ToString) {
+    let _ = SERVER.set(url.to_string());
+}
+
+/// Returns the address of the API server of this process.
+pub(crate) fn server() -> Option<&'static str> {
+    SERVER.get().map(String::as_str)
 }
 
 /// Returns the error; of malformed YAML only its place, because the lines that the library shows may hold a credential.

@@ -121,8 +121,7 @@ pub(crate) fn main(arguments: &ImageArguments) -> ExitCode {
         Err(error) if crate::audit::is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // Names in it may be those of another process.
-            let shown: String = format!("{error:#}").chars().filter(|c| !c.is_control()).collect();
-            eprintln!("hutch image {name}: {shown}");
+            eprintln!("hutch image {name}: {}", crate::client::line_of(&error));
             ExitCode::FAILURE
         }
     }
@@ -233,7 +232,10 @@ fn log_in(arguments: &ImageLoginArguments) -> anyhow::Result<()> {
     }
     let secret = Secret::new(password.to_owned());
     let registry = hutch_registry::log_in(&file, &arguments.registry, &arguments.username, &secret)?;
-    println!("Stored the password for {registry} in {}", file.display());
+    match arguments.json {
+        true => println!("{}", json!({"registry": registry, "file": file.display().to_string()})),
+        false => println!("Stored the password for {registry} in {}", file.display()),
+    }
     Ok(())
 }
 

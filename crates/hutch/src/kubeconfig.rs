@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::Context;
@@ -21,11 +21,19 @@ pub(crate) fn write_new(file: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Creates a file with mode 0600 that is never seen half written.
 fn create(file: &Path, text: &str) -> std::io::Result<()> {
-    let mut fresh = tempfile::Builder::new().prefix(".new").tempfile_in(folder_of(file))?;
-    fresh.write_all(text.as_bytes())?;
-    fresh.as_file().sync_all()?;
-    fresh.persist_noclobber(file).map_err(|error| error.error)?;
-    Ok(())
+    // Not a file of `tempfile`, which has an absolute path: the folders above may be closed to this process.
+    let fresh = folder_of(file).join(format!(".new{:016x}", rand::random::<u64>()));
+    let named = || {
+        let mut open = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        open.write_all(text.as_bytes())?;
+        open.sync_all()?;
+        // A link does not replace a file.
+        std::fs::hard_link(&fresh, file)
+    };
+    let result = named();
+    // What an interrupted start left does no harm.
+    let _ = std::fs::remove_file(&fresh);
+    result
 }
 
 fn folder_of(file: &Path) -> &Path {

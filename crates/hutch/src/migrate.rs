@@ -12,7 +12,9 @@ pub(crate) fn main(arguments: MigrateArguments) -> ExitCode {
     match crate::runtime::runtime().and_then(|runtime| runtime.block_on(migrate(arguments))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hutch migrate: {error:#}");
+            // Problems of objects have a line each.
+            let text = crate::client::unreachable_server(&error).unwrap_or_else(|| format!("{error:#}"));
+            eprintln!("hutch migrate: {text}");
             ExitCode::FAILURE
         }
     }

@@ -50,7 +50,9 @@ pub(crate) fn lines(text: &str) -> Result<u32, String> {
 
 /// Parses an IP address with a port.
 pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = || format!("`{text}` is not an IP address with a port; write it like 127.0.0.1:6443");
+    // A port alone is written with the address that it most likely means.
+    let port: u16 = text.strip_prefix(':').unwrap_or(text).parse().unwrap_or(6443);
+    let wrong = || format!("`{text}` is not an IP address with a port; write it like 127.0.0.1:{port}");
     text.parse().map_err(|_| wrong())
 }
 

@@ -180,6 +180,7 @@ fn builtin_kinds_show_what_kubectl_shows() {
             json!({"spec": {"completions": 1}, "status": {"startTime": THEN, "conditions": [{"type": "Complete", "status": "True"}]}}),
             "x|Complete|0/1|10m|10m|||<none>",
         ),
+        ("Job", json!({"spec": {"completions": 1}, "status": {}}), "x|NotRunning|0/1||10m|||<none>"),
         (
             "CronJob",
             json!({"spec": {"schedule": "* * * * *", "suspend": false}}),

@@ -149,7 +149,9 @@ fn job_status(job: &Value) -> &'static str {
         "Terminating"
     } else {
         let rest = ["Suspended", "FailureTarget", "SuccessCriteriaMet"];
-        rest.into_iter().find(|kind| holds(kind)).unwrap_or("Running")
+        // No controller here starts a Job.
+        let started = !text(job, "/status/startTime").is_empty();
+        rest.into_iter().find(|kind| holds(kind)).unwrap_or(if started { "Running" } else { "NotRunning" })
     }
 }
 

@@ -74,6 +74,9 @@ pub(crate) struct ImageExportArguments {
     pub(crate) to: PathBuf,
     #[command(flatten)]
     pub(crate) folder: ImageFolder,
+    /// Print one JSON object with the result; not with -, whose output is the archive.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `hutch image commit`.
@@ -107,6 +110,9 @@ pub(crate) struct ImageLoginArguments {
     /// Read the password from standard input, which is the only way.
     #[arg(long, required = true)]
     pub(crate) password_stdin: bool,
+    /// Print one JSON object with the result.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `hutch image list`.
@@ -130,6 +136,9 @@ pub(crate) struct ImageInspectArguments {
     pub(crate) images: Vec<String>,
     #[command(flatten)]
     pub(crate) folder: ImageFolder,
+    /// Print a JSON array, which is the only form.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `hutch image remove`.

@@ -140,6 +140,8 @@ fn details(image: &Listed, config: &ImageConfig) -> Value {
 
 /// Writes an archive. A file has its name only when it is whole.
 pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
+    let is_output = arguments.to.as_os_str() == "-";
+    ensure!(!is_output || !arguments.json, "--json: with -, the archive is the output: name a FILE");
     let catalog = ImageFolders::named(arguments.folder.data_dir.as_deref())?.catalog();
     let images = images(&catalog)?;
     let (image, names) = find(&images, &arguments.image)?;
@@ -149,7 +151,7 @@ pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
     let name = names.first().or_else(|| trusted(image).next()).context("the image has no name")?;
     let parsed = ImageName::parse(name)?;
     let name = (name.as_str(), parsed.tag());
-    if arguments.to.as_os_str() == "-" {
+    if is_output {
         let output = std::io::stdout().lock();
         ensure!(!output.is_terminal(), "standard output is a terminal: write a FILE, or a pipe");
         return Ok(catalog.export(image, name, output)?);
@@ -163,7 +165,7 @@ pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
             // A device or a pipe is written, and never replaced.
             let file = std::fs::File::options().write(true).open(&to).with_context(at)?;
             catalog.export(image, name, std::io::BufWriter::new(file))?;
-            return print([plain(name.0)]);
+            return exported(arguments, name.0, image);
         }
         _ => {}
     }
@@ -173,7 +175,17 @@ pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
     catalog.export(image, name, std::io::BufWriter::new(file.as_file_mut()))?;
     file.as_file().sync_all().with_context(at)?;
     file.persist(&to).map_err(|error| error.error).with_context(at)?;
-    print([plain(name.0)])
+    exported(arguments, name.0, image)
+}
+
+/// Prints the image that was exported.
+fn exported(arguments: &ImageExportArguments, name: &str, image: &Listed) -> anyhow::Result<()> {
+    if !arguments.json {
+        return print([plain(name)]);
+    }
+    let file = arguments.to.display().to_string();
+    let result = json!({"name": name, "digest": image.pulled, "manifest": image.digest, "file": file});
+    print([printable(&result.to_string())])
 }
 
 pub(super) fn remove(arguments: &ImageRemoveArguments) -> anyhow::Result<()> {

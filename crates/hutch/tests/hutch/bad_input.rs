@@ -38,6 +38,35 @@ fn invalid_flag_is_named() {
     refused(&up_with(folder.path(), &["--no-such-flag"]), 2, &["--no-such-flag"]);
     refused(&up_with(folder.path(), &["--pod-cidr", "127.0.0.0/8"]), 2, &["--pod-cidr"]);
     refused(&up_with(folder.path(), &["--router-allow-unauthenticated"]), 2, &["--router-listen"]);
+    let hutch = |words: &[&str]| Command::new(HUTCH).args(words).output().expect("hutch starts");
+    refused(&hutch(&["up", "--api-listen", "24643"]), 2, &["--api-listen", "write it like 127.0.0.1:24643"]);
+    refused(&hutch(&["run", "ls"]), 125, &["'ls'", "a command comes after `--`"]);
+}
+
+#[test]
+fn stopped_server_is_named_in_one_line() {
+    hutch_testkit::require!(root);
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    // Nothing listens on port 1.
+    let config = "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}], \
+                users: [{name: c, user: {token: t}}], contexts: [{name: c, context: {cluster: c, user: c}}]}";
+    std::fs::write(file.path(), config).expect("written");
+    for (words, status) in [
+        ("exec box -- true", 125),
+        ("suspend box", 1),
+        ("logs box", 1),
+        ("volume list", 1),
+        ("user list", 1),
+        ("snapshot list", 1),
+        ("migrate --phase migrate", 1),
+        ("image commit box app:v2 --data-dir /nonexistent", 1),
+    ] {
+        let mut hutch = Command::new(HUTCH);
+        hutch.args(words.split(' ')).env("KUBECONFIG", file.path()).stdin(Stdio::null());
+        let output = hutch.output().expect("hutch starts");
+        refused(&output, status, &["https://127.0.0.1:1/", "is it running? `hutch up` starts one"]);
+        assert!(!text(&output.stderr).contains("ServiceError"), "{words}: {}", text(&output.stderr));
+    }
 }
 
 #[test]

@@ -39,6 +39,7 @@ mod migrate;
 mod mounts;
 mod names;
 mod neighbors;
+mod newcomer;
 mod on_cluster;
 mod outside;
 mod paths;

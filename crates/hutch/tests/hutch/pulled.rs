@@ -1,5 +1,6 @@
 //! Images from the registry of Debian, over TLS and with a password: pulled by a user, and for Pods.
 
+mod again;
 mod built;
 mod imported;
 mod proxied;
@@ -346,10 +347,14 @@ fn image_of_the_administrator_is_for_all_pods() {
     hutch_testkit::require!(root, user_namespaces, docker_registry, curl, kubectl);
     let (registry, home) = (Registry::start(), Home::new());
     let mut login = Command::new(HUTCH);
-    login.args(["image", "login", &registry.host, "--username", USER, "--password-stdin"]);
-    let mut login = login.env("HOME", home.0.path()).stdin(Stdio::piped()).spawn().expect("hutch");
+    login.args(["image", "login", &registry.host, "--username", USER, "--password-stdin", "--json"]);
+    login.env("HOME", home.0.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut login = login.spawn().expect("hutch");
     writeln!(login.stdin.take().expect("piped"), "{PASSWORD}").expect("written");
-    assert!(login.wait().expect("ended").success());
+    let printed = succeeded("login", &login.wait_with_output().expect("ended"));
+    let file = home.0.path().join(".docker/config.json").display().to_string();
+    let stored: Value = serde_json::from_str(&printed).expect("JSON");
+    assert_eq!(stored, json!({"registry": registry.host, "file": file}));
     let (name, config) = (registry.name(), registry.trusting());
     let data = home.0.path().join("data");
     let mut pull = Command::new(HUTCH);

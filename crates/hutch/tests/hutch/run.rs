@@ -377,6 +377,25 @@ fn ordinary_user_can_run_jails() {
 }
 
 #[test]
+fn home_that_cannot_be_written_is_named_in_one_line() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = tempfile::tempdir().expect("tempdir");
+    let binary = home.path().join("hutch");
+    hutch_testkit::copy_program(HUTCH, &binary);
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(binary)
+        .args(["run", "--", "true"]);
+    command.env("HOME", home.path()).env_remove("XDG_CACHE_HOME").env_remove("XDG_RUNTIME_DIR");
+    let output = command.current_dir("/").stdin(Stdio::null()).output().expect("setpriv");
+    let folder = home.path().display().to_string();
+    refused(&output, 125, &[&folder, "set XDG_CACHE_HOME to a folder that you can write"]);
+    assert_eq!(text(&output.stderr).matches("Permission denied").count(), 1, "{}", text(&output.stderr));
+}
+
+#[test]
 fn limit_that_cannot_be_enforced_is_refused() {
     hutch_testkit::require!(root, user_namespaces);
     let home = tempfile::tempdir().expect("tempdir");

@@ -37,6 +37,7 @@ fn kubectl_undoes_a_rollout_and_drain_heeds_a_disruption_budget() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     stateful_set(&up);
+    halted_update(&up);
     replication_controller(&up);
     disruption_budget(&up);
 }
@@ -130,6 +131,31 @@ fn stateful_set(up: &Up) {
     up.ok("rollout status statefulset/s --timeout=60s");
     assert_eq!(versions(up, "set"), "1 1");
     up.ok("delete statefulset s");
+}
+
+/// An update halts at a Pod that does not become ready, and continues when that Pod is deleted, as in Kubernetes.
+fn halted_update(up: &Up) {
+    let set = |version: &str, probe: Value| {
+        let mut template = template(version, "halted");
+        template["spec"]["containers"][0]["readinessProbe"] = probe;
+        json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "h"}, "spec": {
+            "replicas": 2, "serviceName": "h", "selector": {"matchLabels": {"app": "halted"}}, "template": template}})
+    };
+    let first = || up.ok("get pod h-0 -o jsonpath={.metadata.uid}");
+    apply(up, &set("1", Value::Null));
+    up.ok("rollout status statefulset/h --timeout=60s");
+    let before = first();
+    apply(up, &set("2", json!({"tcpSocket": {"port": 9}})));
+    let second = "get pod h-1 -o jsonpath={.metadata.annotations.version}:{.status.phase}";
+    up.eventually(second, |shown| shown == "2:Running");
+    let waits = up.kubectl("rollout status statefulset/h --timeout=2s");
+    assert!(!waits.status.success(), "{}", text(&waits.stdout));
+    assert_eq!((versions(up, "halted"), first()), ("1 2".to_owned(), before));
+    apply(up, &set("3", Value::Null));
+    up.ok("delete pod h-1");
+    up.ok("rollout status statefulset/h --timeout=60s");
+    assert_eq!(versions(up, "halted"), "3 3");
+    up.ok("delete statefulset h");
 }
 
 fn replication_controller(up: &Up) {

@@ -145,7 +145,7 @@ pub(super) async fn hook(handler: &LifecycleHandler, target: &Target) -> Result<
         return probe::exec(exec.command.clone().unwrap_or_default(), target).await;
     }
     if let Some(get) = &handler.http_get {
-        return probe::http_get(get, target).await;
+        return probe::http_get(get, target).await.map(drop);
     }
     if let Some(sleep) = &handler.sleep {
         tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))).await;

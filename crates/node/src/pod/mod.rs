@@ -349,6 +349,10 @@ impl Worker {
                 let (pod, text) = (&self.pod, format!("{} probe failed: {why}", kind.name()));
                 self.node.events.container(pod, &state.name, true, "Unhealthy", text);
             }
+            (_, Finding::Warned(warning)) => {
+                let (pod, text) = (&self.pod, format!("{} probe warning: {warning}", kind.name()));
+                self.node.events.container(pod, &state.name, true, "ProbeWarning", text);
+            }
             (Kind::Readiness, finding) => state.ready = state.started && finding == Finding::Healthy,
             (Kind::Startup, Finding::Healthy) => {
                 state.started = true;

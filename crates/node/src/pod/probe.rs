@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Empty};
 use hutch_kubelet::Exit;
 use hutch_screen::Origin;
 use hyper_util::rt::TokioIo;
@@ -25,10 +25,10 @@ const EAGER_FOR: Duration = Duration::from_secs(1);
 const EAGER_FIRST: Duration = Duration::from_millis(1);
 /// Longest of them.
 const EAGER_LONGEST: Duration = Duration::from_millis(25);
-/// Maximum redirects of one attempt, as of a kubelet.
-const MAX_REDIRECTS: usize = 10;
-/// Most bytes of an exec probe's output that show in an event.
-const MAX_OUTPUT_BYTES: u64 = 512;
+/// Maximum requests of one attempt that follows redirects, as of a kubelet.
+const MAX_REQUESTS: usize = 10;
+/// Most bytes of an exec probe's output, or of the body of a redirect, that show in an event.
+const MAX_OUTPUT_BYTES: usize = 512;
 
 /// Purpose of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,11 +53,16 @@ impl Kind {
 pub(crate) enum Finding {
     /// One attempt failed; that may not decide anything yet.
     Failed(String),
+    /// One attempt succeeded, with a warning.
+    Warned(String),
     /// Enough attempts in a row succeeded.
     Healthy,
     /// Enough attempts in a row failed.
     Unhealthy,
 }
+
+/// Text of the event of a successful attempt, if there is one.
+type Warning = Option<String>;
 
 /// Where a probe looks.
 #[derive(Clone)]
@@ -67,6 +72,17 @@ pub(crate) struct Target {
     pub(crate) network: Arc<OwnedFd>,
     pub(crate) address: Ipv4Addr,
     pub(crate) container: Container,
+}
+
+impl Target {
+    /// Returns output as it may be in an event, where it is read like a log.
+    fn shown(&self, output: &[u8]) -> String {
+        let id = &self.live.id;
+        let pod = format!("{}/{}", id.namespace, id.name).into();
+        let origin = Origin { pod, part: self.container.name.as_str().into() };
+        let output = self.live.log_screen.text(origin, output);
+        String::from_utf8_lossy(&output).trim().to_owned()
+    }
 }
 
 /// Counts attempts: a pure part of the probe.
@@ -134,7 +150,8 @@ pub(crate) async fn run(kind: Kind, probe: Probe, target: Target, report: impl F
         }
         let success = result.is_ok();
         let mut wanted = match result {
-            Ok(()) => true,
+            Ok(None) => true,
+            Ok(Some(warning)) => report(Finding::Warned(warning)),
             Err(why) => report(Finding::Failed(why)),
         };
         if let Some(verdict) = tally.add(success) {
@@ -149,17 +166,17 @@ pub(crate) async fn run(kind: Kind, probe: Probe, target: Target, report: impl F
 }
 
 /// One attempt; the error is for an event.
-async fn attempt(probe: &Probe, target: &Target) -> Result<(), String> {
+async fn attempt(probe: &Probe, target: &Target) -> Result<Warning, String> {
     if let Some(get) = &probe.http_get {
         return http_get(get, target).await;
     }
     if let Some(tcp) = &probe.tcp_socket {
         let port = port_of(&tcp.port, &target.container)?;
         let connected = dial(&target.network, target.address, port).await;
-        return connected.map(drop).map_err(|e| format!("dial tcp {}:{port}: {e}", target.address));
+        return connected.map(|_| None).map_err(|e| format!("dial tcp {}:{port}: {e}", target.address));
     }
     let command = probe.exec.as_ref().and_then(|exec| exec.command.clone()).unwrap_or_default();
-    exec(command, target).await
+    exec(command, target).await.map(|()| None)
 }
 
 /// The number of a port that may be named.
@@ -174,26 +191,30 @@ fn port_of(port: &IntOrString, container: &Container) -> Result<u16, String> {
     number.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0).ok_or_else(|| format!("no port {port:?}"))
 }
 
-/// `GET`, healthy with status 200 to 399. A redirect is followed within the host, as by a kubelet.
-pub(crate) async fn http_get(get: &HTTPGetAction, target: &Target) -> Result<(), String> {
+/// `GET`, healthy with status 200 to 399. A redirect is followed within the host, as by a kubelet; one that is not ends the
+/// attempt with a warning.
+pub(crate) async fn http_get(get: &HTTPGetAction, target: &Target) -> Result<Warning, String> {
     let mut port = port_of(&get.port, &target.container)?;
     let path = get.path.as_deref().unwrap_or("");
     let mut path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     let name = get.host.clone().unwrap_or_else(|| target.address.to_string());
-    for _ in 0..=MAX_REDIRECTS {
+    for _ in 0..MAX_REQUESTS {
         let host = if get.host.is_some() { name.clone() } else { format!("{name}:{port}") };
-        let response = get_once(get, target, &path, port, &host).await?;
-        let status = response.status();
-        let location = response.headers().get(http::header::LOCATION).and_then(|value| value.to_str().ok());
-        let next =
-            location.filter(|_| status.is_redirection()).and_then(|to| redirected(to, &path, port, &name));
+        let Answer { status, location, body } = get_once(get, target, &path, port, &host).await?;
+        let next = location.and_then(|to| redirected(&to, &path, port, &name));
         match (next, status.as_u16()) {
             (Some(next), _) => (path, port) = next,
-            (None, 200..400) => return Ok(()),
+            (None, 200..300) => return Ok(None),
+            (None, 300..400) => {
+                return Ok(Some(format!(
+                    "Probe terminated redirects, Response body: {}",
+                    target.shown(&body)
+                )));
+            }
             (None, code) => return Err(format!("HTTP probe failed with statuscode: {code}")),
         }
     }
-    Err(format!("Get {path:?}: stopped after {MAX_REDIRECTS} redirects"))
+    Err(format!("Get {path:?}: stopped after {MAX_REQUESTS} redirects"))
 }
 
 /// Returns path and port of a redirect; `None` for another host or protocol, and for an invalid address.
@@ -218,6 +239,34 @@ fn redirected(location: &str, path: &str, port: u16, host: &str) -> Option<(Stri
     next.parse::<http::uri::PathAndQuery>().ok().map(|_| (next, port))
 }
 
+/// Answer to one request.
+struct Answer {
+    status: http::StatusCode,
+    /// Where a status that clients follow leads.
+    location: Option<String>,
+    /// Start of the body of a redirect.
+    body: Vec<u8>,
+}
+
+impl Answer {
+    async fn read(response: http::Response<hyper::body::Incoming>) -> Answer {
+        let status = response.status();
+        let location = response.headers().get(http::header::LOCATION).and_then(|value| value.to_str().ok());
+        let location = location.filter(|_| matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308));
+        let location = location.map(str::to_owned);
+        let (mut incoming, mut body) = (response.into_body(), Vec::new());
+        // What cannot be read is missing from the event only.
+        while status.is_redirection()
+            && body.len() < MAX_OUTPUT_BYTES
+            && let Some(Ok(frame)) = incoming.frame().await
+        {
+            body.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+        }
+        body.truncate(MAX_OUTPUT_BYTES);
+        Answer { status, location, body }
+    }
+}
+
 /// One request and its answer.
 async fn get_once(
     get: &HTTPGetAction,
@@ -225,7 +274,7 @@ async fn get_once(
     path: &str,
     port: u16,
     host: &str,
-) -> Result<http::Response<hyper::body::Incoming>, String> {
+) -> Result<Answer, String> {
     let url = format!("http://{}:{port}{path}", target.address);
     let fail = |e: &dyn std::fmt::Display| format!("Get {url:?}: {e}");
     let stream = dial(&target.network, target.address, port).await.map_err(|e| fail(&e))?;
@@ -246,8 +295,9 @@ async fn get_once(
         let _ = connection.await;
         std::future::pending::<()>().await
     };
+    let answer = async { Ok(Answer::read(sender.send_request(request).await?).await) };
     tokio::select! {
-        response = sender.send_request(request) => response.map_err(|e| fail(&e)),
+        answer = answer => answer.map_err(|e: hyper::Error| fail(&e)),
         () = connection => Err(fail(&"the connection was closed")),
     }
 }
@@ -260,20 +310,13 @@ pub(crate) async fn exec(command: Vec<String>, target: &Target) -> Result<(), St
     exec.started().await.map_err(|failed| failed.reason)?;
     let mut output = Vec::new();
     if let Some(stdout) = ends.stdout {
-        let mut stdout = stdout.take(MAX_OUTPUT_BYTES);
+        let mut stdout = stdout.take(MAX_OUTPUT_BYTES as u64);
         // What cannot be read is missing from the event only.
         let _ = stdout.read_to_end(&mut output).await;
     }
     match exit_of(exec.exited().await) {
         Exit::Code(0) => Ok(()),
-        // Events are read like logs.
-        Exit::Code(code) => {
-            let id = &target.live.id;
-            let pod = format!("{}/{}", id.namespace, id.name).into();
-            let origin = Origin { pod, part: target.container.name.as_str().into() };
-            let output = target.live.log_screen.text(origin, &output);
-            Err(format!("command exited with {code}: {}", String::from_utf8_lossy(&output).trim()))
-        }
+        Exit::Code(code) => Err(format!("command exited with {code}: {}", target.shown(&output))),
         Exit::Signal(signal) => Err(format!("command was killed by signal {signal}")),
         Exit::OutOfMemory => Err("command ran out of memory".into()),
         Exit::Failed(why) => Err(why),

@@ -146,20 +146,6 @@ fn command_of_the_runtime_that_runs_out_of_memory_says_so() {
     assert_eq!(execute("true"), (Some(0), String::new()));
 }
 
-#[test]
-fn stopped_server_is_named_with_the_remedy() {
-    hutch_testkit::require!(root, kubectl);
-    let mut up = Up::start(&[]);
-    up.stop();
-    let output = run(&up, &["exec", "notes", "--", "true"]);
-    let stderr = text(&output.stderr);
-    assert_eq!((output.status.code(), stderr.lines().count()), (Some(125), 1), "{stderr}");
-    assert!(
-        stderr.contains("the API server https://127.0.0.1:") && stderr.contains("`hutch up`"),
-        "{stderr}"
-    );
-}
-
 fn apply(up: &Up, name: &str, container: &str) {
     apply_in(up, name, container, "restartPolicy: Never");
 }

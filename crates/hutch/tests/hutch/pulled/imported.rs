@@ -93,6 +93,8 @@ fn pod_uses_an_imported_image_without_a_pull() {
     apply(&up, "default", &pod("here", "hutch.local/app:v2", &always));
     up.ok("wait --for=condition=Ready pod/here --timeout=120s");
     assert!(event(&up, "default", "here", "Pulled").contains("already present"));
+    up.ok("run tried --image=hutch.local/app:v2");
+    up.ok("wait --for=condition=Ready pod/tried --timeout=120s");
     apply(&up, "default", &pod("missing", "hutch.local/app:v3", &always));
     waits(&up, "default", "missing", "ErrImageNeverPull");
     assert!(event(&up, "default", "missing", "ErrImageNeverPull").contains("hutch image import"));
@@ -106,7 +108,14 @@ fn export_writes_into_pipes_and_through_links() {
     succeeded("import", &home.hutch(&["image", "import", &saved]));
     let at = |name: &str| folder.path().join(name).display().to_string();
     let export = |to: &str| home.hutch(&["image", "export", "org/app:v1", to]);
-    succeeded("export", &export(&at("whole")));
+    let as_json = |to: &str| home.hutch(&["image", "export", "org/app:v1", to, "--json"]);
+    let printed: Value = serde_json::from_str(&succeeded("export", &as_json(&at("whole")))).expect("JSON");
+    assert_eq!(printed["name"], "hutch.local/org/app:v1", "{printed}");
+    assert_eq!(printed["file"], at("whole"), "{printed}");
+    let inspected = succeeded("inspect", &home.hutch(&["image", "inspect", "org/app:v1", "--json"]));
+    let inspected: Value = serde_json::from_str(&inspected).expect("JSON");
+    assert_eq!(printed["manifest"], inspected[0]["manifest"], "{printed}");
+    failed(&as_json("-"), "--json: with -");
     let whole = std::fs::read(at("whole")).expect("the archive");
     std::os::unix::fs::symlink(at("target"), at("link")).expect("a link");
     std::fs::write(at("target"), "").expect("written");

@@ -160,6 +160,11 @@ fn setting_that_cannot_be_enforced_is_refused_by_name() {
             "credentials.files[0].mode: only a",
         ),
         (
+            json!({"credentials": {"files": [{"path": "a", "mode": "deny"}]},
+                "filesystem": {"denyRead": [], "allowRead": ["a/b"], "allowWrite": [], "denyWrite": []}}),
+            "filesystem.allowRead[0]: ",
+        ),
+        (
             json!({"network": {"tlsTerminate": {"caCertPath": "a", "caKeyPath": "b"}}}),
             "network.tlsTerminate.caCertPath: a sandbox has",
         ),

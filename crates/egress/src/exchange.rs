@@ -28,7 +28,7 @@ use crate::credentials::{self, Guarded, Placed, filled, hashed, place};
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
 use crate::record::{Asked, named};
-use crate::refusal::{Denial, REFUSED, Reason, Refusal, problem};
+use crate::refusal::{Denial, REFUSED, Reason, Refusal, WITH_USER, problem};
 use crate::sandbox::{Rules, Sandbox};
 use crate::scan::{Conversations, Scan};
 use calls::{id_of, read_calls};
@@ -284,7 +284,7 @@ impl Exchange {
         }
         for name in host.iter().chain(&authority) {
             if name.contains('@') {
-                return Err(crate::explicit::WITH_USER.to_owned());
+                return Err(WITH_USER.to_owned());
             }
             if !names(name, &self.destination) {
                 return Err(format!("it is for {name:?}"));

@@ -2,34 +2,24 @@
 
 mod forward;
 mod named;
+mod requests;
 
-use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, Method, Request, Response};
-use hutch_policy::{Destination, Host, Traffic};
-use hyper::body::Incoming;
+use hutch_policy::{Destination, Host};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::body::Body;
+use self::requests::serve_requests;
 use crate::check::names;
 use crate::connection::Door;
-use crate::exchange::{Exchange, Tunnel, answer, exchange};
 use crate::first;
-use crate::heads::Heads;
-use crate::record::Asked;
-use crate::refusal::{Reason, Refusal, reset};
-use crate::rest;
-use crate::resumed::Resumed;
+use crate::refusal::{Reason, Refusal, WITH_USER, reset};
 use crate::sandbox::Sandbox;
-use crate::scan::Conversations;
-
-use self::named::Named;
 
 /// Maximum time until a client has named its destination.
 pub(crate) const OPENING: Duration = Duration::from_secs(10);
@@ -37,14 +27,10 @@ pub(crate) const OPENING: Duration = Duration::from_secs(10);
 pub(crate) const HEADERS: usize = 100;
 /// Pause after a connection could not be accepted, for want of descriptors or memory.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Port of HTTP.
-const HTTP: NonZeroU16 = NonZeroU16::new(80).unwrap();
 /// First byte of SOCKS, and its methods without and with a password.
 pub(crate) const SOCKS: u8 = 5;
 const NO_PASSWORD: u8 = 0;
 pub(crate) const PASSWORD: u8 = 2;
-/// Reason to refuse user information in a URL. The text has none of it, because there may be a password.
-pub(crate) const WITH_USER: &str = "its host has a user name";
 /// Maximum characters of a destination and a path in a message.
 const SHOWN: usize = 200;
 
@@ -392,119 +378,6 @@ async fn serve_socks(sandbox: &Arc<Sandbox>, mut client: TcpStream, mut bytes: V
         }
         _ => {}
     }
-}
-
-/// Serves requests, each of which names its destination, until other rules decide about one of them.
-async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8>) {
-    let Ok(_place) = sandbox.read_place() else {
-        let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::TooMany };
-        sandbox.refused(refusal.clone());
-        return ByConnect.refuse(client, &refusal).await;
-    };
-    let (named, added) = Named::new();
-    let named = Arc::new(named);
-    let tunnel = Tunnel::default();
-    let (of, into, heads) = (sandbox.clone(), tunnel.clone(), Heads::default());
-    let conversations = Conversations::default();
-    let stream = Resumed::new(client, first);
-    stream.break_unless_closed();
-    let followed = heads.clone();
-    let answer = move |request| {
-        let served = serve_request(
-            of.clone(),
-            named.clone(),
-            into.clone(),
-            (followed.clone(), conversations.clone()),
-            request,
-        );
-        async move {
-            let Ok(response) = served.await;
-            response
-        }
-    };
-    tokio::select! {
-        () = rest::serve(stream, heads, answer) => {}
-        () = named::changed(sandbox.clone(), added) => {}
-    }
-    tunnel.finish().await;
-}
-
-async fn serve_request(
-    sandbox: Arc<Sandbox>,
-    named: Arc<Named>,
-    tunnel: Tunnel,
-    (heads, conversations): (Heads, Conversations),
-    mut request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
-    // It is for this proxy. The scanner would take the token of a gateway for a secret that leaves.
-    request.headers_mut().remove(http::header::PROXY_AUTHORIZATION);
-    let destination = match heads.next().and_then(|()| destination(&request)) {
-        Ok(destination) => destination,
-        Err(why) => {
-            let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) };
-            sandbox.refused(refusal.clone());
-            let mut response = answer(&refusal, None);
-            *response.status_mut() = http::StatusCode::BAD_REQUEST;
-            response.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
-            return Ok(response);
-        }
-    };
-    let rules = sandbox.rules();
-    if let Some(peer) = sandbox.peer(&destination) {
-        if let Err(refusal) = named.add(&destination, rules) {
-            sandbox.refused(refusal.clone());
-            return Ok(answer(&refusal, None));
-        }
-        return Ok(forward::forward(&sandbox, &peer, &destination, request).await);
-    }
-    let authority = request.uri().authority().map_or("", http::uri::Authority::as_str);
-    let written = scan_written(&sandbox, &destination, authority);
-    let written = written.and_then(|()| sandbox.take_name(&destination));
-    let permit =
-        written.and_then(|()| sandbox.permit(&destination)).and_then(|permit| match permit.traffic {
-            Traffic::Tls => {
-                let why = "it is HTTP without TLS; a rule with `plaintext: true` allows that";
-                Err(Refusal {
-                    destination: destination.to_string(),
-                    reason: Reason::OtherName(why.to_owned()),
-                })
-            }
-            _ => named.add(&destination, rules),
-        });
-    if let Err(refusal) = permit {
-        let (method, path) = (request.method().as_str(), shown(request.uri().path()));
-        sandbox.refused_request(
-            refusal.clone(),
-            &Asked { destination: &destination, method, path: &path, calls: &[] },
-        );
-        return Ok(answer(&refusal, None));
-    }
-    let of = Exchange { sandbox, destination, tls: false, tunnel, heads: Some(heads), conversations };
-    exchange(of, Ok(()), request).await
-}
-
-/// Returns the destination that a request names.
-fn destination(request: &Request<Incoming>) -> Result<Destination, String> {
-    if request.method() == Method::CONNECT {
-        return Err("CONNECT must be the first request of a connection".to_owned());
-    }
-    let uri = request.uri();
-    let authority = uri.authority().map(http::uri::Authority::as_str);
-    let (Some(scheme), Some(authority)) = (uri.scheme_str(), authority) else {
-        return Err("it does not name a host: a client of a proxy sends a whole URL, or CONNECT".to_owned());
-    };
-    if authority.contains('@') {
-        return Err(WITH_USER.to_owned());
-    }
-    if !matches!(scheme, "http" | "ws") {
-        return Err(format!("the scheme {:?}: a client of a proxy sends CONNECT for it", shown(scheme)));
-    }
-    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-    let mut destination: Destination = authority.parse().map_err(|error| format!("{error}"))?;
-    if !has_port {
-        destination.port = HTTP;
-    }
-    Ok(destination)
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use tokio::time::timeout;
 use crate::first::{First, classify};
 use hutch_screen::Found;
 
+/// Text about user information in a URL. It shows none of it, because there may be a password.
+pub(crate) const WITH_USER: &str = "its host has a user name";
 /// Code of an error of JSON-RPC about a refused call.
 pub(crate) const REFUSED: i32 = -32001;
 /// Maximum time to wait for the first bytes of a client that is refused, and to send it the reason.

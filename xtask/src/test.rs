@@ -37,7 +37,9 @@ pub(crate) fn all() -> anyhow::Result<()> {
     step(&mut tally, "licenses of dependencies", || licenses::check(&root()));
     step(&mut tally, "cargo fmt --check", || run(&["fmt", "--all", "--check"]));
     let compiled = step(&mut tally, "cargo clippy, which compiles the tests too", || {
-        run_with(&["test", "--quiet", "--locked", "--workspace", "--all-targets", "--no-run"], &CLIPPY)
+        run_with(&["test", "--quiet", "--locked", "--workspace", "--all-targets", "--no-run"], &CLIPPY)?;
+        // Programs without integration tests are compiled above as tests only.
+        run_with(&["build", "--quiet", "--locked", "--workspace", "--bins"], &CLIPPY)
     });
     println!("== cargo test, after {} s", started.elapsed().as_secs());
     // Tests run without clippy too, so that one warning does not hide their results.

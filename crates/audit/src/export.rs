@@ -182,7 +182,8 @@ impl Exporter {
     /// takes it soon.
     ///
     /// # Errors
-    /// The log cannot be read or the cursor cannot be saved. Without `follow`, also if the receiver fails several times in
+    /// The log cannot be read or the cursor cannot be saved, or the receiver has not taken the rest within [`LAST`] after
+    /// `stop`. Without `follow`, also if the receiver fails several times in
     /// a row.
     pub async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
         loop {

@@ -210,7 +210,7 @@ async fn serve_client(sandbox: &Arc<Sandbox>, client: TcpStream, bytes: Vec<u8>,
         return reset(&client);
     };
     let _open = sandbox.counters().open();
-    sandbox.bound_names();
+    sandbox.is_one_sandbox();
     serve_opening(sandbox, client, bytes, opening).await;
 }
 

@@ -90,8 +90,10 @@ pub(crate) struct Sandbox {
     /// None once it has ended.
     pub(crate) rules: watch::Sender<Option<Rules>>,
     names: Mutex<Names>,
-    /// The number of names that clients name themselves is bounded as that of names that they resolve.
-    bounds_names: AtomicBool,
+    /// It is a sandbox, and not the host that runs a proxy: bounds of one sandbox hold for its clients.
+    is_sandbox: AtomicBool,
+    /// Its clients resolve names, so a synthetic address means a name.
+    resolves: AtomicBool,
     connections: Semaphore,
     pub(crate) inspected: Semaphore,
     pub(crate) requests: Arc<Semaphore>,
@@ -124,7 +126,8 @@ impl Sandbox {
         let sandbox = Arc::new(Sandbox {
             rules: watch::Sender::new(Some(rules)),
             names: Mutex::default(),
-            bounds_names: AtomicBool::new(false),
+            is_sandbox: AtomicBool::new(false),
+            resolves: AtomicBool::new(false),
             connections: Semaphore::new(CONNECTIONS),
             inspected: Semaphore::new(INSPECTED),
             requests: Arc::new(Semaphore::new(REQUESTS)),

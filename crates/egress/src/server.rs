@@ -33,7 +33,8 @@ pub(crate) async fn serve(
     sandbox: Arc<Sandbox>,
     ending: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    sandbox.bound_names();
+    sandbox.is_one_sandbox();
+    sandbox.resolves_names();
     let [dns, tcp, tcp_v6]: [OwnedFd; 3] = listeners
         .try_into()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "three listeners are needed"))?;

@@ -150,8 +150,8 @@ pub(crate) fn requests(spec: &PodSpec) -> Amount {
     Amount { pods: 1, ..most }
 }
 
-/// Returns what a Pod requests that the node does not have at all, such as `nvidia.com/gpu` or `hugepages-2Mi`. The error is
-/// the message of a scheduler.
+/// Checks that the node has each resource that a Pod requests: it has no `nvidia.com/gpu` and no `hugepages-2Mi`. The error
+/// is the message of a scheduler.
 pub(crate) fn check_kinds(spec: &PodSpec) -> Result<(), String> {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let resources: Vec<&ResourceRequirements> = containers
@@ -183,7 +183,7 @@ pub(crate) fn check_kinds(spec: &PodSpec) -> Result<(), String> {
 }
 
 /// Returns the message of a scheduler that finds no node.
-fn unschedulable(why: &str) -> String {
+pub(crate) fn unschedulable(why: &str) -> String {
     format!("0/1 nodes are available: {why}.")
 }
 

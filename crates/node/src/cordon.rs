@@ -10,8 +10,8 @@ use kube::runtime::{WatchStreamExt, watcher};
 
 use crate::shared::Shared;
 
-/// Message of a scheduler about a Pod that the mark keeps away.
-pub(crate) const MESSAGE: &str = "0/1 nodes are available: 1 node(s) were unschedulable.";
+/// What a scheduler says about a Pod that the mark keeps away.
+pub(crate) const WHY: &str = "1 node(s) were unschedulable";
 /// Returns true if a node has the mark.
 pub(crate) fn is_marked(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false)

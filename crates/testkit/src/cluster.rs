@@ -39,8 +39,6 @@ use guardian::Guardian;
 
 /// Longest wait for a part of the cluster to be ready.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(120);
-/// Pause between two questions whether it is.
-pub(crate) const PAUSE: Duration = Duration::from_millis(25);
 
 /// Programs beside etcd and kube-apiserver.
 #[derive(Debug, Clone)]
@@ -191,7 +189,7 @@ impl Cluster {
     pub async fn until(&self, what: &str, ask: impl AsyncFn() -> bool) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
-            let look = Instant::now();
+            let check = Instant::now();
             if ask().await {
                 return Ok(());
             }
@@ -202,7 +200,7 @@ impl Cluster {
                 let logs: Vec<String> = self.programs.iter().map(Program::log_end).collect();
                 bail!("never: {what}\n{}", logs.join("\n"));
             }
-            tokio::time::sleep(wait::pause(look).max(PAUSE)).await;
+            tokio::time::sleep(wait::pause(check)).await;
         }
     }
 }

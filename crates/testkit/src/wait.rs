@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait. It only passes in a test that fails.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
-/// Bounds of the pause between two looks.
+/// Bounds of the pause between two checks.
 const PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
 
 /// Returns the pause after a check that began then: four times as long, so that a test that waits leaves the processors to the

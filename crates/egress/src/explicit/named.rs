@@ -1,4 +1,4 @@
-//! Destinations of a connection of which each request names its own.
+//! Destinations that the requests of one connection name.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Returns an empty one, and what [`changed`] waits for.
+    /// Returns an empty set, and the receiver of what is added, for [`changed`].
     pub(super) fn new() -> (Named, UnboundedReceiver<(Destination, Rules)>) {
         let (new, added) = unbounded_channel();
         (Named { known: Mutex::default(), new }, added)
@@ -37,7 +37,8 @@ impl Named {
             return Ok(());
         }
         if known.len() == MAX {
-            return Err(Refusal { destination: name, reason: Reason::TooMany });
+            let reason = Reason::OtherName(format!("the connection names more than {MAX} destinations"));
+            return Err(Refusal { destination: name, reason });
         }
         known.insert(name);
         // Its reader goes with the connection.

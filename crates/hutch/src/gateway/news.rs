@@ -53,7 +53,7 @@ impl Gateway {
                 }
             }
             News::Lost { count } => self.audit.iter().for_each(|log| log.lost(count)),
-            // No names are synthetic here.
+            // Names are counted by the process; nothing here needs them.
             News::Named { .. } => {}
         }
     }

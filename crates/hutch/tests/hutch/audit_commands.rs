@@ -52,10 +52,10 @@ fn audit(data: &Path, words: &[&str]) -> Output {
     command(data, words).output().expect("hutch")
 }
 
-/// Third words of lines: what an event is about.
+/// Fifth words of lines: what an event is about.
 fn subjects(printed: &str) -> Vec<String> {
-    let last = |line: &str| line.split_whitespace().nth(4).unwrap_or_default().to_owned();
-    printed.lines().map(last).collect()
+    let subject = |line: &str| line.split_whitespace().nth(4).unwrap_or_default().to_owned();
+    printed.lines().map(subject).collect()
 }
 
 #[test]

@@ -251,7 +251,7 @@ impl Up {
     pub(crate) fn eventually(&self, words: &str, holds: impl Fn(&str) -> bool) -> String {
         let started = Instant::now();
         loop {
-            let look = Instant::now();
+            let check = Instant::now();
             let output = self.kubectl(words);
             let printed = text(&output.stdout);
             if output.status.success() && holds(&printed) {
@@ -263,7 +263,7 @@ impl Up {
                 text(&output.stderr),
                 text(&self.kubectl("get pods,sandboxes,sandboxclaims,events -A").stdout)
             );
-            std::thread::sleep(hutch_testkit::wait::pause(look));
+            std::thread::sleep(hutch_testkit::wait::pause(check));
         }
     }
 }

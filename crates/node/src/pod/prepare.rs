@@ -105,11 +105,11 @@ fn schedule(node: &Shared, live: &Live, pod: &Pod, spec: &PodSpec) -> Result<(),
     let refuse = |message: String| Err(Refusal { reason: FAILED_SCHEDULING, message });
     if node.disk_pressure() && !disk::is_known(&node.places.pod(&live.uid)) {
         let taint = "{node.kubernetes.io/disk-pressure: }";
-        return refuse(format!("0/1 nodes are available: 1 node(s) had untolerated taint {taint}."));
+        return refuse(capacity::unschedulable(&format!("1 node(s) had untolerated taint {taint}")));
     }
     let ran_before = pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
     if node.capacity.is_cordoned() && !ran_before && !cordon::is_tolerated(spec) {
-        return refuse(cordon::MESSAGE.into());
+        return refuse(capacity::unschedulable(cordon::WHY));
     }
     if !ran_before {
         capacity::check_kinds(spec).or_else(refuse)?;

@@ -38,6 +38,8 @@ pub(super) const POD: &[Field] = &[
     value("dnsPolicy", |policy| !matches!(text(policy), "" | "ClusterFirst" | "Default"), NAMES),
     field("nodeSelector", ONE_NODE),
     field("overhead", ONE_NODE),
+    value("preemptionPolicy", |policy| text(policy) == "Never", ONE_NODE),
+    value("priority", |priority| priority.as_i64().is_some_and(|priority| priority != 0), ONE_NODE),
     field("priorityClassName", ONE_NODE),
     value("schedulerName", |name| !matches!(text(name), "" | "default-scheduler"), ONE_NODE),
     field("schedulingGates", ONE_NODE),
@@ -55,6 +57,7 @@ pub(super) const POD: &[Field] = &[
 
 /// Of a container.
 pub(super) const CONTAINER: &[Field] = &[
+    value("resizePolicy", restarts, "the resources of a Pod cannot be changed"),
     field("restartPolicyRules", "restartPolicy decides for every exit code"),
     field("securityContext.appArmorProfile", NO_MODULE),
     field("securityContext.seLinuxOptions", NO_MODULE),
@@ -87,6 +90,7 @@ pub(super) const SERVICE: &[Field] = &[
     value("ipFamilyPolicy", |policy| text(policy) == "RequireDualStack", "Services are IPv4"),
     value("sessionAffinity", |kind| text(kind) == "ClientIP", "each connection may reach another Pod"),
     field("sessionAffinityConfig", "each connection may reach another Pod"),
+    field("trafficDistribution", "there is one node"),
 ];
 
 /// Of a port of a Service.
@@ -104,6 +108,11 @@ fn is_true(value: &Value) -> bool {
 fn tolerates_others(tolerations: &Value) -> bool {
     let mut all = tolerations.as_array().into_iter().flatten();
     all.any(|one| one["key"] != UNSCHEDULABLE_TAINT && is_set(&one["key"]))
+}
+
+fn restarts(policies: &Value) -> bool {
+    let mut all = policies.as_array().into_iter().flatten();
+    all.any(|policy| policy["restartPolicy"] == "RestartContainer")
 }
 
 fn traces(added: &Value) -> bool {

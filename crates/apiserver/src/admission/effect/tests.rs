@@ -11,8 +11,7 @@ const OTHERS: &[(&str, &str)] = &[
     (
         "PodSpec",
         "automountServiceAccountToken containers enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork \
-         hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers nodeName os preemptionPolicy priority \
-         readinessGates resourceClaims resources restartPolicy runtimeClassName securityContext serviceAccount \
+         hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers nodeName os readinessGates resourceClaims resources restartPolicy runtimeClassName securityContext serviceAccount \
          serviceAccountName subdomain terminationGracePeriodSeconds volumes",
     ),
     (
@@ -22,8 +21,7 @@ const OTHERS: &[(&str, &str)] = &[
     ),
     (
         "Container",
-        "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy \
-         resources restartPolicy securityContext startupProbe stdin stdinOnce terminationMessagePath \
+        "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resources restartPolicy securityContext startupProbe stdin stdinOnce terminationMessagePath \
          terminationMessagePolicy tty volumeDevices volumeMounts workingDir",
     ),
     (
@@ -34,7 +32,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("ContainerPort", "containerPort name protocol"),
     (
         "ServiceSpec",
-        "clusterIP clusterIPs internalTrafficPolicy ports publishNotReadyAddresses selector trafficDistribution",
+        "clusterIP clusterIPs internalTrafficPolicy ports publishNotReadyAddresses selector",
     ),
     ("ServicePort", "appProtocol name port protocol targetPort"),
 ];

@@ -51,7 +51,7 @@ impl Frames {
 }
 
 /// Returns the length of a frame's content once its head is complete.
-fn length(head: &[u8]) -> Option<u64> {
+pub(crate) fn length(head: &[u8]) -> Option<u64> {
     let second = *head.get(1)?;
     let mask = if second & 0x80 != 0 { 4 } else { 0 };
     let (size, length) = match second & 0x7f {

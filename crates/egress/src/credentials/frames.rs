@@ -1,9 +1,7 @@
 //! Placeholders in what a sandbox sends over a WebSocket, also across its frames. Frames of a client are masked.
 
 use super::{Set, contains};
-
-/// Maximum bytes before the content of a frame.
-const HEAD: usize = 14;
+use crate::websocket;
 
 /// Placeholders of a sandbox, and where the bytes of a WebSocket stand.
 #[derive(Debug, Default)]
@@ -73,24 +71,12 @@ impl Placeholders {
 
     /// Begins the content of a frame if its head is complete.
     fn begin(&mut self) {
-        let Some(second) = self.head.get(1) else { return };
-        let size = match second & 0x7f {
-            126 => 2,
-            127 => 8,
-            _ => 0,
-        };
-        let masked = if second & 0x80 == 0 { 0 } else { self.mask.len() };
-        debug_assert!(self.head.len() <= HEAD);
-        if self.head.len() < 2 + size + masked {
-            return;
-        }
-        let long = self.head[2..2 + size].iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
-        self.left = if size == 0 { u64::from(second & 0x7f) } else { long };
-        self.mask = [0; 4];
-        self.mask[..masked].copy_from_slice(&self.head[2 + size..2 + size + masked]);
-        self.passed = 0;
+        let Some(length) = websocket::length(&self.head) else { return };
+        let is_masked = self.head[1] & 0x80 != 0;
+        self.mask = self.head.last_chunk().filter(|_| is_masked).copied().unwrap_or_default();
+        (self.left, self.passed) = (length, 0);
         // A real control frame has 125 bytes at most; a longer one is content like any other.
-        self.is_control = self.head[0] & 0x08 != 0 && size == 0;
+        self.is_control = self.head[0] & 0x08 != 0 && length <= 125;
         self.head.clear();
     }
 }
@@ -106,7 +92,7 @@ pub(crate) fn any_placeholders(bytes: &[u8]) {
     for size in [1, 3, 64] {
         let mut pieces = new();
         assert_eq!(bytes.chunks(size).any(|piece| pieces.find(piece).is_some()), whole, "{size}");
-        assert!(pieces.head.len() < HEAD && pieces.tail.len() <= size.max(2) + 2);
+        assert!(pieces.head.len() < 14 && pieces.tail.len() <= size.max(2) + 2);
     }
 }
 

@@ -105,6 +105,9 @@ fn step(tally: &mut Tally, name: &str, check: impl FnOnce() -> anyhow::Result<()
 fn tests(tally: &mut Tally, variables: &[(&str, &str)]) -> anyhow::Result<()> {
     let mut command = cargo(&["test", "--locked", "--workspace", "--all-targets", "--no-fail-fast"]);
     command.envs(variables.iter().copied());
+    // Most tests wait for a while: three at once keep two processors busy.
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    command.env("RUST_TEST_THREADS", (processors + processors.div_ceil(2)).to_string());
     // The folder of the newer sandbox client also holds the Python client of Kubernetes.
     command.env("PYTHONPATH", root().join(".tools/python/1.0.8"));
     let (status, counted) = counted(&mut command, std::io::stdout(), SILENCE)?;

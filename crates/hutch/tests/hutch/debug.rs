@@ -37,7 +37,7 @@ fn attached(class: &str) {
     let words = ["debug", "-it", "web", "--image=hutch/host", "--target=c", "--container=first", "--", "sh"];
     let mut screen = Screen::of(&up, "kubectl", &words);
     screen.shows("the processes of container \"c\" are not visible");
-    screen.shows("SYS_PTRACE has no effect");
+    screen.shows("traces others (SYS_PTRACE)");
     let get = "curl -s -w '<%{http_code}>' localhost:8000\r";
     // What is typed before the client is attached is read by nothing.
     hutch_testkit::wait::until("an answer on the screen", || {

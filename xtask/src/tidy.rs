@@ -64,7 +64,8 @@ fn breaches_of(name: &str, text: &str) -> Vec<String> {
         if let Some(language) = comment.and_then(|comment| comment.trim().strip_prefix("```")) {
             is_fenced = !is_fenced;
             if is_fenced && language != "text" {
-                breaches.push(format!("{name}:{}: examples in comments are not run; write a test", number + 1));
+                breaches
+                    .push(format!("{name}:{}: examples in comments are not run; write a test", number + 1));
             }
         }
     }

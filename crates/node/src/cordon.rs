@@ -10,7 +10,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 
 use crate::shared::Shared;
 
-/// What a scheduler says about a Pod that the mark keeps away.
+/// Reason of a scheduler for a Pod that the mark keeps away.
 pub(crate) const WHY: &str = "1 node(s) were unschedulable";
 /// Returns true if a node has the mark.
 pub(crate) fn is_marked(node: &Node) -> bool {

@@ -30,10 +30,7 @@ const OTHERS: &[(&str, &str)] = &[
          runAsUser seccompProfile",
     ),
     ("ContainerPort", "containerPort name protocol"),
-    (
-        "ServiceSpec",
-        "clusterIP clusterIPs internalTrafficPolicy ports publishNotReadyAddresses selector",
-    ),
+    ("ServiceSpec", "clusterIP clusterIPs internalTrafficPolicy ports publishNotReadyAddresses selector"),
     ("ServicePort", "appProtocol name port protocol targetPort"),
 ];
 

@@ -183,38 +183,35 @@ impl Exporter {
     ///
     /// # Errors
     /// The log cannot be read or the cursor cannot be saved, or the receiver has not taken the rest within [`LAST`] after
-    /// `stop`. Without `follow`, also if the receiver fails several times in
-    /// a row.
+    /// `stop`. Without `follow`, also if the receiver fails several times in a row.
     pub async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+        let mut stopped = stop.clone();
+        let late = async move {
+            let _ = stopped.wait_for(|stop| *stop).await;
+            tokio::time::sleep(LAST).await;
+            Err(Error::Receiver(format!("it has not taken the rest within {LAST:?}")))
+        };
+        tokio::select! {
+            done = self.send(&mut stop) => done,
+            late = late => late,
+        }
+    }
+
+    /// Sends until `stop` is true, then what is on the disk.
+    async fn send(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), Error> {
         loop {
-            let mut stopping = stop.clone();
-            let step = tokio::select! {
-                // The batch that is cut short is sent again.
-                _ = stopping.wait_for(|stop| *stop) => break,
-                step = self.step() => step?,
-            };
-            let pause = match step {
-                Step::Sent => Duration::ZERO,
-                Step::Idle if !self.follow => return Ok(()),
+            let is_last = *stop.borrow() || stop.has_changed().is_err();
+            let pause = match self.step().await? {
+                Step::Sent => continue,
+                Step::Idle if is_last || !self.follow => return Ok(()),
                 Step::Idle => self.poll,
                 Step::Failed(pause) => pause,
             };
             tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => break,
+                _ = stop.wait_for(|stop| *stop), if !is_last => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        let rest = async {
-            loop {
-                match self.step().await? {
-                    Step::Sent => {}
-                    Step::Idle => return Ok(()),
-                    Step::Failed(pause) => tokio::time::sleep(pause).await,
-                }
-            }
-        };
-        let late = |_| Err(Error::Receiver(format!("it has not taken the rest within {LAST:?}")));
-        tokio::time::timeout(LAST, rest).await.unwrap_or_else(late)
     }
 
     async fn step(&mut self) -> Result<Step, Error> {

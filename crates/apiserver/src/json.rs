@@ -1,5 +1,6 @@
 //! Access to the fields of JSON objects.
 
+use hutch_api::quantity::Quantity;
 use serde_json::{Map, Value};
 
 /// Sets an absent (or null) field.
@@ -23,6 +24,17 @@ pub(crate) fn map<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String,
 /// The items of a list field; none if it is missing.
 pub(crate) fn items<'a>(object: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
     object.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Returns a text or a number as the client wrote it.
+pub(crate) fn written(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Parses a quantity, which is a text or a number; spaces around it do not count, as in Kubernetes. `None` means invalid.
+pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
+    let is_scalar = matches!(value, Value::String(_) | Value::Number(_));
+    is_scalar.then(|| Quantity::parse(written(value).trim())).flatten()
 }
 
 /// Returns true for a value other than none, and other than an empty object, list or text.

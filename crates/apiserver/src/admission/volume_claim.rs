@@ -4,6 +4,7 @@ use hutch_api::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::failure::{Cause, Failure};
+use crate::json::{quantity, written};
 use crate::kinds::Kind;
 use crate::meta;
 
@@ -29,21 +30,12 @@ fn check_size(spec: &Value) -> Option<Cause> {
     const FIELD: &str = "spec.resources[storage]";
     let Some(storage) = spec.pointer(STORAGE) else { return Some(Cause::required(FIELD, "")) };
     let positive = size(spec).is_none_or(|size| size.milli() > 0);
-    let shown = storage.as_str().map_or_else(|| storage.to_string(), str::to_owned);
-    (!positive).then(|| Cause::invalid(FIELD, &shown.into(), "must be greater than zero"))
+    (!positive).then(|| Cause::invalid(FIELD, &written(storage).into(), "must be greater than zero"))
 }
 
 /// Size that a claim requests; `None` if it is not a quantity, which the schema reports.
 fn size(spec: &Value) -> Option<Quantity> {
-    parsed(spec.pointer(STORAGE)?)
-}
-
-fn parsed(value: &Value) -> Option<Quantity> {
-    match value {
-        Value::String(text) => Quantity::parse(text),
-        Value::Number(number) => Quantity::parse(&number.to_string()),
-        _ => None,
-    }
+    quantity(spec.pointer(STORAGE)?)
 }
 
 /// Checks a changed claim: a bound one can only request more storage, any other one can only be bound.
@@ -75,7 +67,7 @@ pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(),
     if let (Some(new), Some(old_size)) = (size(&object["spec"]), size(before))
         && new.milli() < old_size.milli()
     {
-        let given = parsed(&old["status"]["capacity"]["storage"]).map_or(0, Quantity::milli);
+        let given = quantity(&old["status"]["capacity"]["storage"]).map_or(0, Quantity::milli);
         if new.milli() <= given {
             let message = "field can not be less than status.capacity";
             causes.push(Cause::forbidden("spec.resources.requests.storage", message));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hutch_api::quantity::Quantity;
 use serde_json::Value;
 
+use crate::json::quantity;
 use crate::kinds::Kind;
 use crate::meta;
 
@@ -87,12 +88,7 @@ fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
 /// The amounts in an object such as `resources.requests`.
 pub(super) fn amounts(object: &Value) -> Amounts {
     let fields = object.as_object().into_iter().flatten();
-    fields
-        .filter_map(|(name, amount)| {
-            let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-            Some((name.clone(), Quantity::parse(&text)?))
-        })
-        .collect()
+    fields.filter_map(|(name, amount)| Some((name.clone(), quantity(amount)?))).collect()
 }
 
 /// Requests or limits of a Pod: those of its containers together, or of an init container if that is more.

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use hutch_api::UNSCHEDULABLE_TAINT;
 use serde_json::json;
 
 use super::*;
@@ -11,8 +12,9 @@ const OTHERS: &[(&str, &str)] = &[
     (
         "PodSpec",
         "automountServiceAccountToken containers enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork \
-         hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers nodeName os readinessGates resourceClaims resources restartPolicy runtimeClassName securityContext serviceAccount \
-         serviceAccountName subdomain terminationGracePeriodSeconds volumes",
+         hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers nodeName os readinessGates \
+         resourceClaims resources restartPolicy runtimeClassName securityContext serviceAccount serviceAccountName \
+         subdomain terminationGracePeriodSeconds volumes",
     ),
     (
         "PodSecurityContext",
@@ -21,8 +23,9 @@ const OTHERS: &[(&str, &str)] = &[
     ),
     (
         "Container",
-        "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resources restartPolicy securityContext startupProbe stdin stdinOnce terminationMessagePath \
-         terminationMessagePolicy tty volumeDevices volumeMounts workingDir",
+        "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resources \
+         restartPolicy securityContext startupProbe stdin stdinOnce terminationMessagePath terminationMessagePolicy tty \
+         volumeDevices volumeMounts workingDir",
     ),
     (
         "SecurityContext",
@@ -96,4 +99,37 @@ fn service_that_opens_nothing_outside_is_named() {
     let found = of_service(&spec, "spec");
     let fields: Vec<_> = found.iter().filter_map(|warning| warning.split(':').next()).collect();
     assert_eq!(fields, ["spec.type", "spec.sessionAffinity", "spec.ports[0].nodePort"]);
+}
+
+#[test]
+fn values_that_hold_here_too_give_no_warning_and_others_do() {
+    let warned = |fields: &[Field], name: &str, value: Value| {
+        let field = fields.iter().find(|field| field.name == name).unwrap();
+        (field.matters)(&value)
+    };
+    for (fields, name, holds, other) in [
+        (POD, "dnsPolicy", json!("Default"), json!("None")),
+        (POD, "preemptionPolicy", json!("PreemptLowerPriority"), json!("Never")),
+        (POD, "priority", json!(0), json!(1000)),
+        (POD, "resources.limits", json!({}), json!({"memory": "1Gi"})),
+        (POD, "schedulerName", json!("default-scheduler"), json!("volcano")),
+        (POD, "setHostnameAsFQDN", json!(false), json!(true)),
+        (POD, "shareProcessNamespace", json!(false), json!(true)),
+        (POD, "tolerations", json!([{"key": UNSCHEDULABLE_TAINT}]), json!([{"key": "a"}])),
+        (
+            CONTAINER,
+            "resizePolicy",
+            json!([{"restartPolicy": "NotRequired"}]),
+            json!([{"restartPolicy": "RestartContainer"}]),
+        ),
+        (CONTAINER, "securityContext.capabilities.add", json!(["CHOWN"]), json!(["SYS_PTRACE"])),
+        (CONTAINER_PORT, "hostPort", json!(0), json!(80)),
+        (SERVICE, "type", json!("ClusterIP"), json!("LoadBalancer")),
+        (SERVICE, "ipFamilies", json!(["IPv4"]), json!(["IPv6"])),
+        (SERVICE, "ipFamilyPolicy", json!("PreferDualStack"), json!("RequireDualStack")),
+        (SERVICE, "sessionAffinity", json!("None"), json!("ClientIP")),
+    ] {
+        assert!(!warned(fields, name, holds) && !warned(fields, name, Value::Null), "{name}");
+        assert!(warned(fields, name, other), "{name}");
+    }
 }

@@ -1,21 +1,21 @@
 //! Requests and limits of containers and Pods.
 
-use hutch_api::quantity::Quantity;
 use serde_json::Value;
 
 use crate::failure::Cause;
+use crate::json::{quantity, written};
 
 /// Checks the field `resources` of a container or a Pod, which is at this path.
 pub(super) fn check(resources: &Value, at: &str, causes: &mut Vec<Cause>) {
     for list in ["limits", "requests"] {
         for (name, value) in entries(resources, list) {
             let field = format!("{at}.{list}[{name}]");
-            match read(value) {
+            match quantity(value) {
                 None => causes.push(Cause::invalid(field, value, "is out of range")),
-                Some(quantity) if quantity.milli() < 0 => {
+                Some(amount) if amount.milli() < 0 => {
                     causes.push(Cause::invalid(field, value, "must be greater than or equal to 0"));
                 }
-                Some(quantity) if is_whole(name) && quantity.milli() % 1000 != 0 => {
+                Some(amount) if is_whole(name) && amount.milli() % 1000 != 0 => {
                     causes.push(Cause::invalid(field, value, "must be an integer"));
                 }
                 Some(_) => {}
@@ -23,9 +23,9 @@ pub(super) fn check(resources: &Value, at: &str, causes: &mut Vec<Cause>) {
         }
     }
     for (name, value) in entries(resources, "requests") {
-        let Some(request) = read(value) else { continue };
+        let Some(request) = quantity(value) else { continue };
         let limit = &resources["limits"][name];
-        let Some(most) = read(limit) else {
+        let Some(most) = quantity(limit) else {
             if is_whole(name) && limit.is_null() {
                 let why = "Limit must be set for non overcommitable resources";
                 causes.push(Cause::required(format!("{at}.limits"), why));
@@ -34,8 +34,8 @@ pub(super) fn check(resources: &Value, at: &str, causes: &mut Vec<Cause>) {
         };
         let bound = if is_whole(name) { "equal to" } else { "less than or equal to" };
         if request.milli() > most.milli() || (is_whole(name) && request.milli() != most.milli()) {
-            let message = format!("must be {bound} {name} limit of {}", shown(limit));
-            causes.push(Cause::invalid(format!("{at}.requests"), &shown(value).into(), &message));
+            let message = format!("must be {bound} {name} limit of {}", written(limit));
+            causes.push(Cause::invalid(format!("{at}.requests"), &written(value).into(), &message));
         }
     }
 }
@@ -48,15 +48,6 @@ fn is_whole(name: &str) -> bool {
 
 fn entries<'a>(resources: &'a Value, list: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
     resources[list].as_object().into_iter().flatten()
-}
-
-fn read(value: &Value) -> Option<Quantity> {
-    if value.is_null() { None } else { Quantity::parse(shown(value).trim()) }
-}
-
-/// A quantity as the client wrote it: a text or a number.
-fn shown(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -290,13 +290,7 @@ pub(crate) async fn serve_opening(
     match opening {
         Opening::Connect(destination, length) => {
             let rest = bytes.split_off(length);
-            let destination = sandbox.by_name(destination);
-            let written = scan_written(sandbox, &destination, &target(&bytes));
-            if let Err(refusal) = written.and_then(|()| sandbox.take_name(&destination)) {
-                sandbox.refused(refusal.clone());
-                return ByConnect.refuse(client, &refusal).await;
-            }
-            sandbox.serve_named(client, destination, ByConnect, rest).await;
+            serve_named(sandbox, client, (destination, &target(&bytes)), ByConnect, rest).await;
         }
         Opening::Requests => serve_requests(sandbox, client, bytes).await,
         Opening::SocksMethods(length) => {
@@ -352,6 +346,23 @@ pub(crate) async fn read_opening(client: &mut TcpStream, bytes: &mut Vec<u8>, me
     read.unwrap_or_else(|_| (!bytes.is_empty()).then_some(Opening::Incomplete))
 }
 
+/// Serves a client that has named its destination once, and has written it in this way.
+async fn serve_named(
+    sandbox: &Arc<Sandbox>,
+    client: TcpStream,
+    (destination, written): (Destination, &str),
+    door: impl Door,
+    rest: Vec<u8>,
+) {
+    let destination = sandbox.by_name(destination);
+    let scanned = scan_written(sandbox, &destination, written);
+    if let Err(refusal) = scanned.and_then(|()| sandbox.take_name(&destination)) {
+        sandbox.refused(refusal.clone());
+        return door.refuse(client, &refusal).await;
+    }
+    sandbox.serve_named(client, destination, door, rest).await;
+}
+
 async fn serve_socks(sandbox: &Arc<Sandbox>, mut client: TcpStream, mut bytes: Vec<u8>) {
     let read = async {
         loop {
@@ -365,12 +376,7 @@ async fn serve_socks(sandbox: &Arc<Sandbox>, mut client: TcpStream, mut bytes: V
     match timeout(OPENING, read).await {
         Ok(Some(Socks::Connect(destination, length))) => {
             let rest = bytes.split_off(length);
-            let destination = sandbox.by_name(destination);
-            if let Err(refusal) = sandbox.take_name(&destination) {
-                sandbox.refused(refusal.clone());
-                return BySocks.refuse(client, &refusal).await;
-            }
-            sandbox.serve_named(client, destination, BySocks, rest).await;
+            serve_named(sandbox, client, (destination, ""), BySocks, rest).await;
         }
         Ok(Some(Socks::Invalid(code, why))) => {
             sandbox.refused(Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) });

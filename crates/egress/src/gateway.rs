@@ -86,6 +86,7 @@ impl Clients {
 
     /// Sets the addresses and the token of a sandbox.
     pub(crate) fn set(&self, number: u64, addresses: &[IpAddr], token: TokenHash, sandbox: &Arc<Sandbox>) {
+        sandbox.bound_clients();
         let mut all = self.by_address();
         forget(&mut all, number);
         for address in addresses {
@@ -186,8 +187,8 @@ pub(crate) async fn serve(
                 };
                 let (clients, unidentified) = (clients.clone(), unidentified.clone());
                 tokio::spawn(async move {
-                    let stranger = || unidentified(address);
-                    let found = identify(&clients, client, address, stranger).await;
+                    let unidentified = || unidentified(address);
+                    let found = identify(&clients, client, address, unidentified).await;
                     drop(opening);
                     if let Some((sandbox, client, bytes, opening)) = found {
                         serve_client(&sandbox, client, bytes, opening).await;
@@ -210,7 +211,6 @@ async fn serve_client(sandbox: &Arc<Sandbox>, client: TcpStream, bytes: Vec<u8>,
         return reset(&client);
     };
     let _open = sandbox.counters().open();
-    sandbox.is_one_sandbox();
     serve_opening(sandbox, client, bytes, opening).await;
 }
 
@@ -222,7 +222,7 @@ async fn identify(
     clients: &Clients,
     mut client: TcpStream,
     address: IpAddr,
-    stranger: impl Fn(),
+    unidentified: impl Fn(),
 ) -> Option<Identified> {
     let _ = client.set_nodelay(true);
     let mut bytes = Vec::new();
@@ -230,7 +230,7 @@ async fn identify(
     let length = match &opening {
         Opening::SocksMethods(length) => {
             let rest = bytes.split_off(*length);
-            let (sandbox, rest) = negotiate(clients, &mut client, address, rest, stranger).await?;
+            let (sandbox, rest) = negotiate(clients, &mut client, address, rest, unidentified).await?;
             return Some((sandbox, client, rest, Opening::SocksMethods(0)));
         }
         Opening::Connect(_, length) => *length,
@@ -240,7 +240,7 @@ async fn identify(
     match found {
         Some(sandbox) => Some((sandbox, client, bytes, opening)),
         None => {
-            stranger();
+            unidentified();
             let destination = "a client".to_owned();
             answer(client, 407, &Refusal { destination, reason: Reason::Unidentified }).await;
             None
@@ -254,7 +254,7 @@ async fn negotiate(
     client: &mut TcpStream,
     address: IpAddr,
     mut bytes: Vec<u8>,
-    stranger: impl Fn(),
+    unidentified: impl Fn(),
 ) -> Option<(Arc<Sandbox>, Vec<u8>)> {
     client.write_all(&[SOCKS, PASSWORD]).await.ok()?;
     let read = async {
@@ -268,7 +268,7 @@ async fn negotiate(
     };
     let (token, length) = timeout(OPENING, read).await.ok()??;
     let Some(sandbox) = clients.find(address, &token) else {
-        stranger();
+        unidentified();
         let _ = client.write_all(&[NEGOTIATION, 1]).await;
         return None;
     };

@@ -5,14 +5,14 @@ mod naming;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hutch_policy::{Destination, EgressRule, Facts, Host, HostName, Level, Moment};
 use hutch_scan::At;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError, watch};
 
 use crate::authority::Authority;
 use crate::credentials::{Issued, Set};
@@ -90,9 +90,9 @@ pub(crate) struct Sandbox {
     /// None once it has ended.
     pub(crate) rules: watch::Sender<Option<Rules>>,
     names: Mutex<Names>,
-    /// It is a sandbox, and not the host that runs a proxy: bounds of one sandbox hold for its clients.
-    is_sandbox: AtomicBool,
-    /// Its clients resolve names, so a synthetic address means a name.
+    /// The bounds of one sandbox hold for the clients together. The host of a proxy has none.
+    is_bounded: AtomicBool,
+    /// The clients resolve names here, so a synthetic address means a name.
     resolves: AtomicBool,
     connections: Semaphore,
     pub(crate) inspected: Semaphore,
@@ -126,7 +126,7 @@ impl Sandbox {
         let sandbox = Arc::new(Sandbox {
             rules: watch::Sender::new(Some(rules)),
             names: Mutex::default(),
-            is_sandbox: AtomicBool::new(false),
+            is_bounded: AtomicBool::new(false),
             resolves: AtomicBool::new(false),
             connections: Semaphore::new(CONNECTIONS),
             inspected: Semaphore::new(INSPECTED),
@@ -166,6 +166,25 @@ impl Sandbox {
     /// Returns a place for one more connection, unless too many are open.
     pub(crate) fn place(&self) -> Option<SemaphorePermit<'_>> {
         self.connections.try_acquire().ok()
+    }
+
+    /// Applies the bounds of one sandbox to the clients, also to names and requests that they name to a proxy.
+    pub(crate) fn bound_clients(&self) {
+        self.is_bounded.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets the clients name destinations by synthetic addresses, since their queries are answered here.
+    pub(crate) fn answer_names(&self) {
+        self.resolves.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes a place among the connections to an explicit proxy whose requests are read.
+    ///
+    /// # Errors
+    /// All places are taken. Clients without bounds need none.
+    pub(crate) fn read_place(&self) -> Result<Option<SemaphorePermit<'_>>, TryAcquireError> {
+        let is_bounded = self.is_bounded.load(Ordering::Relaxed);
+        is_bounded.then(|| self.inspected.try_acquire()).transpose()
     }
 
     /// Replaces the levels. Open connections that they do not allow end.

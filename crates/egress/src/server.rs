@@ -33,8 +33,8 @@ pub(crate) async fn serve(
     sandbox: Arc<Sandbox>,
     ending: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    sandbox.is_one_sandbox();
-    sandbox.resolves_names();
+    sandbox.bound_clients();
+    sandbox.answer_names();
     let [dns, tcp, tcp_v6]: [OwnedFd; 3] = listeners
         .try_into()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "three listeners are needed"))?;

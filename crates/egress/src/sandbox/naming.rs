@@ -7,8 +7,6 @@ use std::sync::atomic::Ordering;
 use hutch_policy::{Destination, Host, HostName, Mode, Opinion, decide, may_resolve, wildcard};
 
 use super::{HTTPS, Rules, Sandbox};
-use tokio::sync::{SemaphorePermit, TryAcquireError};
-
 use crate::dns;
 use crate::names::Allowed;
 use crate::refusal::{Denial, Reason, Refusal};
@@ -32,25 +30,6 @@ impl Sandbox {
             .for_each(report);
     }
 
-    /// Lets the bounds of one sandbox hold for all clients.
-    pub(crate) fn is_one_sandbox(&self) {
-        self.is_sandbox.store(true, Ordering::Relaxed);
-    }
-
-    /// Lets the clients mean names by their synthetic addresses: they resolve them here.
-    pub(crate) fn resolves_names(&self) {
-        self.resolves.store(true, Ordering::Relaxed);
-    }
-
-    /// Takes a place among the connections whose requests are read. Clients of a proxy that serves no sandbox are not bounded.
-    ///
-    /// # Errors
-    /// As many as may be read at once are.
-    pub(crate) fn read_place(&self) -> Result<Option<SemaphorePermit<'_>>, TryAcquireError> {
-        let is_sandbox = self.is_sandbox.load(Ordering::Relaxed);
-        is_sandbox.then(|| self.inspected.try_acquire()).transpose()
-    }
-
     /// Returns a destination of a sandbox's client by its name, if the client has resolved it and names its synthetic address.
     pub(crate) fn by_name(&self, destination: Destination) -> Destination {
         let Host::Address(IpAddr::V4(address)) = destination.host else { return destination };
@@ -67,7 +46,7 @@ impl Sandbox {
     pub(crate) fn take_name(&self, destination: &Destination) -> Result<(), Refusal> {
         let Host::Name(name) = &destination.host else { return Ok(()) };
         let rules = self.rules();
-        let is_counted = self.is_sandbox.load(Ordering::Relaxed)
+        let is_counted = self.is_bounded.load(Ordering::Relaxed)
             && !self.peers.contains(name)
             // What is not allowed is refused, and not resolved.
             && may_resolve(&rules.levels, name);
@@ -153,8 +132,8 @@ mod tests {
     #[test]
     fn names_that_clients_name_count_as_those_that_they_resolve() {
         let sandbox = sandbox();
-        sandbox.is_one_sandbox();
-        sandbox.resolves_names();
+        sandbox.bound_clients();
+        sandbox.answer_names();
         for number in 0..HOURLY {
             assert_eq!(take(&sandbox, &format!("n{number}.a.example")), Ok(()));
         }
@@ -174,8 +153,8 @@ mod tests {
         sandbox.add_names(&["b.example".parse().unwrap()]);
         let by_name = |text: &str| sandbox.by_name(text.parse().unwrap()).to_string();
         assert_eq!(by_name("198.18.1.0:443"), "198.18.1.0:443", "a client outside has not got it from here");
-        sandbox.is_one_sandbox();
-        sandbox.resolves_names();
+        sandbox.bound_clients();
+        sandbox.answer_names();
         for (named, expected) in [
             ("198.18.1.0:443", "b.example:443"),
             ("198.18.1.1:443", "198.18.1.1:443"),

@@ -209,18 +209,24 @@ fn log_is_whole_after_kills() {
     }
 }
 
-/// Disk of 1 MiB for the audit log of a server, which begins anew.
+/// Disk of 1 MiB for the audit log, which begins anew.
 pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
+    /// Mounts it for the log of a server.
     pub(crate) fn under(up: &mut Up) -> SmallDisk {
         up.stop();
-        let disk = SmallDisk(up.data().join("audit"));
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=1m,mode=700", "none"]).arg(&disk.0);
-        succeeded("mount", &mount.output().expect("mount"));
+        let disk = SmallDisk::at(up.data().join("audit"));
         up.restart();
         disk
+    }
+
+    /// Mounts it at a folder that exists.
+    pub(crate) fn at(folder: PathBuf) -> SmallDisk {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m,mode=700", "none"]).arg(&folder);
+        succeeded("mount", &mount.output().expect("mount"));
+        SmallDisk(folder)
     }
 
     pub(crate) fn fill(&self) {
@@ -234,6 +240,13 @@ impl SmallDisk {
     pub(crate) fn remove(self, up: &mut Up) {
         up.stop();
         succeeded("umount", &Command::new("umount").arg(&self.0).output().expect("umount"));
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Of a test that fails, or that keeps it to its end.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).output();
     }
 }
 

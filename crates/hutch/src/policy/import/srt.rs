@@ -228,23 +228,19 @@ impl Settings {
             let what = "hosts that are not listed are refused; there is no question";
             notes.change("network.strictAllowlist", what);
         }
-        if self.filesystem != Filesystem::default() {
-            notes.change("filesystem", "no part of a policy; `hutch run --settings` applies it");
-        }
         for (field, is_there) in [
+            ("filesystem", self.filesystem != Filesystem::default()),
             ("network.parentProxy", self.network.parent.is_some()),
             (
                 "network.tlsTerminate.extraCaCertPaths",
                 self.network.terminate.as_ref().is_some_and(|terminate| !terminate.authorities.is_empty()),
             ),
             ("credentials", self.credentials != Credentials::default()),
+            ("git", !self.safe_directories.is_empty()),
         ] {
             if is_there {
                 notes.change(field, "no part of a policy; `hutch run --settings` applies it");
             }
-        }
-        if !self.safe_directories.is_empty() {
-            notes.change("git", "no part of a policy; `hutch run --settings` applies it");
         }
     }
 }

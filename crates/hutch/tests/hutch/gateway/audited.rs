@@ -1,45 +1,20 @@
 //! The audit log of a gateway: what Sandboxes do is in it, and with `strict` nothing happens without its record.
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use serde_json::json;
 
 use super::{GATEWAY, Running, SERVER, data};
+use crate::audited::SmallDisk;
 use crate::harness::{succeeded, text};
-
-/// Disk of 1 MiB.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn at(folder: PathBuf) -> SmallDisk {
-        std::fs::create_dir(&folder).expect("a folder");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=1m,mode=700", "none"]).arg(&folder);
-        succeeded("mount", &mount.output().expect("mount"));
-        SmallDisk(folder)
-    }
-
-    fn fill(&self) {
-        let _ = std::fs::write(self.0.join("fill"), vec![0; 2 << 20]);
-    }
-
-    fn empty(&self) {
-        std::fs::remove_file(self.0.join("fill")).expect("removed");
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gateway_records_what_sandboxes_do_and_nothing_happens_without_its_record() {
     hutch_testkit::require!(root, kubernetes, kubectl, curl, openssl);
     let mut disk = None;
-    let mounted = |cluster: &_| disk = Some(SmallDisk::at(data(cluster, GATEWAY)));
+    let mounted = |cluster: &_| {
+        let folder = data(cluster, GATEWAY);
+        std::fs::create_dir(&folder).expect("a folder");
+        disk = Some(SmallDisk::at(folder));
+    };
     let mut running = Running::start_with(mounted, &[GATEWAY]).await;
     let disk = disk.expect("mounted");
     let rule = |name: &str, host: &str| json!({"name": name, "hosts": [host], "ports": [running.server], "private": [SERVER]});

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 pub use self::api::{ApiCall, Approval, CredentialUse, Finding, Severity};
 pub use self::log::{LogEvent, Removal};
-pub use self::network::{Connection, ConnectionActivity, Lookup, Request, Routed, Stranger};
+pub use self::network::{Connection, ConnectionActivity, Lookup, Request, Routed, Unidentified};
 pub use self::process::{Change, Exec, Exit, FileAccess, FileActivity, Lifecycle};
 use crate::Error;
 use crate::ocsf::{

@@ -34,7 +34,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// First pause after a failure, and the longest one.
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// Maximum time for what is left in the log when an exporter stops that follows it.
+/// Maximum time for what is left in the log after an exporter was stopped.
 const LAST: Duration = Duration::from_secs(5);
 /// Longest pause that a receiver can request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use hutch_audit::event::{
-    Connection, ConnectionActivity, CredentialUse, Decision, Request, Rule, Sandbox, Stranger, Verdict,
+    Connection, ConnectionActivity, CredentialUse, Decision, Request, Rule, Sandbox, Unidentified, Verdict,
 };
 use hutch_audit::{Event, Log, Options};
 use hutch_egress::{Decided, Outcome};
@@ -99,7 +99,7 @@ impl ProxyLog {
         });
     }
 
-    /// Records a decision of the proxy about a sandbox; without one that is known, what waits is refused.
+    /// Records a decision of the proxy about a sandbox. If none is known, what waits is refused, and the rest counts as lost.
     pub(crate) fn decided(&self, subject: Option<&Subject>, decided: &Decided, answered: Option<Answered>) {
         if subject.is_none() && answered.is_none() {
             self.lost(1);
@@ -178,7 +178,7 @@ impl ProxyLog {
     pub(crate) fn unidentified(&self, source: IpAddr) {
         let reason = "no Pod of a Sandbox has its address and token";
         let verdict = Verdict { reason: Some(reason), ..Verdict::of(Decision::Denied) };
-        self.push(&Event::stranger(SystemTime::now(), &Stranger { source, verdict }));
+        self.push(&Event::unidentified(SystemTime::now(), &Unidentified { source, verdict }));
     }
 }
 

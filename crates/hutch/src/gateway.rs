@@ -145,7 +145,7 @@ struct Gateway {
     channel: Channel,
     objects: Objects,
     served: Served,
-    strangers: HashMap<IpAddr, Instant>,
+    unidentified: HashMap<IpAddr, Instant>,
     dials: Dials,
     dialed: mpsc::UnboundedReceiver<Dialed>,
     /// Results of the probe.
@@ -163,9 +163,9 @@ impl Gateway {
         plugin: mpsc::Receiver<Plugin>,
         audit: Option<Arc<ProxyLog>>,
     ) -> Gateway {
-        let (objects, strangers) = (Objects::default(), HashMap::new());
+        let (objects, unidentified) = (Objects::default(), HashMap::new());
         let ((dials, dialed), answers) = (Dials::new(), mpsc::unbounded_channel());
-        Gateway { client, channel, objects, served, strangers, dials, dialed, plugin, audit, answers }
+        Gateway { client, channel, objects, served, unidentified, dials, dialed, plugin, audit, answers }
     }
 
     /// Serves until the process of the proxy has ended, which is a failure.

@@ -96,7 +96,7 @@ pub struct Routed<'a> {
 
 /// Client of a gateway that has no sandbox, and is refused.
 #[derive(Debug, Clone, Copy)]
-pub struct Stranger<'a> {
+pub struct Unidentified<'a> {
     /// Address of the client.
     pub source: IpAddr,
     /// Decision.
@@ -185,10 +185,10 @@ impl Event {
     }
 
     /// Returns the event of a client that has no sandbox.
-    pub fn stranger(time: SystemTime, stranger: &Stranger<'_>) -> Event {
+    pub fn unidentified(time: SystemTime, client: &Unidentified<'_>) -> Event {
         let activity = ConnectionActivity::Refuse as u32;
-        let mut event = Event::new(time, Kind::Connection, activity, Some(&stranger.verdict));
-        event.src_endpoint = Some(Endpoint { ip: Some(stranger.source), ..Endpoint::default() });
+        let mut event = Event::new(time, Kind::Connection, activity, Some(&client.verdict));
+        event.src_endpoint = Some(Endpoint { ip: Some(client.source), ..Endpoint::default() });
         event.dst_endpoint = Some(Endpoint { svc_name: Some(Text::name("gateway")), ..Endpoint::default() });
         event
     }

@@ -32,7 +32,7 @@ fn events(text: &str) -> Vec<Event> {
                 verdict,
             },
         ),
-        Event::stranger(now(), &Stranger { source: [10, 0, 0, 7].into(), verdict }),
+        Event::unidentified(now(), &Unidentified { source: [10, 0, 0, 7].into(), verdict }),
         Event::lookup(now(), &Lookup { sandbox: BOX, name: text, kind: Some("A"), code: 3, verdict }),
         Event::file(
             now(),

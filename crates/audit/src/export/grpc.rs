@@ -134,10 +134,10 @@ fn outcome(fields: &HeaderMap) -> Result<(), Failure> {
     let message = Text::long(text("grpc-message").unwrap_or("no message"));
     let requested = text("grpc-status-details-bin").and_then(retry_after);
     Err(Failure {
-        is_large: code == RESOURCE_EXHAUSTED && requested.is_none(),
-        cause: format!("the receiver answers status {code}: {}", message.as_str()),
         retry_after: requested,
         refused: matches!(code, INVALID_ARGUMENT | OUT_OF_RANGE),
+        is_large: code == RESOURCE_EXHAUSTED && requested.is_none(),
+        ..Failure::new(format!("the receiver answers status {code}: {}", message.as_str()))
     })
 }
 

@@ -164,10 +164,9 @@ impl Client {
             return Ok(body);
         }
         Err(Failure {
-            cause: format!("the receiver answers {}", head.status),
             retry_after: retry_after(&head.headers, SystemTime::now()),
             refused: matches!(head.status.as_u16(), 400 | 413 | 422),
-            is_large: false,
+            ..Failure::new(format!("the receiver answers {}", head.status))
         })
     }
 }

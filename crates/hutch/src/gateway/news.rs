@@ -10,7 +10,7 @@ use crate::egress::line;
 
 /// Minimum time between two lines of the log about clients of one address that have no Sandbox, and maximum addresses.
 const QUIET: Duration = Duration::from_secs(60);
-const STRANGERS: usize = 1024;
+const UNIDENTIFIED: usize = 1024;
 
 impl Gateway {
     /// Takes news of the proxy, which it may have made up.
@@ -22,8 +22,9 @@ impl Gateway {
             }
             News::Unidentified { address } => {
                 let now = Instant::now();
-                self.strangers.retain(|_, last| now.duration_since(*last) < QUIET);
-                if self.strangers.len() < STRANGERS && self.strangers.insert(address, now).is_none() {
+                self.unidentified.retain(|_, last| now.duration_since(*last) < QUIET);
+                if self.unidentified.len() < UNIDENTIFIED && self.unidentified.insert(address, now).is_none()
+                {
                     tracing::warn!(%address, "refused a client: no Pod of a Sandbox has its address and token");
                     self.audit.iter().for_each(|log| log.unidentified(address));
                 }

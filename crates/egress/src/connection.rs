@@ -421,5 +421,14 @@ mod tests {
         sandbox.bound_clients();
         let places: Vec<_> = (0..1000).map_while(|_| sandbox.read_place().ok()).collect();
         assert_eq!(places.len(), 64);
+        let door = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(door.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = door.accept().await.unwrap();
+        let served = sandbox.clone();
+        tokio::spawn(async move { crate::explicit::serve_client(&served, accepted).await });
+        client.write_all(b"GET http://127.0.0.1:1/ HTTP/1.1\r\nhost: 127.0.0.1:1\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains("too many connections are open"), "{answer}");
     }
 }

@@ -53,4 +53,13 @@ impl Error {
     pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
         move |cause| Error::File { path: path.to_owned(), cause }
     }
+
+    /// Returns it as an error of the system of the same kind: a full disk stays one.
+    pub(crate) fn into_io(self) -> io::Error {
+        let kind = match &self {
+            Error::File { cause, .. } => cause.kind(),
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, self)
+    }
 }

@@ -291,7 +291,7 @@ impl Writer {
         self.append(&line, Chain { seq, hash })?;
         self.disk.reach(Operation::Head)?;
         let head = self.key.sign(seq, hash, time);
-        replace(&self.folder, HEAD, head.line().as_bytes()).map_err(io::Error::other)?;
+        replace(&self.folder, HEAD, head.line().as_bytes()).map_err(Error::into_io)?;
         (self.signed, self.signed_at) = (seq, Instant::now());
         Ok(())
     }
@@ -314,7 +314,7 @@ impl Writer {
     /// Deletes segments by the bounds of retention, after a record that says so.
     fn keep_bounds(&mut self) -> io::Result<()> {
         let Some(current) = &self.current else { return Ok(()) };
-        let all = segments(&self.folder).map_err(io::Error::other)?;
+        let all = segments(&self.folder).map_err(Error::into_io)?;
         let mut aged = Vec::new();
         for (segment, next) in all.iter().zip(all.iter().skip(1)) {
             let metadata = fs::metadata(&segment.path)?;

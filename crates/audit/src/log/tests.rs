@@ -335,6 +335,33 @@ async fn full_disk_refuses_strict_records_and_keeps_the_others() {
 }
 
 #[tokio::test]
+async fn log_opens_on_a_disk_with_room_for_records_but_for_no_file() {
+    hutch_testkit::require!(root);
+    const BLOCK: u64 = 4096;
+    let disk = hutch_testkit::disk::Disk::new(8 << 20, &["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"]);
+    let folder = disk.path().join("audit");
+    // Until the records of the next start fit into the last block of the segment. The new head needs a block of its own.
+    let mut before = 0;
+    while before == 0 || segments(&folder).unwrap()[0].length().unwrap() % BLOCK > BLOCK / 2 {
+        let log = Log::open(&folder, Options::default()).unwrap();
+        log.record_durably(record("before.example")).await.unwrap();
+        log.close();
+        before += 1;
+    }
+    let rest = disk.path().join("rest");
+    let mut file = fs::File::create(&rest).unwrap();
+    while std::io::Write::write_all(&mut file, &[1; BLOCK as usize]).is_ok() {}
+    let log = Log::open(&folder, Options::default()).unwrap();
+    log.record(record("kept.example")).await.unwrap();
+    fs::remove_file(rest).unwrap();
+    log.record_durably(record("after.example")).await.unwrap();
+    drop(log);
+    intact(&folder);
+    let content: Vec<_> = content(&folder).into_iter().filter(|line| line.ends_with(":443")).collect();
+    assert_eq!(content[before..], ["kept.example:443", "after.example:443"]);
+}
+
+#[tokio::test]
 async fn lost_records_are_counted_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let full = Arc::new(AtomicBool::new(false));

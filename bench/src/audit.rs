@@ -66,7 +66,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
 }
 
 /// Returns the median of the ratios of the rounds.
-fn ratio(mode: &[Samples], off: &[Samples]) -> f64 {
+pub(crate) fn ratio(mode: &[Samples], off: &[Samples]) -> f64 {
     let one = |(mode, off): (&Samples, &Samples)| {
         mode.p50().as_secs_f64() / off.p50().max(Duration::from_nanos(1)).as_secs_f64()
     };

@@ -33,7 +33,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 24] = [
+const BENCHMARKS: [Benchmark; 25] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -48,6 +48,7 @@ const BENCHMARKS: [Benchmark; 24] = [
     ("wake", wake::run),
     ("paged", paged::run),
     ("state", state::run),
+    ("suspended", state::suspended),
     ("noise", noise::run),
     ("rbac", rbac::run),
     ("egress", egress::run),

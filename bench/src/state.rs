@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use hutch_testkit::Need;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{
+    Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use serde_json::{Value, json};
 
 use crate::claims::NAMESPACE;
@@ -18,6 +21,9 @@ use crate::stats::{Samples, millis};
 
 const ROUNDS: usize = 10;
 const FORKS: usize = 10;
+/// Sandboxes whose memory is on disk, and of them the ones before these.
+const SUSPENDED: usize = 500;
+const FIRST: usize = 5;
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Port of the server by hand, which shares the network of the machine.
@@ -42,25 +48,106 @@ struct Bench {
     runtime: tokio::runtime::Runtime,
     client: kube::Client,
     router: SocketAddr,
+    server: Server,
 }
 
 /// Measures and prints the tables.
 pub(crate) fn run() -> anyhow::Result<()> {
-    if let Some(reason) = Need::Runsc.missing() {
-        bail!("{reason}");
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let server = Server::start_with(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"])?;
-    let router = server.printed("router").context("hutch up printed no address of its router")?;
-    let router = router.strip_prefix("http://").context("an address")?.parse()?;
-    let client = runtime.block_on(server.client())?;
-    let bench = Bench { runtime, client, router };
+    let bench = Bench::start()?;
     bench.suspends()?;
     bench.forks()?;
     bench.snapshots()
 }
 
+/// Measures what Sandboxes cost while their memory is on disk, and prints the table.
+pub(crate) fn suspended() -> anyhow::Result<()> {
+    let bench = Bench::start()?;
+    let one = |number: usize| -> anyhow::Result<()> {
+        let name = format!("many-{number}");
+        let annotations = json!({"hutch.dev/suspend-keeps": "memory"});
+        let command = ["sleep", "100000"].map(str::to_owned);
+        bench.create(&bench.sandboxes(), sandbox(&name, "gvisor", &command, annotations))?;
+        bench.until(&bench.sandboxes(), &name, "Ready")?;
+        bench.set_mode(&name, "Suspended")?;
+        bench.until(&bench.sandboxes(), &name, "Suspended")?;
+        Ok(())
+    };
+    // What is made once is not counted.
+    (0..FIRST).try_for_each(one)?;
+    let before = Held::of(&bench)?;
+    (FIRST..FIRST + SUSPENDED).try_for_each(one)?;
+    let after = Held::of(&bench)?;
+    println!("\n### {SUSPENDED} Sandboxes with their memory on disk\n");
+    println!("| | before | with them | each |\n|---|---|---|---|");
+    for ((name, before), (_, after)) in before.rows().into_iter().zip(after.rows()) {
+        let each = (after as f64 - before as f64) / SUSPENDED as f64;
+        println!("| {name} | {before} | {after} | {each:.2} |");
+    }
+    Ok(())
+}
+
+/// Resources of the machine and of the server.
+struct Held {
+    resident: u64,
+    processes: usize,
+    mounts: usize,
+    objects: usize,
+}
+
+impl Held {
+    /// Waits until the last Pod is gone.
+    fn of(bench: &Bench) -> anyhow::Result<Held> {
+        let pods: Api<Pod> = Api::namespaced(bench.client.clone(), NAMESPACE);
+        let list = ListParams::default();
+        let started = Instant::now();
+        while !bench.runtime.block_on(pods.list(&list))?.items.is_empty() {
+            ensure!(started.elapsed() < WAIT_LIMIT, "a Pod of a suspended Sandbox stays");
+            std::thread::sleep(PAUSE);
+        }
+        let mut objects = 0;
+        for api in [bench.sandboxes(), bench.api("hutch.dev", "v1alpha1", "SandboxSnapshot")] {
+            let list = bench.runtime.block_on(api.list(&list))?;
+            objects += list
+                .items
+                .iter()
+                .map(|one| serde_json::to_vec(one).map_or(0, |json| json.len()))
+                .sum::<usize>();
+        }
+        let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+        let names =
+            std::fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        Ok(Held {
+            resident: bench.server.resident_kib(),
+            processes: names.filter(|name| is_process(name)).count(),
+            mounts: std::fs::read_to_string("/proc/self/mountinfo")?.lines().count(),
+            objects: objects / 1024,
+        })
+    }
+
+    fn rows(&self) -> [(&'static str, u64); 4] {
+        [
+            ("resident memory of the server, KiB", self.resident),
+            ("their objects as JSON, KiB", self.objects as u64),
+            ("processes of the machine", self.processes as u64),
+            ("mounts of the machine", self.mounts as u64),
+        ]
+    }
+}
+
 impl Bench {
+    fn start() -> anyhow::Result<Bench> {
+        if let Some(reason) = Need::Runsc.missing() {
+            bail!("{reason}");
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let server =
+            Server::start_with(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"])?;
+        let router = server.printed("router").context("hutch up printed no address of its router")?;
+        let router = router.strip_prefix("http://").context("an address")?.parse()?;
+        let client = runtime.block_on(server.client())?;
+        Ok(Bench { runtime, client, router, server })
+    }
+
     fn api(&self, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         Api::namespaced_with(self.client.clone(), NAMESPACE, &kind)

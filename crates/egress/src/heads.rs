@@ -11,8 +11,10 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Maximum bytes of a head, and headers in it.
-pub(crate) const HEAD_BYTES: usize = 64 << 10;
+/// Maximum bytes of a head, of what is read ahead of a body, and of what TLS keeps for a receiver that takes nothing. Each
+/// connection that is read has several such buffers, and those of a sandbox need less than 32 MiB together.
+pub(crate) const HEAD_BYTES: usize = 32 << 10;
+/// Maximum headers of a head.
 pub(crate) const HEADERS: usize = 128;
 /// Maximum bytes of a line with the size of a chunk, or of a trailer.
 const LINE: usize = 16 << 10;

@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::check::Spoken;
 use crate::exchange::{Exchange, Tunnel, exchange};
-use crate::heads::Heads;
+use crate::heads::{HEAD_BYTES, Heads};
 use crate::refusal::{Reason, Refusal, reset};
 use crate::rest;
 use crate::resumed::Resumed;
@@ -106,7 +106,10 @@ async fn end_tls(config: Arc<ServerConfig>, stream: Resumed) -> Option<io::Resul
     stream.break_unless_closed();
     let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();
     match timeout(HANDSHAKE, accepting).await.ok()? {
-        Ok(stream) => Some(Ok(Box::new(stream))),
+        Ok(mut stream) => {
+            stream.get_mut().1.set_buffer_limit(Some(HEAD_BYTES));
+            Some(Ok(Box::new(stream)))
+        }
         Err((error, stream)) => {
             // The alert, which names the error, still arrives.
             stream.end();

@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 use tower::Service;
 
 use crate::body::Body;
+use crate::heads::HEAD_BYTES;
 use crate::refusal::Reason;
 use crate::way::{Unreachable, Way};
 
@@ -28,8 +29,6 @@ const IDLE: usize = 4;
 const IDLE_TIME: Duration = Duration::from_secs(30);
 /// Maximum connections of a sandbox, idle ones included. Its descriptors stay below 1,100 with those of its programs.
 const CONNECTIONS: usize = 192;
-/// Maximum bytes of a head, and of what is read ahead of an answer.
-const READ_AHEAD: usize = 64 << 10;
 /// Maximum time of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Window of a stream of HTTP/2, and of all streams of a connection.
@@ -111,8 +110,8 @@ impl Clients {
                 .timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE_TIME)
                 .pool_max_idle_per_host(IDLE)
-                .http1_max_buf_size(READ_AHEAD)
-                .http2_max_header_list_size(READ_AHEAD as u32)
+                .http1_max_buf_size(HEAD_BYTES)
+                .http2_max_header_list_size(HEAD_BYTES as u32)
                 .set_host(true)
                 .http2_initial_stream_window_size(STREAM_WINDOW)
                 .http2_initial_connection_window_size(CONNECTION_WINDOW)
@@ -172,7 +171,10 @@ impl Connector {
         let name = name.map_err(|error| Unreachable::Tls(error.to_string()))?;
         let connected = TlsConnector::from(Arc::new(config)).connect(name, stream);
         match timeout(HANDSHAKE, connected).await {
-            Ok(Ok(stream)) => Ok(Stream { io: Io::Tls(Box::new(TokioIo::new(stream))), _place: place }),
+            Ok(Ok(mut stream)) => {
+                stream.get_mut().1.set_buffer_limit(Some(HEAD_BYTES));
+                Ok(Stream { io: Io::Tls(Box::new(TokioIo::new(stream))), _place: place })
+            }
             Ok(Err(error)) => Err(Unreachable::Tls(error.to_string())),
             Err(_) => Err(Unreachable::Tls("the server does not answer".to_owned())),
         }

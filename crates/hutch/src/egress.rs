@@ -27,7 +27,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use crate::credentials::{self, Wanted};
-use crate::runtime::runtime;
+use crate::runtime::{one_thread, runtime};
 
 pub(crate) const NAME: &str = "hutch-egress";
 /// Files by which names are resolved, and by which a static program reads random numbers.
@@ -68,7 +68,7 @@ struct Start {
     gid: u32,
     /// Receiver of refusals.
     audience: Audience,
-    /// It will need an authority, and those of the machine.
+    /// Requests are read, and servers are judged by the authorities of the machine.
     reads: bool,
     outside: Outside,
 }
@@ -202,8 +202,8 @@ impl Drop for Egress {
 /// A process, and the channel to it.
 pub(crate) type Spawned = (Process, OwnedFd);
 
-/// Starts the process, which waits for orders. `id` is its user and group, if the caller is root. With `reads` it prepares
-/// for an authority at once, which takes longer than anything else.
+/// Starts the process, which waits for orders. `id` is its user and group, if the caller is root. With `reads` it reads
+/// requests, and judges servers by the authorities of the machine.
 pub(crate) fn spawn(
     id: Option<u32>,
     audience: Audience,
@@ -292,11 +292,11 @@ fn serve() -> anyhow::Result<()> {
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;
-    if reads {
-        // The first key of a process takes 25 ms; later ones take almost nothing.
-        AuthorityKeys::create(NAME).context("a key")?;
-    }
-    let runtime = runtime()?;
+    let runtime = match audience {
+        // Two tasks serve a request. With threads, the other one is often woken on another processor, which takes 20 us.
+        Audience::User => one_thread()?,
+        Audience::Starter | Audience::Log => runtime()?,
+    };
     let served = runtime.block_on(async {
         let channel = Arc::new(Channel::new(input)?);
         let reporter = match audience {

@@ -137,7 +137,7 @@ fn order(
 
 /// Waits for a signal, or for the end of the process, which is a failure.
 fn wait(process: Process, channel: OwnedFd, address: SocketAddr) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("runtime")?;
+    let runtime = crate::runtime::one_thread()?;
     let ended = runtime.block_on(async {
         let stop = signals::to_stop()?;
         let channel = Channel::new(channel)?;

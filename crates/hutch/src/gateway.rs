@@ -64,7 +64,7 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
     // On this thread, with which the process ends.
     let id = ids.as_ref().map(IdRange::base);
     let (process, channel) = spawn(id, Audience::Starter, Outside::new(upstream), authority.is_some())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("runtime")?;
+    let runtime = crate::runtime::one_thread()?;
     runtime.block_on(async {
         let stop = signals::to_stop()?;
         let mut config = crate::cluster::config(arguments.kubeconfig.as_deref()).await?;

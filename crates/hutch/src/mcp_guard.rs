@@ -43,10 +43,7 @@ type Output = Arc<Mutex<Stdout>>;
 
 /// Runs the command.
 pub(crate) fn main(arguments: &McpGuardArguments) -> ExitCode {
-    let status = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("runtime")
+    let status = crate::runtime::one_thread()
         .and_then(|runtime| {
             let status = runtime.block_on(guard(arguments));
             // A thread may still wait for standard input.

@@ -37,13 +37,6 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Returns the single-threaded runtime for accepting connections, watches, certificates and metrics. Requests have other
-/// threads.
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    crate::runtime::choose_tls();
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
-}
-
 fn run(options: Options) -> ExitCode {
     let level = tracing_subscriber::EnvFilter::new(options.log_level.clone());
     let subscriber = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
@@ -56,7 +49,8 @@ fn run(options: Options) -> ExitCode {
     }
     let started = LogSink::start(std::io::stderr()).map_err(anyhow::Error::from);
     let outcome = started.and_then(|log| {
-        let outcome = runtime()?.block_on(serve::serve(options, log.clone()));
+        // This thread accepts connections. Requests have others.
+        let outcome = crate::runtime::one_thread()?.block_on(serve::serve(options, log.clone()));
         log.flush(LOG_LIMIT);
         outcome
     });

@@ -61,6 +61,12 @@ pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")
 }
 
+/// Returns a runtime of this thread alone.
+pub(crate) fn one_thread() -> anyhow::Result<tokio::runtime::Runtime> {
+    choose_tls();
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")
+}
+
 /// Selects the TLS provider. Must be called before TLS is used.
 pub(crate) fn choose_tls() {
     // Two TLS providers could be compiled in; everything here uses this one.

@@ -9,6 +9,20 @@ use hutch_activity::Activity;
 use hutch_api::sleep::{Act, Input, Machine, Phase};
 use tokio::sync::{Notify, watch};
 
+/// Time after which it is reported that a Pod is no longer frozen. Whoever woke it is served meanwhile: the reports would take
+/// the processors for some milliseconds.
+const CALLER_FIRST: Duration = Duration::from_millis(20);
+
+/// Resolves after a change of phase that is to be reported; fails when the gate is gone.
+pub(crate) async fn reportable(phases: &mut watch::Receiver<Phase>) -> Result<(), watch::error::RecvError> {
+    phases.changed().await?;
+    let is_frozen = phases.borrow().is_frozen();
+    if !is_frozen {
+        tokio::time::sleep(CALLER_FIRST).await;
+    }
+    Ok(())
+}
+
 /// The gate of one Pod.
 pub(crate) struct Gate {
     machine: Mutex<Machine>,
@@ -184,6 +198,19 @@ mod tests {
         assert_eq!(gate.step(Input::Quiet), Act::Freeze);
         gate.step(Input::Stopped(true));
         assert!(!gate.is_ahead(), "it is frozen in its time now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn caller_that_wakes_a_pod_is_served_before_that_is_reported() {
+        let (phase, mut phases) = watch::channel(Phase::Idle);
+        for (next, wait) in [(Phase::Frozen, Duration::ZERO), (Phase::Resuming, CALLER_FIRST)] {
+            phase.send_replace(next);
+            let began = tokio::time::Instant::now();
+            reportable(&mut phases).await.unwrap();
+            assert_eq!(began.elapsed(), wait, "{next:?}");
+        }
+        drop(phase);
+        assert!(reportable(&mut phases).await.is_err());
     }
 
     #[tokio::test]

@@ -211,9 +211,13 @@ fn run_view(view: &View<'_>, step: Step, long: &[Range<usize>], decoded: &mut De
             result.clear();
             decode(step, digits, &mut result);
             let part = text(&result);
-            let known = crate::compression::magic(&result).is_some();
-            let wanted = known || (decoded.binary.len() < BINARIES && is_varied(step, digits));
-            if shift == 0 && !matches!(part, Text::Whole) && wanted && looks_compressed(&result) {
+            let may_be_compressed = || {
+                let known = crate::compression::magic(&result).is_some();
+                let wanted = || decoded.binary.len() < BINARIES && is_varied(step, digits);
+                (TEXT..=BINARY).contains(&result.len())
+                    && (known || (RANDOM.contains(&result.len()) && wanted()))
+            };
+            if shift == 0 && !matches!(part, Text::Whole) && may_be_compressed() {
                 let mut steps = view.steps.clone();
                 steps.push(step);
                 decoded.binary.push((result.clone(), steps, view.origin(&range)));
@@ -297,12 +301,6 @@ fn append(builder: &mut Builder<'_, '_>, range: Range<usize>, result: &[u8], par
             }
         }
     }
-}
-
-/// Reports whether bytes start like a compressed stream, or are too random to be anything else.
-fn looks_compressed(bytes: &[u8]) -> bool {
-    let known = crate::compression::magic(bytes).is_some();
-    (TEXT..=BINARY).contains(&bytes.len()) && (known || RANDOM.contains(&bytes.len()))
 }
 
 /// Returns false for digits of base64 that are words rather than random bytes: they have no capitals, or no small letters.

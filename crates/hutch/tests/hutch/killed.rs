@@ -19,9 +19,10 @@ const SERVER: &str = "127.77.7.1";
 const CONNECTIONS: usize = 50;
 /// Maximum connections of a sandbox.
 const MOST: usize = 512;
+/// Maximum connections of a sandbox whose requests are read.
+const READ_MOST: usize = 64;
 /// Maximum descriptors of the proxy for one sandbox: two for each connection, and the listeners.
 const DESCRIPTORS: usize = 1100;
-
 /// Maximum memory of the proxy for one sandbox, in KiB.
 const MEMORY: usize = 32 << 10;
 
@@ -309,6 +310,62 @@ fn sandbox_has_a_bounded_number_of_connections_and_descriptors() {
         "{MOST} connections: {} descriptors and {memory} KiB more in the proxy\n",
         descriptors - before.0
     ));
+}
+
+/// Sends bodies that the server does not read, until no connection takes more. Prints how many are open, and ends with its input.
+const STALLED: &str = "
+import socket, sys, time
+port, wanted = int(sys.argv[1]), int(sys.argv[2])
+address = socket.gethostbyname('web.example')
+head = b'POST / HTTP/1.1\\r\\nHost: web.example:%d\\r\\nContent-Length: 1000000000\\r\\n\\r\\n' % port
+kept = []
+for _ in range(wanted):
+    sock = socket.create_connection((address, port), 60)
+    sock.sendall(head)
+    sock.recv(12)
+    sock.setblocking(False)
+    kept.append(sock)
+quiet, data = 0, bytes(64 << 10)
+while quiet < 20:
+    quiet += 1
+    for sock in kept:
+        try:
+            if sock.send(data): quiet = 0
+        except BlockingIOError: pass
+    time.sleep(0.05)
+print(len(kept), flush=True)
+sys.stdin.read()
+";
+
+/// A server that reads the start of each request, and answers with a body that does not end.
+fn talker() -> u16 {
+    let listener = TcpListener::bind((SERVER, 0)).expect("a listener");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let _ = client.read(&mut [0; 4096]);
+                let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
+                while client.write_all(&[b'x'; 64 << 10]).is_ok() {}
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn connections_that_are_read_and_blocked_both_ways_have_bounded_memory() {
+    hutch_testkit::require!(root, kubectl, python);
+    let port = talker();
+    let rule = json!({"plaintext": true, "http": [{"methods": ["POST"]}]});
+    let up = start_with(Up::start_with_hosts(&hosts()), port, &rule);
+    let pid = proxy(&up).expect("a proxy");
+    let before = usage(pid).1;
+    let mut program = Program::start(&up, STALLED, &[port.into(), READ_MOST]);
+    assert_eq!(program.line(), READ_MOST.to_string());
+    let memory = usage(pid).1.saturating_sub(before);
+    assert!(memory < MEMORY, "{memory} KiB");
+    hutch_testkit::say(&format!("{READ_MOST} connections that are read: {memory} KiB more in the proxy\n"));
 }
 
 /// Descriptors that the proxy may have in a test.

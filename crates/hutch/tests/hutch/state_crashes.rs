@@ -408,7 +408,7 @@ fn rounds_of_suspend_and_resume_leave_nothing_behind() {
     expected.check(&up, "at first");
     let mut first: Option<Usage> = None;
     let mut pods = Vec::new();
-    for round in 0..rounds(8, 1000) {
+    for round in 0..rounds(50, 1000) {
         pods.push(pod(&up));
         suspend(&up, "s");
         resume(&up, "s");

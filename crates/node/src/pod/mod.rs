@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use crate::admission::Choice;
 use crate::container::{KILLED, MainExit, Running, code_of};
 use crate::files::Files;
+use crate::gate::reportable;
 use crate::live::{Live, Update};
 use crate::out_of_memory;
 use crate::runtime::PodSandbox;
@@ -236,7 +237,7 @@ impl Worker {
                     false => return Outcome::Evicted(message),
                 },
                 Some(happening) = self.happenings.recv() => self.take(happening),
-                changed = self.phases.changed() => if changed.is_err() { return Outcome::Gone },
+                changed = reportable(&mut self.phases) => if changed.is_err() { return Outcome::Gone },
                 () = sleep_until(wake) => {}
             }
             if let Update::Present(pod) = &*self.updates.borrow() {

@@ -13,6 +13,7 @@ use kube::ResourceExt;
 use super::page_out::PageOutState;
 use super::report::{Report, Written};
 use crate::container::Running;
+use crate::gate::reportable;
 use crate::live::Live;
 use crate::shared::Shared;
 
@@ -39,7 +40,7 @@ pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
         let pause = Box::pin(sleeper.reconcile()).await;
         tokio::select! {
             changed = updates.changed() => if changed.is_err() { return },
-            changed = phases.changed() => if changed.is_err() { return },
+            changed = reportable(&mut phases) => if changed.is_err() { return },
             () = sleeper.live.gate.report_wanted() => {}
             () = async {
                 match pause {

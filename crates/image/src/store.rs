@@ -12,7 +12,7 @@ use crate::confined::unpack_confined;
 use crate::layout::{Layer, Layout, LayoutImage};
 use crate::names::{self, Account};
 use crate::reference::split_tag;
-use crate::turns::{Slot, Turn};
+use crate::turns::{LOCK, Slot, Turn};
 use crate::unfinished::{finish, unfinished};
 use crate::unpack::{Owners, unpack};
 use crate::uses::{Use, Uses};
@@ -268,7 +268,7 @@ impl Store {
 
     /// Waits until no other thread or process makes the folder of this name.
     fn turn(&self, name: &PathSegment) -> std::io::Result<Turn> {
-        let lock = PathSegment::new(format!("lock-{}", name.as_str()));
+        let lock = PathSegment::new(format!("{LOCK}{}", name.as_str()));
         Turn::take(lock.ok_or(Errno::NAMETOOLONG)?.below(&self.dir))
     }
 }

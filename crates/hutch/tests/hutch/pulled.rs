@@ -3,6 +3,7 @@
 mod again;
 mod built;
 mod imported;
+mod killed;
 mod proxied;
 mod signed;
 

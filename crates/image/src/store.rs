@@ -252,9 +252,10 @@ impl Store {
         reserve::check(&opened).map_err(Error::file("unpack a layer into", &self.dir))?;
         let unfinished = unfinished(&self.dir)?;
         let blob = layout.open_layer(layer)?;
+        let size = blob.metadata().map_err(Error::file("read", &self.dir))?.len();
         let digests = match &self.unpacker {
-            Some(unpacker) => unpack_confined(&**unpacker, blob, layer.packing, unfinished.path())?,
-            None => unpack(blob, layer.packing, unfinished.path(), Owners::of_this_process())?,
+            Some(unpacker) => unpack_confined(&**unpacker, (blob, size), layer.packing, unfinished.path())?,
+            None => unpack((blob, size), layer.packing, unfinished.path(), Owners::of_this_process())?,
         };
         let check = |what: String, expected: &str, found: &str| match expected == found {
             true => Ok(()),

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use hutch_archive::{AbsolutePaths, Entry, Kind, Limits, ReadError};
+use hutch_archive::{AbsolutePaths, Entry, Kind, Limits, ReadError, Unpacked};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
@@ -18,11 +18,6 @@ use crate::reserve::Reserve;
 
 /// Most bytes that one layer may unpack to: above the largest layers of images in wide use (CUDA: about 6 GiB).
 pub const MAX_LAYER_BYTES: u64 = 16 << 30;
-/// Bytes to which a layer may unpack however small it is.
-const MIN_BYTES: u64 = 256 << 20;
-/// Bytes to which each byte of a larger layer may unpack. Programs and texts take 2 to 20; runs of zeros up to 1,032 with
-/// gzip, and 30,000 with Zstandard.
-const MAX_RATIO: u64 = 200;
 /// Maximum entries of one layer.
 pub(crate) const MAX_ENTRIES: u64 = 2_000_000;
 /// Maximum bytes of the paths of all entries of one layer. Some are held in memory.
@@ -108,7 +103,7 @@ pub(crate) fn unpack(
             Box::new(zstd::stream::read::Decoder::with_buffer(stored).map_err(Error::file("unpack", target))?)
         }
     };
-    let (archive, archive_hash) = Hashing::new(Bounded::new(plain, size));
+    let (archive, archive_hash) = Hashing::new(Unpacked::new(plain, size));
     let mut layer = Layer::new(root, owners, true);
     let mut rest =
         hutch_archive::read(archive, LIMITS, |entry| layer.add(entry)).map_err(|fault| fault.at(target))?;
@@ -177,32 +172,6 @@ impl<R: Read> Read for Hashing<R> {
             io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {MAX_LAYER_BYTES} bytes"))
         })?;
         self.hash.borrow_mut().update(&buffer[..count]);
-        Ok(count)
-    }
-}
-
-/// Content of a packed layer, up to the bytes to which it may unpack.
-struct Bounded<R> {
-    inner: R,
-    left: u64,
-}
-
-impl<R> Bounded<R> {
-    /// Bounds what a layer of `size` bytes unpacks to.
-    fn new(inner: R, size: u64) -> Bounded<R> {
-        Bounded { inner, left: size.saturating_mul(MAX_RATIO).max(MIN_BYTES) }
-    }
-}
-
-impl<R: Read> Read for Bounded<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.inner.read(buffer)?;
-        self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
-            let bytes = MIN_BYTES >> 20;
-            let text =
-                format!("it unpacks to more than {MAX_RATIO} times its size, and more than {bytes} MiB");
-            io::Error::new(io::ErrorKind::FileTooLarge, text)
-        })?;
         Ok(count)
     }
 }
@@ -389,21 +358,4 @@ fn white_out(parent: &Folder, hidden: &[u8]) -> Result<Result<(), &'static str>,
         parent.white_out(hidden)?;
     }
     Ok(Ok(()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn layer_may_unpack_to_a_multiple_of_its_size_or_to_a_fixed_size() {
-        for (size, most) in [(0, MIN_BYTES), (1000, MIN_BYTES), (2 << 20, 400 << 20), (u64::MAX, u64::MAX)] {
-            assert_eq!(Bounded::new(io::empty(), size).left, most, "{size}");
-        }
-        let mut ends = Bounded { inner: &b"abc"[..], left: 3 };
-        assert_eq!(ends.read(&mut [0; 8]).unwrap(), 3);
-        assert_eq!(ends.read(&mut [0; 8]).unwrap(), 0);
-        let over = Bounded { inner: &b"abc"[..], left: 2 }.read(&mut [0; 8]).unwrap_err();
-        assert_eq!(over.kind(), io::ErrorKind::FileTooLarge);
-    }
 }

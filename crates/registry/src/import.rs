@@ -10,7 +10,7 @@ use std::io::{self, BufReader, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use hutch_archive::{AbsolutePaths, Entry, Kind, ReadError};
+use hutch_archive::{AbsolutePaths, Entry, Kind, ReadError, Unpacked};
 use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -174,7 +174,7 @@ impl<'a> Source<'a> {
         let size = file.metadata().map_err(Error::file("read", path))?.len();
         let file = BufReader::with_capacity(CHUNK, Counted { inner: file, done: 0, size, progress });
         let from: Box<dyn Read + '_> = match start.starts_with(&GZIP) {
-            true => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+            true => Box::new(Unpacked::new(flate2::bufread::MultiGzDecoder::new(file), size)),
             false => Box::new(file),
         };
         let mut files = BTreeMap::new();
@@ -393,6 +393,9 @@ struct Failed(Error);
 impl From<ReadError> for Failed {
     fn from(error: ReadError) -> Failed {
         match error {
+            ReadError::Stream(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                Failed(unsupported(&shorten(&error.to_string())))
+            }
             // The reader repeats content.
             ReadError::Stream(error) if error.raw_os_error().is_none() => {
                 Failed(unsupported("it is not a tar archive, or a damaged one"))

@@ -307,3 +307,18 @@ fn progress_of_an_import_ends_with_all_bytes() {
         assert!(seen.last().is_some_and(|(done, size)| done == size), "{from:?}: {seen:?}");
     }
 }
+
+#[test]
+fn archive_that_unpacks_to_much_more_than_its_size_is_refused_by_the_bound() {
+    use std::io::Write as _;
+    let mut header = tar::Header::new_gnu();
+    // Its content is read, and not stored.
+    header.set_entry_type(tar::EntryType::Char);
+    header.set_size(257 << 20);
+    header.set_cksum();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(header.as_bytes()).unwrap();
+    std::io::copy(&mut std::io::repeat(0).take(257 << 20), &mut gzip).unwrap();
+    let message = error(&gzip.finish().unwrap());
+    assert!(message.contains("more than 200 times its size, and more than 256 MiB"), "{message}");
+}

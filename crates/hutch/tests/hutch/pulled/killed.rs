@@ -208,7 +208,7 @@ impl Store {
     }
 }
 
-/// An archive of `docker save` of the image `org/app:v1`, whose second layer has the text.
+/// An archive of `docker save` of an image with two names, which it gets at once; its second layer has the text.
 fn archive_with(folder: &Path, content: &str) -> String {
     let tar = |files: &[(&str, &[u8])]| {
         let mut archive = tar::Builder::new(Vec::new());
@@ -228,7 +228,8 @@ fn archive_with(folder: &Path, content: &str) -> String {
     let digests: Vec<_> = layers.iter().map(|layer| format!("sha256:{}", hex(layer))).collect();
     let config = json!({"architecture": architecture, "os": "linux", "config": {"Cmd": ["/app"]},
         "rootfs": {"type": "layers", "diff_ids": digests}});
-    let list = json!([{"Config": "config.json", "RepoTags": ["org/app:v1"], "Layers": ["1.tar", "2.tar"]}]);
+    let list = json!([{"Config": "config.json", "Layers": ["1.tar", "2.tar"],
+        "RepoTags": ["org/app:v1", "org/app:latest"]}]);
     let (config, list) = (config.to_string(), list.to_string());
     let files = [
         ("1.tar", &*layers[0]),

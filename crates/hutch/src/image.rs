@@ -14,7 +14,7 @@ use hutch_image::{Catalog, Reference, Resolved, Store};
 use hutch_registry::{Config, Fetched, ImageName, Keychain, Limits, Proxy, Pulled, Puller, Secret};
 use serde_json::json;
 
-use self::progress::Progress;
+use self::progress::{Meter, Progress};
 use crate::cli::{
     ImageArguments, ImageCommand, ImageImportArguments, ImageLoginArguments, ImagePullArguments,
 };
@@ -167,12 +167,19 @@ fn import(arguments: &ImageImportArguments) -> anyhow::Result<()> {
     let store = folders.store()?;
     let from = &arguments.from;
     ensure!(from != Path::new("-"), "standard input cannot be read out of order: name a FILE or a FOLDER");
-    let fetched = hutch_registry::import(&folders.pulled(), from, name.as_ref());
-    let fetched = fetched.with_context(|| from.display().to_string())?;
+    let fetched = read(&folders, from, name.as_ref()).with_context(|| from.display().to_string())?;
     let names: Vec<_> = fetched.names().cloned().collect();
     let (image, _) = keep(&store, &folders, fetched).with_context(|| from.display().to_string())?;
     print_imported(arguments.json, &names, &image);
     Ok(())
+}
+
+/// Reads an archive or a layout, with a bar.
+fn read(folders: &ImageFolders, from: &Path, name: Option<&ImageName>) -> anyhow::Result<Fetched> {
+    let meter = Meter::new("import");
+    let fetched = hutch_registry::import(&folders.pulled(), from, name, &|done, size| meter.show(done, size));
+    meter.end();
+    Ok(fetched?)
 }
 
 /// Prints the names of an image and its digest. `name` of JSON is the first of them.

@@ -41,7 +41,13 @@ pub(crate) fn unpacker() -> Arc<dyn Unpacker> {
 struct Confined;
 
 impl Unpacker for Confined {
-    fn run(&self, target: &Path, packing: &str, blob: File, report: File) -> io::Result<Option<u32>> {
+    fn run(
+        &self,
+        target: &Path,
+        packing: &str,
+        (blob, size): (File, u64),
+        report: File,
+    ) -> io::Result<Option<u32>> {
         hutch_jail::close_inherited_on_exec()?;
         // Held until the process has ended: no other process of the machine has its id.
         let ids = match getuid().is_root() {
@@ -54,7 +60,13 @@ impl Unpacker for Confined {
             std::os::unix::fs::lchown(target, Some(id), Some(id))?;
         }
         let mut command = Command::new("/proc/self/exe");
-        command.arg0(NAME).arg(packing).env_clear().current_dir(target).stdin(blob).stdout(report);
+        command
+            .arg0(NAME)
+            .args([packing, &size.to_string()])
+            .env_clear()
+            .current_dir(target)
+            .stdin(blob)
+            .stdout(report);
         command.arg(id.unwrap_or(getuid().as_raw()).to_string());
         command.arg(id.unwrap_or(getgid().as_raw()).to_string());
         let mut child = command.stderr(Stdio::piped()).spawn()?;
@@ -96,9 +108,10 @@ pub(crate) fn main() -> ExitCode {
 
 fn run() -> anyhow::Result<()> {
     let words: Vec<String> = std::env::args().collect();
-    ensure!(words.len() == 4, "started by hutch alone");
+    ensure!(words.len() == 5, "started by hutch alone");
     let id = |word: &str| word.parse().context("started by hutch alone");
-    let (packing, uid, gid) = (&words[1], id(&words[2])?, id(&words[3])?);
+    let size: u64 = words[2].parse().context("started by hutch alone")?;
+    let (packing, uid, gid) = (&words[1], id(&words[3])?, id(&words[4])?);
     hutch_serve::forbid_core_files();
     limit()?;
     let blob = File::from(dup(rustix::stdio::stdin()).context("the archive")?);
@@ -106,7 +119,7 @@ fn run() -> anyhow::Result<()> {
     let writable = [Path::new(".")];
     confine(&Confinement { uid, gid, writable: &writable, readable: &[], connects: false })
         .context("cannot be confined")?;
-    hutch_image::unpack_and_report(packing, blob, report).context("the report")
+    hutch_image::unpack_and_report(packing, (blob, size), report).context("the report")
 }
 
 /// Bounds what the process can use, even if an archive takes it over.

@@ -1,5 +1,6 @@
 //! Makes and opens files below one folder, whatever the paths and the links in it say.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -163,6 +164,11 @@ impl Folder {
         }
     }
 
+    /// Sets an extended attribute of this folder itself.
+    pub(crate) fn set_extended(&self, name: &OsStr, value: &[u8]) -> Result<(), Errno> {
+        set_extended(&self.fd, name, value)
+    }
+
     /// Sets mode, owner and time of this folder itself.
     pub(crate) fn set_attributes(&self, attributes: Attributes) -> Result<(), Errno> {
         set_attributes(&self.fd, attributes)
@@ -212,6 +218,14 @@ impl Folder {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
         }
+    }
+}
+
+/// Sets an extended attribute of an open file, if its file system has any.
+pub(crate) fn set_extended(fd: impl std::os::fd::AsFd, name: &OsStr, value: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()) {
+        Err(Errno::NOTSUP) => Ok(()),
+        other => other,
     }
 }
 

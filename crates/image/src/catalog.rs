@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use crate::layout::{LAYER, LayoutImage};
 use crate::shelf::{Name, Shelf};
 use crate::store::use_of;
-use crate::{Error, ImageConfig, PathSegment, unfinished, uses};
+use crate::{Error, ImageConfig, PathSegment, turns, unfinished, uses};
 
 /// Maximum length of a text of an image's configuration that a list has.
 const MAX_TEXT: usize = 100;
@@ -105,6 +105,8 @@ fn stored(image: &Listed) -> Result<Option<(Shelf, Name)>, Error> {
 struct Content {
     blobs: BTreeSet<String>,
     layers: BTreeSet<String>,
+    /// Names of the files that are locked while an image is in use.
+    uses: BTreeSet<String>,
 }
 
 impl Content {
@@ -113,6 +115,8 @@ impl Content {
         let layers = image.into_iter().flat_map(|image| &image.layers);
         let names = layers.filter_map(crate::layout::Layer::folder_name);
         self.layers.extend(names.map(|name| name.as_str().to_owned()));
+        let of_use = use_of(name.manifest.digest().as_ref());
+        self.uses.extend(of_use.map(|of_use| of_use.as_str().to_owned()));
         Ok(())
     }
 }
@@ -289,11 +293,14 @@ impl Catalog {
 
     /// Removes content of no image: all of it, or only what is in `of`. `held` is the lock of pulls of a folder.
     fn take(&self, of: Option<&Content>, mut held: Option<(&Path, File)>) -> Result<Freed, Error> {
-        let (mut freed, mut layers, mut damaged) = (Freed::default(), BTreeSet::new(), false);
+        let (mut freed, mut kept, mut damaged) = (Freed::default(), Content::default(), false);
         for folder in &self.shelves {
             let stopped = held.take_if(|(path, _)| *path == folder.as_path()).map(|(_, stopped)| stopped);
             match take_of_shelf(folder, stopped, of, &mut freed) {
-                Ok(mut named) => layers.append(&mut named),
+                Ok(mut named) => {
+                    kept.layers.append(&mut named.layers);
+                    kept.uses.append(&mut named.uses);
+                }
                 Err(error) => {
                     damaged = true;
                     freed.failed.push(error.to_string());
@@ -305,13 +312,19 @@ impl Catalog {
             return Ok(freed);
         }
         unfinished::sweep(&self.store);
+        turns::sweep(&self.store);
         let entries = std::fs::read_dir(&self.store).map_err(Error::file("read", &self.store))?;
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let named = of.is_none_or(|of| of.layers.contains(&name));
-            if name.starts_with(LAYER) && named && !layers.contains(&name) {
+            if name.starts_with(LAYER) && named && !kept.layers.contains(&name) {
                 self.remove_layer(&entry.path(), &mut freed);
             }
+        }
+        if of.is_none() {
+            let is_layer =
+                |name: &str| PathSegment::new(name).is_some_and(|name| name.below(&self.store).is_dir());
+            uses::sweep(&self.store, |name| kept.uses.contains(name) || is_layer(name));
         }
         Ok(freed)
     }
@@ -336,15 +349,15 @@ impl Catalog {
     }
 }
 
-/// Removes blobs of a folder that belong to none of its images. Returns the layers that its images have.
+/// Removes blobs of a folder that belong to none of its images. Returns the content of its images.
 fn take_of_shelf(
     folder: &Path,
     stopped: Option<File>,
     of: Option<&Content>,
     freed: &mut Freed,
-) -> Result<BTreeSet<String>, Error> {
+) -> Result<Content, Error> {
     let mut kept = Content::default();
-    let Some(shelf) = Shelf::open(folder)? else { return Ok(kept.layers) };
+    let Some(shelf) = Shelf::open(folder)? else { return Ok(kept) };
     let stopped = match stopped {
         Some(stopped) => Some(stopped),
         None => shelf.stop_pulls()?,
@@ -361,7 +374,7 @@ fn take_of_shelf(
         Some(_stopped) => take_blobs(&shelf, &kept, of, freed),
         None => freed.pulling.push(folder.to_owned()),
     }
-    Ok(kept.layers)
+    Ok(kept)
 }
 
 fn take_blobs(shelf: &Shelf, kept: &Content, of: Option<&Content>, freed: &mut Freed) {
@@ -378,6 +391,7 @@ fn take_blobs(shelf: &Shelf, kept: &Content, of: Option<&Content>, freed: &mut F
     }
     if of.is_none() {
         freed.bytes += shelf.remove_partial();
+        shelf.remove_new_index();
     }
 }
 

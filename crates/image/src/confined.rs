@@ -31,12 +31,12 @@ const FAILED: u8 = b'f';
 /// Starts confined processes.
 pub trait Unpacker: Debug + Send + Sync {
     /// Runs [`unpack_and_report`] in a process that can write only below `target`, and waits for its end. Gives it the
-    /// folder first, if it has an id of its own, and returns that id. `blob` and `report` are pipes, and no other process
-    /// may keep them open.
+    /// folder first, if it has an id of its own, and returns that id. `blob`, through which `size` bytes come, and `report`
+    /// are pipes, and no other process may keep them open.
     ///
     /// # Errors
     /// When the process cannot be started, or fails without a report. What it says then is untrusted.
-    fn run(&self, target: &Path, packing: &str, blob: File, report: File) -> io::Result<Option<u32>>;
+    fn run(&self, target: &Path, packing: &str, blob: (File, u64), report: File) -> io::Result<Option<u32>>;
 }
 
 /// Unpacks a layer into the working directory. To be called in a confined process with the arguments of
@@ -44,7 +44,7 @@ pub trait Unpacker: Debug + Send + Sync {
 ///
 /// # Errors
 /// When the report cannot be written. That a layer cannot be unpacked is in the report.
-pub fn unpack_and_report(packing: &str, blob: File, report: File) -> io::Result<()> {
+pub fn unpack_and_report(packing: &str, blob: (File, u64), report: File) -> io::Result<()> {
     let report = std::cell::RefCell::new(BufWriter::new(report));
     let owners = Owners::Report(Box::new(|path, (uid, gid)| {
         let mut report = report.borrow_mut();
@@ -79,7 +79,7 @@ pub fn unpack_and_report(packing: &str, blob: File, report: File) -> io::Result<
 /// read.
 pub(crate) fn unpack_confined(
     unpacker: &dyn Unpacker,
-    blob: File,
+    (blob, size): (File, u64),
     packing: Packing,
     target: &Path,
 ) -> Result<Digests, Error> {
@@ -93,7 +93,7 @@ pub(crate) fn unpack_confined(
         let feeder = scope.spawn(|| copy_hashed(blob, blob_writer));
         let collector = scope.spawn(|| collect(report_reader, &report));
         let (blob, report) = (OwnedFd::from(blob_reader), OwnedFd::from(report_writer));
-        let ran = unpacker.run(target, packing.name(), blob.into(), report.into());
+        let ran = unpacker.run(target, packing.name(), (blob.into(), size), report.into());
         (feeder.join(), collector.join(), ran)
     });
     let panicked = |_| io::Error::other("a thread of it panicked");
@@ -267,7 +267,13 @@ mod tests {
     }
 
     impl Unpacker for Here {
-        fn run(&self, target: &Path, packing: &str, blob: File, report: File) -> io::Result<Option<u32>> {
+        fn run(
+            &self,
+            target: &Path,
+            packing: &str,
+            blob: (File, u64),
+            report: File,
+        ) -> io::Result<Option<u32>> {
             let mut writer = report.try_clone()?;
             let packing = Packing::parse(packing).unwrap();
             let unpacked = unpack(blob, packing, target, Owners::Ignore);
@@ -289,7 +295,7 @@ mod tests {
         blob.write_all(&[0; 1 << 20]).unwrap();
         let here = Here { blob: blob.path().into(), more_report };
         let file = File::open(blob.path()).unwrap();
-        let digests = unpack_confined(&here, file, Packing::Plain, target.path());
+        let digests = unpack_confined(&here, (file, 1 << 20), Packing::Plain, target.path());
         assert_eq!(std::fs::read_dir(&store).unwrap().count(), 1, "the report has no name");
         digests
     }

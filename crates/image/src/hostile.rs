@@ -105,7 +105,7 @@ pub fn layers(bytes: &[u8]) {
         let target = folder.0.join("layer");
         std::fs::create_dir_all(&target).expect("a folder");
         let blob = File::open(folder.0.join("blob")).expect("the blob");
-        let _ = unpack(blob, packing, &target, Owners::of_this_process());
+        let _ = unpack((blob, bytes.len() as u64), packing, &target, Owners::of_this_process());
         let names = std::fs::read_dir(&folder.0).expect("a folder").flatten().map(|entry| entry.file_name());
         assert!(names.into_iter().all(|name| name == "blob" || name == "layer"), "{packing:?}");
         // Folders of the layer may have lost what is needed to remove what is in them.

@@ -24,6 +24,8 @@ use crate::{Error, PathSegment};
 pub(crate) const PULLED: &str = "dev.hutch.image.digest";
 /// File that is locked while `index.json` changes.
 const LOCK: &str = "lock";
+/// Ending of a file that will replace another one.
+const NEW: &str = ".new";
 /// File that pulls have locked, shared with each other.
 const PULLS: &str = "pulls";
 /// Folder of incomplete downloads.
@@ -147,7 +149,7 @@ impl Shelf {
     /// Replaces a file as a whole.
     fn replace(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
         let folder = &self.layout.folder;
-        let new = format!("{name}.new");
+        let new = format!("{name}{NEW}");
         let mut file = folder.create_file(Path::new(&new))?;
         let written = file.write_all(bytes).and_then(|()| {
             folder.share_owner(&file)?;
@@ -201,6 +203,14 @@ impl Shelf {
     pub(crate) fn remove_blob(&self, hex: &str) -> bool {
         let Ok(folder) = self.layout.folder.folder(Path::new("blobs/sha256")) else { return false };
         PathSegment::new(hex).is_some() && folder.remove_file(Path::new(hex)).is_ok()
+    }
+
+    /// Removes what a killed process has left of a new `index.json`.
+    pub(crate) fn remove_new_index(&self) {
+        if let Ok(Some(_lock)) = self.lock() {
+            // What stays is replaced by the next one.
+            let _ = self.layout.folder.remove_file(Path::new(&format!("index.json{NEW}")));
+        }
     }
 
     /// Removes downloads that no process has in work. Returns their bytes.

@@ -12,7 +12,7 @@ use crate::confined::unpack_confined;
 use crate::layout::{Layer, Layout, LayoutImage};
 use crate::names::{self, Account};
 use crate::reference::split_tag;
-use crate::turns::{Slot, Turn};
+use crate::turns::{LOCK, Slot, Turn};
 use crate::unfinished::{finish, unfinished};
 use crate::unpack::{Owners, unpack};
 use crate::uses::{Use, Uses};
@@ -252,9 +252,10 @@ impl Store {
         reserve::check(&opened).map_err(Error::file("unpack a layer into", &self.dir))?;
         let unfinished = unfinished(&self.dir)?;
         let blob = layout.open_layer(layer)?;
+        let size = blob.metadata().map_err(Error::file("read", &self.dir))?.len();
         let digests = match &self.unpacker {
-            Some(unpacker) => unpack_confined(&**unpacker, blob, layer.packing, unfinished.path())?,
-            None => unpack(blob, layer.packing, unfinished.path(), Owners::of_this_process())?,
+            Some(unpacker) => unpack_confined(&**unpacker, (blob, size), layer.packing, unfinished.path())?,
+            None => unpack((blob, size), layer.packing, unfinished.path(), Owners::of_this_process())?,
         };
         let check = |what: String, expected: &str, found: &str| match expected == found {
             true => Ok(()),
@@ -268,7 +269,7 @@ impl Store {
 
     /// Waits until no other thread or process makes the folder of this name.
     fn turn(&self, name: &PathSegment) -> std::io::Result<Turn> {
-        let lock = PathSegment::new(format!("lock-{}", name.as_str()));
+        let lock = PathSegment::new(format!("{LOCK}{}", name.as_str()));
         Turn::take(lock.ok_or(Errno::NAMETOOLONG)?.below(&self.dir))
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::FlockOperation;
@@ -11,6 +11,9 @@ use rustix::io::Errno;
 
 /// Maximum layers that one process has unpacked at once.
 const MAX_UNPACKED: usize = 2;
+
+/// Start of the names of lock files.
+pub(crate) const LOCK: &str = "lock-";
 
 static UNPACKED: Mutex<usize> = Mutex::new(0);
 static ENDED: Condvar = Condvar::new();
@@ -50,6 +53,22 @@ impl Drop for Turn {
     fn drop(&mut self) {
         // Before the lock ends. A file that stays is used again.
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Removes lock files of killed processes.
+pub(crate) fn sweep(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(LOCK)) {
+        let Ok(file) = File::open(entry.path()) else { continue };
+        let path = entry.path();
+        let same = |found: std::fs::Metadata| file.metadata().is_ok_and(|held| held.ino() == found.ino());
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && path.symlink_metadata().is_ok_and(same)
+        {
+            // A file that stays is used again.
+            let _ = std::fs::remove_file(&path);
+        }
     }
 }
 
@@ -110,6 +129,17 @@ mod tests {
         let path = dir.path().join("lock");
         assert_eq!(most_at_once(|| Turn::take(path.clone()).unwrap()), 1);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn lock_file_of_a_killed_process_is_removed_and_one_in_use_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (left, used) = (dir.path().join("lock-left"), dir.path().join("lock-used"));
+        std::fs::write(&left, "").unwrap();
+        let turn = Turn::take(used.clone()).unwrap();
+        sweep(dir.path());
+        assert!(!left.exists() && used.exists());
+        drop(turn);
     }
 
     #[test]

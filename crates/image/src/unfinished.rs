@@ -2,9 +2,9 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use crate::beneath::Folder;
 use crate::removal::remove_tree;
@@ -14,8 +14,6 @@ use crate::{Error, PathSegment};
 const UNFINISHED: &str = "unfinished-";
 /// Name of folders that are being removed.
 const REMOVED: &str = "removed-";
-/// Minimum age at which an unfinished, unlocked folder is abandoned.
-const UNFINISHED_AGE: Duration = Duration::from_secs(6 * 3600);
 
 /// A new folder, removed on drop unless it is [finished](finish). Its content is an archive's, so it may be nested deep
 /// and have any time of change.
@@ -67,6 +65,8 @@ pub(crate) fn remove_whole(dir: &Path, folder: &Path, then: impl FnOnce()) -> st
 pub(crate) fn unfinished(dir: &Path) -> Result<Unfinished, Error> {
     sweep(dir);
     let mut builder = tempfile::Builder::new();
+    // Until the folder is locked, no sweep may take it for an abandoned one.
+    let _making = lock_names(dir).map_err(Error::file("lock", dir))?;
     let made = builder.prefix(UNFINISHED).tempdir_in(dir).map_err(Error::file("make a folder in", dir))?;
     let lock = lock(made.path()).map_err(Error::file("lock", made.path()))?;
     Ok(Unfinished { folder: Some(made), _lock: lock })
@@ -100,23 +100,26 @@ fn lock(folder: &Path) -> std::io::Result<std::fs::File> {
     Ok(folder)
 }
 
+/// Waits for the right to make an unfinished folder, or to find that one is abandoned.
+fn lock_names(dir: &Path) -> std::io::Result<std::fs::File> {
+    let dir = std::fs::File::open(dir)?;
+    loop {
+        match rustix::fs::flock(&dir, FlockOperation::LockExclusive) {
+            Err(Errno::INTR) => {}
+            locked => return Ok(locked.map(|()| dir)?),
+        }
+    }
+}
+
 /// Removes what a killed process left.
 pub(crate) fn sweep(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(REMOVED) {
-            // What cannot be removed now is tried again by the next one.
-            let _ = remove_tree(&entry.path());
-            continue;
-        }
-        let old = entry
-            .metadata()
-            .and_then(|m| m.modified())
-            .is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > UNFINISHED_AGE));
-        if !old || !entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-            continue;
-        }
-        if let Ok(_lock) = lock(&entry.path()) {
+        let name = entry.file_name();
+        let is = |prefix: &str| name.to_string_lossy().starts_with(prefix);
+        let abandoned = || lock_names(dir).and_then(|_making| lock(&entry.path()));
+        let held = if is(UNFINISHED) { abandoned().ok() } else { None };
+        if is(REMOVED) || held.is_some() {
             // What cannot be removed now is tried again by the next one.
             let _ = remove_tree(&entry.path());
         }
@@ -129,19 +132,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folder_in_use_is_not_swept_however_old_its_archive_says_it_is() {
+    fn folder_of_a_killed_process_is_swept_at_once_and_one_in_use_is_not() {
         let dir = tempfile::tempdir().unwrap();
-        let age = |folder: &Path| {
-            let folder = std::fs::File::open(folder).unwrap();
-            folder.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        };
         let used = unfinished(dir.path()).unwrap();
-        age(used.path());
+        // An archive may give it any time.
+        std::fs::File::open(used.path()).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
         let left = dir.path().join("unfinished-left");
         std::fs::create_dir(&left).unwrap();
-        age(&left);
         let _other = unfinished(dir.path()).unwrap();
         assert!(used.path().is_dir());
         assert!(!left.exists());
+    }
+
+    #[test]
+    fn folder_is_not_swept_before_it_is_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    sweep(dir.path());
+                }
+            });
+            let kept: Vec<_> =
+                (0..200).map(|_| unfinished(dir.path()).map(|made| made.path().is_dir())).collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(kept.iter().all(|kept| kept.as_ref().is_ok_and(|kept| *kept)));
+        });
     }
 }

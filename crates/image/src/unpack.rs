@@ -2,17 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use hutch_archive::{AbsolutePaths, Entry, Kind, Limits, ReadError};
+use hutch_archive::{AbsolutePaths, Entry, Kind, Limits, ReadError, Unpacked};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
-use crate::beneath::{Attributes, Folder, set_attributes};
+use crate::beneath::{Attributes, Folder, set_attributes, set_extended};
 use crate::reserve::Reserve;
 
 /// Most bytes that one layer may unpack to: above the largest layers of images in wide use (CUDA: about 6 GiB).
@@ -84,10 +85,10 @@ pub(crate) struct Digests {
     pub(crate) archive: String,
 }
 
-/// Reads the blob, writes its entries below `target`, and returns both digests. The caller compares them, and
-/// removes the folder on a mismatch.
+/// Reads the blob, which has so many bytes, writes its entries below `target`, and returns both digests. The caller compares
+/// them, and removes the folder on a mismatch.
 pub(crate) fn unpack(
-    blob: File,
+    (blob, size): (File, u64),
     packing: Packing,
     target: &Path,
     owners: Owners<'_>,
@@ -102,7 +103,7 @@ pub(crate) fn unpack(
             Box::new(zstd::stream::read::Decoder::with_buffer(stored).map_err(Error::file("unpack", target))?)
         }
     };
-    let (archive, archive_hash) = Hashing::new(plain);
+    let (archive, archive_hash) = Hashing::new(Unpacked::new(plain, size));
     let mut layer = Layer::new(root, owners, true);
     let mut rest =
         hutch_archive::read(archive, LIMITS, |entry| layer.add(entry)).map_err(|fault| fault.at(target))?;
@@ -270,7 +271,10 @@ impl<'a> Layer<'a> {
         }
         match entry.kind() {
             Kind::Folder => {
-                parent.make_folders(&name).map_err(made)?;
+                let folder = parent.make_folders(&name).map_err(made)?;
+                kept_attributes(entry)
+                    .try_for_each(|(name, value)| folder.set_extended(name, value))
+                    .map_err(made)?;
                 self.folders.insert(path, attributes);
             }
             Kind::File | Kind::SparseFile => {
@@ -279,6 +283,9 @@ impl<'a> Layer<'a> {
                     let spent = self.reserve.spend(piece.len() as u64, &self.root);
                     spent.and_then(|()| file.write_all(piece)).map_err(|e| Fault::Made(file_error(e)))
                 })?;
+                kept_attributes(entry)
+                    .try_for_each(|(name, value)| set_extended(&file, name, value))
+                    .map_err(made)?;
                 set_attributes(&file, attributes).map_err(made)?;
             }
             Kind::Symlink => {
@@ -321,6 +328,16 @@ impl<'a> Layer<'a> {
         }
         Ok(())
     }
+}
+
+/// Extended attributes of an entry that are kept: those of users, without those that have a meaning for an overlay. Others,
+/// such as the capabilities of a file, would give rights, or need rights that the process does not have.
+fn kept_attributes<'a, R: Read>(entry: &'a Entry<'_, R>) -> impl Iterator<Item = (&'a OsStr, &'a [u8])> {
+    let is_kept = |name: &OsStr| {
+        let name = name.as_bytes();
+        name.strip_prefix(b"user.").is_some_and(|rest| !rest.is_empty() && !rest.starts_with(b"overlay."))
+    };
+    entry.extended_attributes().filter(move |(name, _)| is_kept(name))
 }
 
 /// Turns a whiteout entry into the overlay's form. The inner error is what is wrong with the entry.

@@ -113,6 +113,16 @@ pub(crate) fn removing(store: &Path, name: &PathSegment) -> io::Result<Option<Re
     }
 }
 
+/// Removes the files of things that are not there and not in use: of a killed process, nothing else would.
+pub(crate) fn sweep(store: &Path, is_there: impl Fn(&str) -> bool) {
+    let Ok(entries) = std::fs::read_dir(USES.below(store)) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_str().filter(|name| !is_there(name)).and_then(PathSegment::new);
+        // The file goes with the right.
+        drop(name.map(|name| removing(store, &name)));
+    }
+}
+
 /// Returns the time of the last use, if there was one.
 pub(crate) fn last_use(store: &Path, name: &PathSegment) -> Option<SystemTime> {
     path(store, name).symlink_metadata().and_then(|found| found.modified()).ok()

@@ -401,3 +401,79 @@ fn mismatch_names_no_digest_of_the_content() {
     let error = Store::open(images.path()).unwrap().resolve(&image.name()).unwrap_err().to_string();
     assert!(!error.contains(&sha(content)), "{error}");
 }
+
+/// Adds zeros after the end mark of an archive: they are read for the digest, and take no disk.
+fn inflated(megabytes: usize) -> Vec<u8> {
+    let mut archive = archive(&[Entry::File("file", "text", 0o644)]);
+    archive.resize(megabytes << 20, 0);
+    archive
+}
+
+#[test]
+fn layer_that_unpacks_to_much_more_than_its_size_is_refused_by_the_bound() {
+    for packing in ["+gzip", "+zstd"] {
+        let image = Image::new().packed(packing, inflated(257));
+        image.write();
+        let images = tempfile::tempdir().unwrap();
+        let store = Store::open(images.path()).unwrap();
+        let error = store.resolve(&image.name()).unwrap_err().to_string();
+        assert!(error.contains("more than 200 times its size, and more than 256 MiB"), "{packing}: {error}");
+        assert_eq!(names_in(images.path()), Vec::<String>::new());
+    }
+}
+
+/// Bytes of a PAX header with extended attributes.
+fn archive_with_attributes(folder: bool, attributes: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let names: Vec<String> = attributes.iter().map(|(name, _)| format!("SCHILY.xattr.{name}")).collect();
+    let headers = names.iter().zip(attributes).map(|(name, (_, value))| (name.as_str(), *value));
+    builder.append_pax_extensions(headers).unwrap();
+    let mut header = tar::Header::new_ustar();
+    if folder {
+        header.set_entry_type(tar::EntryType::Directory);
+    }
+    header.set_size(0);
+    header.set_mode(0o500);
+    header.set_uid(0);
+    header.set_gid(0);
+    builder.append_data(&mut header, "entry", &[][..]).unwrap();
+    builder.into_inner().unwrap()
+}
+
+#[test]
+fn attributes_of_users_are_kept_and_those_with_a_meaning_for_the_kernel_are_not() {
+    let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let attributes: [(&str, &[u8]); 7] = [
+        ("user.kept", b"a=b\0"),
+        ("user.overlay.redirect", b"/etc"),
+        ("user.overlay.opaque", b"y"),
+        ("trusted.overlay.opaque", b"y"),
+        ("security.capability", &capability),
+        ("system.posix_acl_access", &[2, 0, 0, 0]),
+        ("user.", b"no name"),
+    ];
+    for folder in [false, true] {
+        let image = Image::new().packed("", archive_with_attributes(folder, &attributes));
+        image.write();
+        let images = tempfile::tempdir().unwrap();
+        let store = Store::open(images.path()).unwrap();
+        let entry = store.resolve(&image.name()).unwrap().layers[0].join("entry");
+        let mut names = [0; 4096];
+        let length = rustix::fs::listxattr(&entry, &mut names[..]).unwrap();
+        assert_eq!(String::from_utf8_lossy(&names[..length]), "user.kept\0", "folder: {folder}");
+        let mut value = [0; 16];
+        let length = rustix::fs::getxattr(&entry, "user.kept", &mut value[..]).unwrap();
+        assert_eq!(&value[..length], b"a=b\0");
+    }
+}
+
+#[test]
+fn attribute_with_a_line_break_in_its_value_is_refused() {
+    let image =
+        Image::new().packed("", archive_with_attributes(false, &[("user.kept", b"a\n17 path=other")]));
+    image.write();
+    let images = tempfile::tempdir().unwrap();
+    let error = Store::open(images.path()).unwrap().resolve(&image.name()).unwrap_err().to_string();
+    assert!(error.contains("malformed pax extension"), "{error}");
+    assert_eq!(names_in(images.path()), Vec::<String>::new());
+}

@@ -9,8 +9,8 @@ use hutch_activity::Activity;
 use hutch_api::sleep::{Act, Input, Machine, Phase};
 use tokio::sync::{Notify, watch};
 
-/// Time after which it is reported that a Pod is no longer frozen. Whoever woke it is served meanwhile: the reports would take
-/// the processors for some milliseconds.
+/// Time after which it is reported that a Pod is no longer frozen. The caller that woke it is served meanwhile: the reports would
+/// take the processors for some milliseconds.
 const CALLER_FIRST: Duration = Duration::from_millis(20);
 
 /// Resolves after a change of phase that is to be reported; fails when the gate is gone.

@@ -10,7 +10,7 @@ use std::io::{self, BufReader, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use hutch_archive::{AbsolutePaths, Entry, Kind, ReadError};
+use hutch_archive::{AbsolutePaths, Entry, Kind, ReadError, Unpacked};
 use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -48,17 +48,23 @@ const ENDING: &str = ".import";
 /// Annotations with the name of an image, the more exact one first.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
-/// Imports an image into the store. It will have the name, or those that the source has for it.
+/// Imports an image into the store. It will have the name, or those that the source has for it. `progress` receives the bytes
+/// that were read, and those that there are.
 ///
 /// # Errors
 /// When the source is not valid, has several images or none for this machine, or the store cannot be written.
-pub fn import(store: &Path, from: &Path, name: Option<&ImageName>) -> Result<Fetched, Error> {
+pub fn import(
+    store: &Path,
+    from: &Path,
+    name: Option<&ImageName>,
+    progress: &dyn Fn(u64, u64),
+) -> Result<Fetched, Error> {
     let layout = Layout::open(store)?;
     let pulling = layout.importing()?;
     let found = std::fs::metadata(from).map_err(Error::file("open", from))?;
     let mut source = match found.is_dir() {
-        true => Source::open_folder(&layout, from)?,
-        false => Source::read_archive(&layout, from)?,
+        true => Source::open_folder(&layout, from, progress)?,
+        false => Source::read_archive(&layout, from, progress)?,
     };
     let (stored, own_names) = match source.document("index.json")? {
         Some(index) if source.find("oci-layout")?.is_some() => source.oci(&index)?,
@@ -128,6 +134,9 @@ struct Source<'a> {
     place: Place,
     /// Bytes that were read of a folder. Those of an archive are counted by its reader.
     bytes: u64,
+    /// Bytes of the image of a folder, if they are known.
+    size: u64,
+    progress: &'a dyn Fn(u64, u64),
 }
 
 enum Place {
@@ -137,13 +146,21 @@ enum Place {
 }
 
 impl<'a> Source<'a> {
-    fn open_folder(layout: &'a Layout, path: &Path) -> Result<Source<'a>, Error> {
+    fn open_folder(
+        layout: &'a Layout,
+        path: &Path,
+        progress: &'a dyn Fn(u64, u64),
+    ) -> Result<Source<'a>, Error> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::file("open", path))?;
-        Ok(Source { layout, place: Place::Folder(folder), bytes: 0 })
+        Ok(Source { layout, place: Place::Folder(folder), bytes: 0, size: 0, progress })
     }
 
-    fn read_archive(layout: &'a Layout, path: &Path) -> Result<Source<'a>, Error> {
+    fn read_archive(
+        layout: &'a Layout,
+        path: &Path,
+        progress: &'a dyn Fn(u64, u64),
+    ) -> Result<Source<'a>, Error> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::file("open", path))?;
         let mut file = File::from(file);
@@ -154,15 +171,16 @@ impl<'a> Source<'a> {
         if start == ZSTD {
             return Err(unsupported("it is compressed with zstd; supported are tar and gzip"));
         }
-        let file = BufReader::with_capacity(CHUNK, file);
-        let from: Box<dyn Read> = match start.starts_with(&GZIP) {
-            true => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+        let size = file.metadata().map_err(Error::file("read", path))?.len();
+        let file = BufReader::with_capacity(CHUNK, Counted { inner: file, done: 0, size, progress });
+        let from: Box<dyn Read + '_> = match start.starts_with(&GZIP) {
+            true => Box::new(Unpacked::new(flate2::bufread::MultiGzDecoder::new(file), size)),
             false => Box::new(file),
         };
         let mut files = BTreeMap::new();
         hutch_archive::read(from, LIMITS, |entry| keep_entry(layout, entry, &mut files))
             .map_err(|Failed(error)| error)?;
-        Ok(Source { layout, place: Place::Archive(files), bytes: 0 })
+        Ok(Source { layout, place: Place::Archive(files), bytes: 0, size, progress })
     }
 
     /// Stores a file of the source; `None` if it is missing.
@@ -198,6 +216,9 @@ impl<'a> Source<'a> {
                 });
             }
             new.push(&piece[..count])?;
+            if self.size > 0 {
+                (self.progress)(self.bytes.min(self.size), self.size);
+            }
         }
     }
 
@@ -233,6 +254,8 @@ impl<'a> Source<'a> {
             match Manifest::parse(&document, kind)? {
                 Manifest::Image(image) => {
                     let Some(manifest) = blob else { break };
+                    let layers: u64 = image.layers.iter().map(|layer| layer.size).sum();
+                    self.size = self.bytes.saturating_add(image.config.size).saturating_add(layers);
                     self.blob(&image.config)?;
                     self.layout.check_platform(&image.config)?;
                     image.layers.iter().try_for_each(|layer| self.blob(layer))?;
@@ -346,7 +369,7 @@ fn own_names(index: &[u8], image: &Digest) -> Result<Vec<String>, Error> {
 /// Stores a regular file of an archive under its digest. Links, folders and devices are left out.
 fn keep_entry(
     layout: &Layout,
-    entry: &mut Entry<'_, Box<dyn Read>>,
+    entry: &mut Entry<'_, Box<dyn Read + '_>>,
     files: &mut BTreeMap<String, Blob>,
 ) -> Result<(), Failed> {
     match entry.kind() {
@@ -370,6 +393,9 @@ struct Failed(Error);
 impl From<ReadError> for Failed {
     fn from(error: ReadError) -> Failed {
         match error {
+            ReadError::Stream(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                Failed(unsupported(&shorten(&error.to_string())))
+            }
             // The reader repeats content.
             ReadError::Stream(error) if error.raw_os_error().is_none() => {
                 Failed(unsupported("it is not a tar archive, or a damaged one"))
@@ -425,6 +451,23 @@ impl<'a> New<'a> {
             let _ = path.keep();
         }
         Ok(blob)
+    }
+}
+
+/// Reads a file of so many bytes, and reports those that were read.
+struct Counted<'a> {
+    inner: File,
+    done: u64,
+    size: u64,
+    progress: &'a dyn Fn(u64, u64),
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.done += count as u64;
+        (self.progress)(self.done, self.size);
+        Ok(count)
     }
 }
 

@@ -221,25 +221,36 @@ impl Layout {
         Ok(self.has(&stored.manifest).then_some(stored))
     }
 
-    /// Names an image whose blobs are all there. Its earlier image loses the name. With `forget`, the oldest images lose
-    /// their names when there are too many.
-    pub(crate) fn name(&self, name: &ImageName, image: &Stored, forget: bool) -> Result<(), Error> {
-        let text = name.to_string();
-        let annotations = [(NAME, text.clone()), (PULLED, image.pulled.to_string())];
-        let named = Named {
-            media_type: image.media_type.clone(),
-            digest: image.manifest.digest.to_string(),
-            size: image.manifest.size,
-            annotations: annotations.map(|(key, value)| (key.to_owned(), value)).into(),
-        };
+    /// Names an image whose blobs are all there, all at once. Its earlier images lose the names. With `forget`, the oldest
+    /// images lose their names when there are too many.
+    pub(crate) fn name<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a ImageName>,
+        image: &Stored,
+        forget: bool,
+    ) -> Result<(), Error> {
         let _lock = self.lock()?;
         self.set_damaged_index_aside()?;
         let mut index = self.read_index()?;
-        if index.manifests.contains(&named) {
+        let mut changed = false;
+        for name in names {
+            let text = name.to_string();
+            let annotations = [(NAME, text.clone()), (PULLED, image.pulled.to_string())];
+            let named = Named {
+                media_type: image.media_type.clone(),
+                digest: image.manifest.digest.to_string(),
+                size: image.manifest.size,
+                annotations: annotations.map(|(key, value)| (key.to_owned(), value)).into(),
+            };
+            if !index.manifests.contains(&named) {
+                index.manifests.retain(|other| other.annotations.get(NAME) != Some(&text));
+                index.manifests.push(named);
+                changed = true;
+            }
+        }
+        if !changed {
             return Ok(());
         }
-        index.manifests.retain(|other| other.annotations.get(NAME) != Some(&text));
-        index.manifests.push(named);
         if forget && index.manifests.len() > NAMES {
             index.manifests.drain(..index.manifests.len() - NAMES);
         }
@@ -332,9 +343,9 @@ mod tests {
         let layout = Layout::open(dir.path()).unwrap();
         let name = ImageName::parse("python").unwrap();
         assert!(layout.find(&name).unwrap().is_none());
-        layout.name(&name, &stored(&layout, "one"), false).unwrap();
-        layout.name(&ImageName::parse("other").unwrap(), &stored(&layout, "one"), false).unwrap();
-        layout.name(&name, &stored(&layout, "two"), false).unwrap();
+        layout.name([&name], &stored(&layout, "one"), false).unwrap();
+        layout.name([&ImageName::parse("other").unwrap()], &stored(&layout, "one"), false).unwrap();
+        layout.name([&name], &stored(&layout, "two"), false).unwrap();
         let layout = Layout::open(dir.path()).unwrap();
         let found = layout.find(&name).unwrap().unwrap();
         assert_eq!((found.manifest.digest, found.pulled), (Digest::of(b"two"), Digest::of(b"index")));
@@ -356,7 +367,7 @@ mod tests {
             index.manifests.push(Named { media_type, digest, size: image.manifest.size, annotations });
         }
         layout.write_index(&index).unwrap();
-        layout.name(&name(NAMES), &image, true).unwrap();
+        layout.name([&name(NAMES)], &image, true).unwrap();
         assert!(layout.find(&name(0)).unwrap().is_none());
         assert!(layout.find(&name(1)).unwrap().is_some() && layout.find(&name(NAMES)).unwrap().is_some());
     }
@@ -370,10 +381,10 @@ mod tests {
             br#"{"schemaVersion":2,"mediaType":"m","manifests":[{"mediaType":"m","digest":"x","size":1}]}"#;
         for damaged in [&b"{"[..], b"", b"\xff\xfe", bad_digest, &vec![b' '; MAX_INDEX as usize + 1]] {
             let image = stored(&layout, "one");
-            layout.name(&name, &image, false).unwrap();
+            layout.name([&name], &image, false).unwrap();
             std::fs::write(dir.path().join("index.json"), damaged).unwrap();
             assert!(layout.find(&name).unwrap().is_none());
-            layout.name(&name, &image, false).unwrap();
+            layout.name([&name], &image, false).unwrap();
             assert!(layout.find(&name).unwrap().is_some());
             std::fs::write(dir.path().join("index.json"), damaged).unwrap();
             assert!(Layout::open(dir.path()).unwrap().find(&name).unwrap().is_none());
@@ -387,7 +398,7 @@ mod tests {
         let layout = Layout::open(dir.path()).unwrap();
         let name = ImageName::parse("python").unwrap();
         let image = stored(&layout, "one");
-        layout.name(&name, &image, false).unwrap();
+        layout.name([&name], &image, false).unwrap();
         std::fs::remove_file(layout.blob(&image.manifest.digest)).unwrap();
         assert!(layout.find(&name).unwrap().is_none());
     }

@@ -84,9 +84,7 @@ impl Fetched {
     /// # Errors
     /// When the store cannot be written.
     pub fn keep(self) -> Result<Pulled, Error> {
-        for name in self.names() {
-            self.layout.name(name, &self.stored, self.by_digest)?;
-        }
+        self.layout.name(self.names(), &self.stored, self.by_digest)?;
         Ok(Pulled { evidence: self.evidence, ..Pulled::of(&self.stored) })
     }
 }

@@ -59,6 +59,8 @@ pub enum Need {
     Curl,
     /// `buildah` on the path.
     Buildah,
+    /// `strace` on the path, and the right to trace.
+    Strace,
     /// `docker-registry`, on the path or as `scripts/install-test-tools` brings it.
     DockerRegistry,
     /// A root file system of Debian with services, as `scripts/install-test-tools` brings it, and `dpkg-deb` on the path.
@@ -123,6 +125,7 @@ impl Need {
             Need::Vault => {
                 on_path("vault").is_none().then_some("needs vault (scripts/install-test-tools vault)")
             }
+            Need::Strace => (!can_trace()).then_some("needs strace"),
             Need::Buildah => on_path("buildah").is_none().then_some("needs buildah"),
             Need::DockerRegistry => tool("docker-registry")
                 .is_none()
@@ -172,6 +175,11 @@ impl Need {
             }),
         }
     }
+}
+
+fn can_trace() -> bool {
+    let traced = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output();
+    traced.is_ok_and(|output| output.status.success())
 }
 
 fn no_namespaces() -> bool {
@@ -286,6 +294,9 @@ macro_rules! need {
     };
     (buildah) => {
         $crate::Need::Buildah
+    };
+    (strace) => {
+        $crate::Need::Strace
     };
     (docker_registry) => {
         $crate::Need::DockerRegistry

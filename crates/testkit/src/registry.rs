@@ -12,6 +12,8 @@ pub const USER: &str = "reader";
 pub const PASSWORD: &str = "reader-password";
 /// Both in the form of htpasswd.
 const PASSWORDS: &str = "reader:$2b$04$M2Gf4DSUYZMhXdI6i3rZZ.COWrirClS44GZjDuy77zhXPhoPeg/zm\n";
+/// File of its folder with the authority that a mirror trusts.
+const TRUSTED: &str = "trusted.pem";
 /// Time within which it listens.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -38,6 +40,26 @@ impl Registry {
     /// # Panics
     /// When it does not start.
     pub fn start() -> Registry {
+        Registry::secured(true, None)
+    }
+
+    /// Starts a registry with TLS that everyone may read and write.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_open() -> Registry {
+        Registry::secured(false, None)
+    }
+
+    /// Starts a registry as [`Registry::start`] that passes on what an open one has, and keeps it.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_mirror_of(origin: &Registry) -> Registry {
+        Registry::secured(true, Some(origin))
+    }
+
+    fn secured(has_password: bool, origin: Option<&Registry>) -> Registry {
         let folder = tempfile::tempdir().expect("tempdir");
         let path = |name: &str| folder.path().join(name);
         let write = |name: &str, text: &str| std::fs::write(path(name), text).expect("written");
@@ -56,8 +78,16 @@ impl Registry {
         write("htpasswd", PASSWORDS);
         let [certificate, key, passwords] = ["server.pem", "server.key", "htpasswd"].map(path);
         let tls = format!(", tls: {{certificate: {certificate:?}, key: {key:?}}}");
-        let login = format!("auth: {{htpasswd: {{realm: test, path: {passwords:?}}}}}\n");
-        Registry::serve(folder, &tls, &login)
+        let mut more = String::new();
+        if has_password {
+            more.push_str(&format!("auth: {{htpasswd: {{realm: test, path: {passwords:?}}}}}\n"));
+        }
+        if let Some(origin) = origin {
+            // The only authority that it trusts.
+            std::fs::copy(origin.path("ca.pem"), path(TRUSTED)).expect("copied");
+            more.push_str(&format!("proxy: {{remoteurl: 'https://{}'}}\n", origin.host));
+        }
+        Registry::serve(folder, &tls, &more)
     }
 
     /// Starts a registry without TLS whose content, in the form of the registry, is in `content` of the folder.
@@ -66,6 +96,15 @@ impl Registry {
     /// When it does not start.
     pub fn start_plain(folder: TempDir) -> Registry {
         Registry::serve(folder, "", "")
+    }
+
+    /// Ends the program.
+    ///
+    /// # Panics
+    /// When it cannot be ended.
+    pub fn stop(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
     }
 
     fn serve(folder: TempDir, of_http: &str, more: &str) -> Registry {
@@ -81,6 +120,7 @@ impl Registry {
         std::fs::write(&file, config).expect("written");
         let mut child = Command::new(crate::tool("docker-registry").expect("docker-registry"));
         child.arg("serve").arg(file).stdout(Stdio::null()).stderr(Stdio::null());
+        child.env("SSL_CERT_FILE", folder.path().join(TRUSTED));
         let child = child.spawn().expect("it starts");
         let registry = Registry { child, folder, host: format!("localhost:{port}") };
         let started = Instant::now();

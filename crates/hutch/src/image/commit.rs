@@ -17,7 +17,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use rustix::fs::{Mode, OFlags};
 
-use super::{ImageFolders, keep, print_imported};
+use super::progress::Meter;
+use super::{ImageFolders, keep, print_imported, read};
 use crate::cli::ImageCommitArguments;
 use crate::client::{connect, plain, with_hint};
 
@@ -58,18 +59,21 @@ pub(super) fn commit(arguments: &ImageCommitArguments) -> anyhow::Result<()> {
             plain(&changed.image)
         )
     })?;
-    let changes = hutch_node::measure(&changed.folder).bytes.saturating_mul(COPIES);
-    let needed = changes.saturating_add(image.size.saturating_mul(2));
+    let changes = hutch_node::measure(&changed.folder).bytes;
+    let needed = changes.saturating_mul(COPIES).saturating_add(image.size.saturating_mul(2));
     hutch_image::check_room(&folders.folder, needed).with_context(|| format!("{needed} bytes are needed"))?;
     let created = Timestamp::now().to_string();
-    let layer = pack(&changed.folder, &folders.folder)?;
+    let layer = pack(&changed.folder, &folders.folder, changes)?;
     runtime.block_on(check_unchanged(arguments, &changed))?;
+    let size = image.size.saturating_add(layer.metadata()?.len());
     let mut archive = BufWriter::new(Guarded::new(&folders.folder)?);
-    catalog.export_with_layer(image, layer, &created, &mut archive)?;
+    let meter = Meter::new("image");
+    catalog.export_with_layer(image, layer, &created, meter.of(&mut archive, size))?;
+    meter.end();
     let archive = archive.into_inner().map_err(io::IntoInnerError::into_error)?.file;
     // It has no other name, so that nothing of it stays when this process is killed.
     let path = format!("/proc/self/fd/{}", archive.as_raw_fd());
-    let fetched = hutch_registry::import(&folders.pulled(), Path::new(&path), Some(&name))?;
+    let fetched = read(&folders, Path::new(&path), Some(&name))?;
     drop(archive);
     let (image, _) = keep(&store, &folders, fetched)?;
     print_imported(arguments.json, &[name], &image);
@@ -124,12 +128,14 @@ async fn check_unchanged(arguments: &ImageCommitArguments, packed: &Changed) -> 
     Ok(())
 }
 
-/// Packs an upperdir into a file without a name.
-fn pack(changes: &Path, folder: &Path) -> anyhow::Result<File> {
+/// Packs an upperdir of about `size` bytes into a file without a name.
+fn pack(changes: &Path, folder: &Path, size: u64) -> anyhow::Result<File> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(changes, flags, Mode::empty());
     let opened = opened.context("the changes of the container")?;
-    let mut builder = hutch_archive::Builder::new(BufWriter::new(Guarded::new(folder)?));
+    let meter = Meter::new("changes");
+    let output = meter.of(BufWriter::new(Guarded::new(folder)?), size);
+    let mut builder = hutch_archive::Builder::new(output);
     let mut left_out = 0u64;
     hutch_archive::append_folder(opened.as_fd(), Path::new("."), PACKING, &mut builder)?;
     hutch_archive::pack(opened, Path::new(""), PACKING, &mut builder, |path, notice| {
@@ -141,7 +147,9 @@ fn pack(changes: &Path, folder: &Path) -> anyhow::Result<File> {
         }
         Ok(())
     })?;
-    let layer = builder.into_inner()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+    let layer = builder.into_inner()?.into_inner();
+    meter.end();
+    let layer = layer.into_inner().map_err(io::IntoInnerError::into_error)?;
     let mut file = layer.file;
     file.rewind()?;
     if left_out > 0 {

@@ -1,4 +1,4 @@
-//! Bars of a pull, on standard error if that is a terminal.
+//! Bars of a pull, and of what is read or written, on standard error if that is a terminal.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -28,6 +28,12 @@ struct State {
     bytes: u64,
     /// Bytes of each layer that are there, and that it has.
     layers: BTreeMap<Digest, (u64, u64)>,
+    drawing: Drawing,
+}
+
+/// Lines that the next drawing replaces.
+#[derive(Default)]
+struct Drawing {
     /// Number of lines on the terminal.
     lines: usize,
     drawn: Option<Instant>,
@@ -49,9 +55,9 @@ impl Progress {
             Event::Resolved { bytes, .. } => state.bytes = bytes,
             Event::Layer { digest, done, size } => drop(state.layers.insert(digest, (done, size))),
         }
-        if self.is_shown && state.drawn.is_none_or(|drawn| drawn.elapsed() >= INTERVAL) {
+        if self.is_shown && state.drawing.is_due() {
             let bars = state.bars();
-            state.draw(bars);
+            state.drawing.draw(&bars);
         }
     }
 
@@ -60,7 +66,7 @@ impl Progress {
         let mut state = self.state();
         if self.is_shown && !state.layers.is_empty() {
             let total = state.total();
-            state.draw(vec![total]);
+            state.drawing.draw(&[total]);
         }
     }
 
@@ -82,17 +88,87 @@ impl State {
     fn total(&self) -> String {
         bar("all layers", self.layers.values().map(|(done, _)| done).sum(), self.bytes)
     }
+}
+
+impl Drawing {
+    fn is_due(&self) -> bool {
+        self.drawn.is_none_or(|drawn| drawn.elapsed() >= INTERVAL)
+    }
 
     /// Replaces the lines of the last drawing.
-    fn draw(&mut self, lines: Vec<String>) {
+    fn draw(&mut self, lines: &[String]) {
         let up = match self.lines {
             0 => String::new(),
             count => format!("\x1b[{count}A\x1b[J"),
         };
         self.lines = lines.len();
         self.drawn = Some(Instant::now());
-        // A terminal that is gone does not matter for the pull.
+        // A terminal that is gone does not matter for the work.
         let _ = write!(std::io::stderr(), "\r{up}{}\n", lines.join("\n"));
+    }
+}
+
+/// Progress of one piece of work.
+pub(super) struct Meter {
+    title: &'static str,
+    is_shown: bool,
+    state: Mutex<(Drawing, Option<(u64, u64)>)>,
+}
+
+impl Meter {
+    pub(super) fn new(title: &'static str) -> Meter {
+        Meter { title, is_shown: std::io::stderr().is_terminal(), state: Mutex::default() }
+    }
+
+    /// Shows bytes that are done, and all that there are.
+    pub(super) fn show(&self, done: u64, size: u64) {
+        if self.is_shown {
+            let (drawing, last) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = Some((done, size));
+            if drawing.is_due() {
+                drawing.draw(&[bar(self.title, done, size)]);
+            }
+        }
+    }
+
+    /// Leaves the line of the end.
+    pub(super) fn end(&self) {
+        let (drawing, last) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((done, size)) = last.take() {
+            drawing.draw(&[bar(self.title, done, size)]);
+        }
+    }
+
+    /// Counts what is written to `inner`, of about `size` bytes.
+    pub(super) fn of<W>(&self, inner: W, size: u64) -> Metered<'_, W> {
+        Metered { inner, meter: self, done: 0, size }
+    }
+}
+
+/// Counts what is written.
+pub(super) struct Metered<'a, W> {
+    inner: W,
+    meter: &'a Meter,
+    done: u64,
+    size: u64,
+}
+
+impl<W> Metered<'_, W> {
+    pub(super) fn into_inner(self) -> W {
+        self.inner
+    }
+}
+
+impl<W: Write> Write for Metered<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let count = self.inner.write(bytes)?;
+        self.done += count as u64;
+        self.meter.show(self.done, self.size.max(self.done));
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
     }
 }
 

@@ -10,6 +10,7 @@ use hutch_image::{Catalog, Freed, ImageConfig, Listed};
 use hutch_registry::ImageName;
 use serde_json::{Value, json};
 
+use super::progress::Meter;
 use super::{ImageFolders, PULLED_FOR_PODS};
 use crate::cli::{
     ImageExportArguments, ImageInspectArguments, ImageListArguments, ImagePruneArguments,
@@ -154,7 +155,7 @@ pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
     if is_output {
         let output = std::io::stdout().lock();
         ensure!(!output.is_terminal(), "standard output is a terminal: write a FILE, or a pipe");
-        return Ok(catalog.export(image, name, output)?);
+        return write(&catalog, image, name, output);
     }
     let at = || arguments.to.display().to_string();
     // A link to a file stays one.
@@ -164,7 +165,7 @@ pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
         Ok(found) if !found.is_file() => {
             // A device or a pipe is written, and never replaced.
             let file = std::fs::File::options().write(true).open(&to).with_context(at)?;
-            catalog.export(image, name, std::io::BufWriter::new(file))?;
+            write(&catalog, image, name, std::io::BufWriter::new(file))?;
             return exported(arguments, name.0, image);
         }
         _ => {}
@@ -172,10 +173,23 @@ pub(super) fn export(arguments: &ImageExportArguments) -> anyhow::Result<()> {
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = tempfile::NamedTempFile::new_in(folder);
     let mut file = made.with_context(|| format!("{}: cannot make a file there", folder.display()))?;
-    catalog.export(image, name, std::io::BufWriter::new(file.as_file_mut()))?;
+    write(&catalog, image, name, std::io::BufWriter::new(file.as_file_mut()))?;
     file.as_file().sync_all().with_context(at)?;
     file.persist(&to).map_err(|error| error.error).with_context(at)?;
     exported(arguments, name.0, image)
+}
+
+/// Writes an archive, with a bar.
+fn write(
+    catalog: &Catalog,
+    image: &Listed,
+    name: (&str, Option<&str>),
+    output: impl Write,
+) -> anyhow::Result<()> {
+    let meter = Meter::new("export");
+    catalog.export(image, name, meter.of(output, image.size))?;
+    meter.end();
+    Ok(())
 }
 
 /// Prints the image that was exported.

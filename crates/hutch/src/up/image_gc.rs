@@ -189,6 +189,10 @@ async fn event(client: &Client, kind: &str, reason: &str, message: String) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -220,5 +224,84 @@ mod tests {
         let order = unused(images, least, now - least, now);
         let names: Vec<&str> = order.iter().map(|image| image.names[0].as_str()).collect();
         assert_eq!(names, ["early", "late", "admin"]);
+    }
+
+    /// Imports an image for Pods with one file of so many bytes, and uses it.
+    fn add(data: &Path, name: &str, bytes: usize) -> hutch_image::Resolved {
+        let tar = |files: &[(&str, &[u8])]| {
+            let mut archive = tar::Builder::new(Vec::new());
+            for (name, content) in files {
+                let mut header = tar::Header::new_gnu();
+                header.set_size(content.len() as u64);
+                header.set_mode(0o644);
+                header.set_uid(0);
+                header.set_gid(0);
+                archive.append_data(&mut header, name, *content).unwrap();
+            }
+            archive.into_inner().unwrap()
+        };
+        let layer = tar(&[(name, &vec![name.as_bytes()[0]; bytes])]);
+        let digest: String = {
+            use sha2::Digest;
+            sha2::Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let architecture = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
+        let config = json!({"architecture": architecture, "os": "linux",
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]}});
+        let list = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
+        let (config, list) = (config.to_string(), list.to_string());
+        let files =
+            [("layer.tar", &*layer), ("config.json", config.as_bytes()), ("manifest.json", list.as_bytes())];
+        let archive = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(archive.path(), tar(&files)).unwrap();
+        let folder = data.join(PULLED_FOR_PODS);
+        let fetched = hutch_registry::import(&folder, archive.path(), None, &|_, _| ()).unwrap();
+        let full = fetched.name().to_string();
+        fetched.keep().unwrap();
+        let store = hutch_image::Store::open(&data.join(IMAGES)).unwrap();
+        store.resolve_pulled(&folder, &full).unwrap()
+    }
+
+    /// Says that the last use of an image was so many seconds ago.
+    fn age(catalog: &Catalog, data: &Path, name: &str, seconds: u64) {
+        let image = catalog.list().0.into_iter().find(|image| image.names[0].contains(name)).unwrap();
+        let file = data.join(IMAGES).join("uses").join(format!("image-{}", image.digest.replace(':', "-")));
+        let used = SystemTime::now() - Duration::from_secs(seconds);
+        std::fs::File::options().write(true).open(file).unwrap().set_modified(used).unwrap();
+    }
+
+    #[test]
+    fn collection_removes_the_least_recently_used_images_down_to_the_low_mark_and_no_more() {
+        hutch_testkit::require!(root);
+        let disk = hutch_testkit::disk::Disk::new(64 << 20, &["mkfs.ext4", "-q", "-F", "-m", "0"]);
+        let data = disk.path().join("data");
+        let catalog = Catalog::new(data.join(IMAGES), vec![data.join(PULLED_FOR_PODS)]);
+        let _held = add(&data, "used", 4 << 20);
+        age(&catalog, &data, "used", 900);
+        for (name, seconds) in [("late", 100), ("early", 500), ("middle", 300), ("second", 400)] {
+            drop(add(&data, name, 4 << 20));
+            age(&catalog, &data, name, seconds);
+        }
+        // What the archives have besides the images.
+        catalog.prune().unwrap();
+        let started = SystemTime::now() - Duration::from_secs(1000);
+        let mut gc = ImageGc { high: 100, low: 0, least_age: Duration::from_secs(60), started, data };
+        let usage = gc.usage().unwrap();
+        gc.high = usage + 1;
+        assert!(gc.collect().unwrap().removed.is_empty(), "the disk is not as full as the high mark");
+        // An image takes an eighth of the disk, so that the second removal reaches this mark.
+        (gc.high, gc.low) = (usage, usage - 18);
+        let collected = gc.collect().unwrap();
+        assert_eq!((collected.removed.len(), collected.still), (2, None), "{:?}", collected.removed);
+        assert!(gc.usage().unwrap() <= gc.low);
+        let names = || {
+            let images = catalog.list().0.into_iter();
+            images.map(|image| image.names[0].replace("hutch.local/", "")).collect::<Vec<_>>()
+        };
+        assert_eq!(names(), ["late:latest", "middle:latest", "used:latest"]);
+        // What cannot be reached is reported, and what is in use stays.
+        (gc.high, gc.low) = (1, 0);
+        assert!(gc.collect().unwrap().still.is_some());
+        assert_eq!(names(), ["used:latest"]);
     }
 }

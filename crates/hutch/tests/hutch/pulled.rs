@@ -3,6 +3,7 @@
 mod again;
 mod built;
 mod imported;
+mod killed;
 mod proxied;
 mod signed;
 
@@ -20,6 +21,9 @@ use sha2::{Digest, Sha256};
 use crate::harness::{HUTCH, Up, WAIT_LIMIT, binary, succeeded, text};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// Attribute of a file that has the capability CAP_NET_RAW.
+const NET_RAW: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// A running registry with the image `org/app:v1`.
 struct Registry(hutch_testkit::registry::Registry);
@@ -65,6 +69,9 @@ impl Registry {
             header.set_uid(owner);
             header.set_gid(owner);
             header.set_mtime(1000);
+            let attributes =
+                [("SCHILY.xattr.user.kept", &b"value"[..]), ("SCHILY.xattr.security.capability", &NET_RAW)];
+            archive.append_pax_extensions(attributes).expect("added");
             archive.append_data(&mut header, name, content).expect("added");
         }
         let archive = archive.into_inner().expect("an archive");
@@ -172,6 +179,13 @@ fn failed(output: &Output, part: &str) {
     assert!(printed.contains(part) && printed.trim().lines().count() == 1, "{printed}");
 }
 
+/// Names of the extended attributes of a file, each with a NUL.
+fn attributes(file: &Path) -> String {
+    let mut names = [0; 1024];
+    let length = rustix::fs::listxattr(file, &mut names[..]).expect("attributes");
+    text(&names[..length])
+}
+
 /// Returns the folders of unpacked layers.
 fn layers(images: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(images).expect("the folder of images");
@@ -209,6 +223,7 @@ fn pulled_image_runs_by_its_name() {
     let [layer] = &layers(&home.0.path().join("cache/hutch/images"))[..] else { panic!("one layer") };
     let of_user = layer.join("srv/data/file").metadata().expect("the file");
     assert_eq!((of_user.uid(), of_user.permissions().mode() & 0o7777), (1000, 0o640));
+    assert_eq!(attributes(&layer.join("srv/data/file")), "user.kept\0");
 
     let [layer] = &layers(&home.lib().join("images"))[..] else { panic!("one layer") };
     let owned = |path: &str| {
@@ -216,6 +231,7 @@ fn pulled_image_runs_by_its_name() {
         (found.uid(), found.gid(), found.permissions().mode() & 0o7777)
     };
     assert_eq!(owned("srv/data/file"), (5, 5, 0o640));
+    assert_eq!(attributes(&layer.join("srv/data/file")), "user.kept\0");
     assert_eq!(owned("srv/data"), (0, 0, 0o755), "a folder without an entry of its own");
     assert_eq!(owned("hutch-sandboxd"), (0, 0, 0o755));
     assert_eq!(owned(""), (0, 0, 0o755));

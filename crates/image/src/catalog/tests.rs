@@ -153,6 +153,37 @@ fn content_of_no_image_is_pruned_unless_a_pull_is_in_progress() {
     assert!(!data.images().join("removed-by-a-killed-process").exists());
 }
 
+/// Regression: unfinished folders stayed for hours, and files of locks forever.
+#[test]
+fn what_killed_processes_left_is_pruned_at_once() {
+    let data = Data::new();
+    let image = data.image(&["one"]);
+    data.write("index.json", &index(&[("a:1", &image)]));
+    let store = Store::open(&data.images()).unwrap();
+    let used = store.resolve_pulled(&data.folder(), "a:1").unwrap();
+    let names = || {
+        let folders = [data.images(), data.images().join("uses"), data.folder()];
+        let names = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap().flatten());
+        let mut names: Vec<_> = names.map(|entry| entry.path()).collect();
+        names.sort();
+        names
+    };
+    data.write("pulls", "");
+    let before = names();
+    std::fs::create_dir_all(data.images().join("unfinished-left/x")).unwrap();
+    let (layer, other) = ("layer-sha256-left", "image-sha256-left");
+    for name in [&format!("lock-{layer}"), &format!("uses/{layer}"), &format!("uses/{other}")] {
+        std::fs::write(data.images().join(name), "").unwrap();
+    }
+    data.write("index.json.new", "{");
+    data.catalog().prune().unwrap();
+    assert_eq!(names(), before);
+    drop(used);
+    data.catalog().prune().unwrap();
+    assert!(data.find("a:1").last_used.is_some());
+    assert_eq!(names(), before, "the time of the last use stays");
+}
+
 #[test]
 fn nothing_is_removed_where_the_names_are_damaged() {
     let data = Data::new();

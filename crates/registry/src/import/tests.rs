@@ -39,7 +39,7 @@ fn imported(archive: &[u8], name: Option<&str>) -> (Result<(String, Pulled), Str
 
 fn import_file(dir: &tempfile::TempDir, file: &Path, name: Option<&str>) -> Result<(String, Pulled), String> {
     let name = name.map(|name| ImageName::parse_imported(name).unwrap());
-    let result = import(&dir.path().join("store"), file, name.as_ref());
+    let result = import(&dir.path().join("store"), file, name.as_ref(), &|_, _| ());
     let kept = result.and_then(|fetched| Ok((fetched.name().to_string(), fetched.keep()?)));
     kept.map_err(|error| error.to_string())
 }
@@ -285,4 +285,40 @@ fn digest_among_the_names_of_an_image_is_no_name() {
     let pinned = format!("ghcr.io/org/app@{digest}");
     assert_eq!(names(&["ghcr.io/org/app:v1".into(), pinned.clone(), digest]), ["hutch.local/org/app:v1"]);
     assert_eq!(names(&[pinned]), ["hutch.local/org/app:latest"], "it has no other");
+}
+
+#[test]
+fn progress_of_an_import_ends_with_all_bytes() {
+    let files = layout_files(Some("docker.io/library/app:v1"));
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, archive) = (dir.path().join("layout"), dir.path().join("archive"));
+    std::fs::write(&archive, tar_of(&files)).unwrap();
+    for (path, bytes) in &files {
+        let path = folder.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    for from in [folder, archive] {
+        let seen = std::cell::RefCell::new(Vec::new());
+        import(&dir.path().join("store"), &from, None, &|done, size| seen.borrow_mut().push((done, size)))
+            .unwrap();
+        let seen = seen.into_inner();
+        assert!(seen.is_sorted() && seen.iter().all(|(done, size)| done <= size), "{seen:?}");
+        assert!(seen.last().is_some_and(|(done, size)| done == size), "{from:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn archive_that_unpacks_to_much_more_than_its_size_is_refused_by_the_bound() {
+    use std::io::Write as _;
+    let mut header = tar::Header::new_gnu();
+    // Its content is read, and not stored.
+    header.set_entry_type(tar::EntryType::Char);
+    header.set_size(257 << 20);
+    header.set_cksum();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(header.as_bytes()).unwrap();
+    std::io::copy(&mut std::io::repeat(0).take(257 << 20), &mut gzip).unwrap();
+    let message = error(&gzip.finish().unwrap());
+    assert!(message.contains("more than 200 times its size, and more than 256 MiB"), "{message}");
 }

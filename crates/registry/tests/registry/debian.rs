@@ -95,3 +95,43 @@ async fn registry_of_debian_refuses_without_the_password_and_the_authority() {
     let error = pull(&untrusting, &server.name(":v1")).await.unwrap_err().to_string();
     assert!(error.contains("certificate"), "{error}");
 }
+
+#[tokio::test]
+async fn mirror_of_debian_answers_instead_of_its_origin_and_the_origin_when_it_is_down() {
+    require!(docker_registry, curl);
+    let start = || {
+        let origin = Registry::start_open();
+        (Registry::start_mirror_of(&origin), Server(origin))
+    };
+    let (mut mirror, origin) = tokio::task::spawn_blocking(start).await.unwrap();
+    let (first, second) = (Image::new(&[10, 300_000]), Image::new(&[20, 400_000]));
+    origin.push(&first);
+    let auth = base64::engine::general_purpose::STANDARD.encode(format!("{USER}:{PASSWORD}"));
+    let login = origin.0.path("config.json");
+    std::fs::write(&login, json!({"auths": {&mirror.host: {"auth": auth}}}).to_string()).unwrap();
+    let config = format!(
+        "allow: ['{0}/org']\nmirrors: {{'{0}': ['{1}']}}\ncaFiles: ['{2}', '{3}']\ncredentials: ['{4}']",
+        origin.0.host,
+        mirror.host,
+        origin.0.path("ca.pem").display(),
+        mirror.path("ca.pem").display(),
+        login.display()
+    );
+    let config = Config::parse(&config).unwrap();
+    let store = tempfile::tempdir().unwrap();
+    let puller = Puller::open(store.path(), config, limits()).unwrap();
+    let pulled = pull(&puller, &origin.name(":v1")).await.unwrap();
+    assert_eq!(pulled.manifest, Digest::of(&first.manifest));
+    let kept = mirror.path("content/docker/registry/v2/blobs/sha256");
+    for layer in &first.layers {
+        // Only what is requested of the mirror is kept there, and that after it has answered.
+        let folder = kept.join(&layer.hex()[..2]).join(layer.hex());
+        hutch_testkit::wait::until("the mirror has kept the layer", || folder.join("data").is_file());
+    }
+
+    origin.push(&second);
+    mirror.stop();
+    let pulled = pull(&puller, &origin.name(":v1")).await.unwrap();
+    assert_eq!(pulled.manifest, Digest::of(&second.manifest));
+    assert_eq!(blobs(store.path()).len(), 8);
+}

@@ -306,3 +306,45 @@ async fn pull_by_one_user_changes_no_image_of_another() {
         assert_eq!(stored.manifest, pulled.manifest);
     }
 }
+
+/// Counts answers in work.
+#[derive(Default)]
+struct Work {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[tokio::test]
+async fn several_layers_are_downloaded_at_once_and_no_more_than_the_limit() {
+    use http_body_util::BodyExt;
+
+    let image = Image::new(&[10, 20, 30, 40, 50, 60, 70, 80]);
+    let (served, work) = (image.clone(), std::sync::Arc::new(Work::default()));
+    let most = work.clone();
+    let parallel = limits().parallel;
+    let registry = Registry::serve(move |request| {
+        let Some(layer) = served.layers.iter().find(|layer| request.path.ends_with(layer.hex())) else {
+            return served.answer(request);
+        };
+        let (bytes, work) = (served.bytes(layer), work.clone());
+        let length = bytes.len();
+        let body = futures::stream::once(async move {
+            work.most.fetch_max(work.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            // Without parallel downloads, the others never come. One that is too many would come meanwhile.
+            while work.most.load(Ordering::SeqCst) < parallel {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            work.now.fetch_sub(1, Ordering::SeqCst);
+            Ok(hyper::body::Frame::data(bytes::Bytes::from(bytes)))
+        });
+        let body = http_body_util::StreamBody::new(Box::pin(body)).boxed_unsync();
+        http::Response::builder().header("content-length", length).body(body).unwrap()
+    })
+    .await;
+    let store = tempfile::tempdir().unwrap();
+    pull(&puller(store.path(), &registry), &registry.name()).await.unwrap();
+    assert_eq!(most.most.load(Ordering::SeqCst), parallel);
+    assert!(parallel > 1);
+    assert_eq!(blobs(store.path()).len(), 10);
+}

@@ -1,10 +1,11 @@
 //! Images that buildah builds and pushes.
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{Home, PASSWORD, Registry, USER, failed};
+use super::{HUTCH, Home, PASSWORD, Registry, USER, failed, layers};
 use crate::harness::succeeded;
 
 impl Registry {
@@ -128,4 +129,64 @@ fn exported_image_is_read_by_buildah_and_by_an_import() {
     std::fs::write(&largest, bytes).expect("written");
     failed(&home.hutch(&["image", "export", &name, &file]), "does not have the digest");
     assert_eq!(streamed.stdout, std::fs::read(&file).expect("the archive"));
+}
+
+/// Builds an image with two layers, and pushes it to these places, each with its flags.
+fn push_to(folder: &Path, format: &str, places: &[(&str, &[&str])]) {
+    let buildah = |words: &[&str]| {
+        let mut command = Command::new("buildah");
+        command.args(["--storage-driver", "vfs", "--root"]).arg(folder.join("built"));
+        command.arg("--runroot").arg(folder.join("building")).args(words);
+        succeeded(words[0], &command.output().expect("buildah")).trim().to_owned()
+    };
+    let install = Command::new(HUTCH).args(["sandboxd", "install"]).arg(folder).output();
+    succeeded("install", &install.expect("hutch"));
+    let program = folder.join("hutch-sandboxd").display().to_string();
+    let first = buildah(&["from", "scratch"]);
+    buildah(&["copy", &first, &program, "/bin/sandboxd"]);
+    buildah(&["commit", "--quiet", "--format", format, &first, "localhost/first"]);
+    let second = buildah(&["from", "localhost/first"]);
+    std::fs::write(folder.join("text"), "text").expect("written");
+    buildah(&["copy", "--chown", "5:6", &second, &folder.join("text").display().to_string(), "/srv/text"]);
+    buildah(&["config", "--user", "5:6", "--entrypoint", r#"["/bin/sandboxd"]"#, &second]);
+    buildah(&["commit", "--quiet", "--format", format, &second, "localhost/org/app:v3"]);
+    for (place, flags) in places {
+        let place = format!("{place}:localhost/org/app:v3");
+        buildah(&[&["push", "--quiet"][..], flags, &["localhost/org/app:v3", &place]].concat());
+    }
+}
+
+#[test]
+fn archives_that_buildah_pushes_are_imported_in_each_format_and_packing() {
+    hutch_testkit::require!(root, user_namespaces, buildah);
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("tempdir"));
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let of = |transport: &str, name: &str| format!("{transport}:{}", at(name));
+    let zstd = ["--compression-format", "zstd"];
+    let places = [
+        (of("oci-archive", "oci.tar"), &[][..]),
+        (of("oci-archive", "zstd.tar"), &zstd[..]),
+        (of("docker-archive", "docker.tar"), &[]),
+    ];
+    let places: Vec<_> = places.iter().map(|(place, flags)| (place.as_str(), *flags)).collect();
+    push_to(folder.path(), "oci", &places);
+    for (name, layer) in [
+        ("oci.tar", "application/vnd.oci.image.layer.v1.tar+gzip"),
+        ("zstd.tar", "application/vnd.oci.image.layer.v1.tar+zstd"),
+        ("docker.tar", "application/vnd.oci.image.layer.v1.tar"),
+    ] {
+        let printed = succeeded("import", &home.hutch(&["image", "import", &at(name), "--json"]));
+        let printed: Value = serde_json::from_str(&printed).expect("JSON");
+        assert_eq!(printed["name"], "hutch.local/org/app:v3", "{name}");
+        let digest = printed["manifest"].as_str().expect("a digest").replace(':', "/");
+        let manifest = std::fs::read(home.lib().join("pulled/blobs").join(digest)).expect("the manifest");
+        let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+        let kinds: Vec<_> = (0..2).map(|number| &manifest["layers"][number]["mediaType"]).collect();
+        assert_eq!(kinds, [layer, layer], "{name}: {manifest}");
+        let run = ["run", "--image", "hutch.local/org/app:v3", "--", "/bin/sandboxd", "--version"];
+        let ran = succeeded("run", &home.hutch(&run));
+        assert_eq!(ran, format!("hutch-sandboxd {}\n", env!("CARGO_PKG_VERSION")), "{name}");
+        succeeded("remove", &home.hutch(&["image", "remove", "hutch.local/org/app:v3"]));
+        assert!(layers(&home.lib().join("images")).is_empty(), "{name}");
+    }
 }

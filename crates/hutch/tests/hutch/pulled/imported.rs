@@ -3,7 +3,7 @@
 use super::*;
 
 /// Writes an archive as `docker save` does, of the image `org/app:v1` with sandboxd.
-fn save(folder: &Path) -> PathBuf {
+pub(super) fn save(folder: &Path) -> PathBuf {
     save_as(folder, hex)
 }
 

@@ -60,24 +60,46 @@ fn pull_for_a_pod_goes_through_the_proxy_of_the_server() {
     assert!(heads.try_recv().expect("a CONNECT").starts_with(&format!("CONNECT {host} ")));
 }
 
+/// Returns what a command of `hutch image` shows on a terminal.
+fn shown(home: &Home, words: &[&str]) -> String {
+    let command = format!("{} image {} --data-dir {}", binary(), words.join(" "), home.lib().display());
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+    let output = script.env("HOME", home.0.path()).env_remove("DOCKER_CONFIG").stdin(Stdio::null()).output();
+    succeeded("script", &output.expect("script"))
+}
+
+/// A full bar.
+fn full(title: &str) -> String {
+    format!("{title:<12} [{}]", "=".repeat(30))
+}
+
 #[test]
 fn bars_show_a_pull_on_a_terminal() {
     hutch_testkit::require!(root, user_namespaces, docker_registry, curl);
     let (registry, home) = (Registry::start(), Home::new());
     home.log_in(&registry.host, PASSWORD);
-    let command = format!(
-        "{} image pull {} --image-config {} --data-dir {}",
-        binary(),
-        registry.name(),
-        registry.trusting(),
-        home.lib().display()
-    );
-    let mut script = Command::new("script");
-    script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
-    let output = script.env("HOME", home.0.path()).env_remove("DOCKER_CONFIG").stdin(Stdio::null()).output();
-    let shown = succeeded("script", &output.expect("script"));
-    let full = format!("all layers   [{}]", "=".repeat(30));
-    assert!(shown.contains(&full) && shown.contains(&registry.name()), "{shown}");
-    let piped = home.hutch(&["image", "pull", &registry.name(), "--image-config", &registry.trusting()]);
+    let (name, config) = (registry.name(), registry.trusting());
+    let printed = shown(&home, &["pull", &name, "--image-config", &config]);
+    assert!(printed.contains(&full("all layers")) && printed.contains(&name), "{printed}");
+    let piped = home.hutch(&["image", "pull", &name, "--image-config", &config]);
     assert_eq!(text(&piped.stderr), "");
+}
+
+#[test]
+fn bars_show_an_export_and_an_import_on_a_terminal() {
+    hutch_testkit::require!(root, user_namespaces);
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("tempdir"));
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let saved = imported::save(folder.path()).display().to_string();
+    assert!(shown(&home, &["import", &saved]).contains(&full("import")));
+    assert!(shown(&home, &["export", "org/app:v1", &at("out.tar")]).contains(&full("export")));
+    std::fs::create_dir(at("layout")).expect("made");
+    let unpacked = Command::new("tar").args(["-xf", &at("out.tar"), "-C", &at("layout")]).output();
+    succeeded("tar", &unpacked.expect("tar"));
+    assert!(shown(&home, &["import", &at("layout"), "again:v1"]).contains(&full("import")));
+    for words in [&["import", &saved][..], &["export", "org/app:v1", &at("other.tar")]] {
+        let piped = home.hutch(&[&["image"], words].concat());
+        assert!(piped.status.success() && piped.stderr.is_empty(), "{words:?}: {}", text(&piped.stderr));
+    }
 }

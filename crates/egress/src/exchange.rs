@@ -58,6 +58,8 @@ pub(crate) struct Exchange {
     pub(crate) heads: Option<Heads>,
     /// Conversations of the connection.
     pub(crate) conversations: Conversations,
+    /// The budgets have the next request already: they have counted the connection before it was known to be HTTP.
+    pub(crate) counted: Arc<AtomicBool>,
 }
 
 /// Work that is left when the requests of a connection have ended.
@@ -376,7 +378,9 @@ impl Exchange {
         }
         let max_body = verdict.max_body;
         let placed = place((&rules.credentials, &rules.levels), parts, &self.destination, &request, &moment)?;
-        self.sandbox.usage.request(&rules.levels, &self.destination)?;
+        if !self.counted.swap(false, Ordering::Relaxed) {
+            self.sandbox.usage.request(&rules.levels, &self.destination)?;
+        }
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.records.ground(&verdict.opinions);
         let unread = || seen.unread.take().map(|body| body.map_err(Into::into).boxed_unsync());

@@ -7,6 +7,7 @@ mod condition;
 mod news;
 mod peers;
 pub(crate) mod probe;
+mod replicas;
 mod served;
 
 use std::collections::HashMap;
@@ -37,6 +38,7 @@ use tokio::sync::mpsc;
 
 use self::condition::Plugin;
 use self::peers::{Dialed, Dials};
+use self::replicas::Replica;
 use self::served::Served;
 use crate::audit_log::ProxyLog;
 use crate::cli::{AuditMode, EgressArguments};
@@ -84,10 +86,14 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
         if let Some(log) = &audit {
             channel.send(&Order::Record { durable: log.is_strict() }, &[]).await.context("the proxy")?;
         }
-        let (results, plugin) = mpsc::channel(1);
-        if let Some(image) = arguments.probe_image.clone() {
-            tokio::spawn(probe::repeat(client.clone(), own, image, results));
+        let (results, probed) = mpsc::channel(1);
+        match arguments.probe_image.clone() {
+            Some(image) => drop(tokio::spawn(probe::repeat(client.clone(), own, image, results))),
+            None => results.send(Plugin::Unknown).await.context("the probe")?,
         }
+        let (worst, plugin) = mpsc::channel(1);
+        let replica = Replica::new(client.clone());
+        tokio::spawn(replica.clone().share(probed, worst));
         let mut served = Served::new(client.clone(), key, authority.is_some());
         served.awaits_probe = arguments.probe_image.is_some();
         let mut gateway = Gateway::new(client, channel, served, plugin, audit);
@@ -97,6 +103,7 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
         };
         drop(process);
         gateway.close().await;
+        replica.leave().await;
         ended
     })
 }
@@ -148,7 +155,7 @@ struct Gateway {
     unidentified: HashMap<IpAddr, Instant>,
     dials: Dials,
     dialed: mpsc::UnboundedReceiver<Dialed>,
-    /// Results of the probe.
+    /// Worst results of the probes of all gateways.
     plugin: mpsc::Receiver<Plugin>,
     audit: Option<Arc<ProxyLog>>,
     /// Answers of the audit log about what waits for its record.

@@ -18,14 +18,14 @@ pub(super) const TYPE: &str = POLICY_ENFORCED_OF_POD;
 /// Reason of a condition: nothing closes the network of the Pod.
 const NOT_ENFORCED: &str = "NotEnforced";
 
-/// Knowledge about the network plugin of the cluster.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Knowledge about the network plugin of the cluster, the worst last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Plugin {
+    /// It closes what a NetworkPolicy closes.
+    Enforces,
     /// Nothing, yet.
     #[default]
     Unknown,
-    /// It closes what a NetworkPolicy closes.
-    Enforces,
     /// It ignores NetworkPolicies.
     Ignores,
 }

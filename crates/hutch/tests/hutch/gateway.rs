@@ -4,6 +4,7 @@
 //! The names of the servers are in a hosts file that only the gateway sees.
 
 mod audited;
+mod credentials;
 mod enforced;
 mod peers;
 mod reads;

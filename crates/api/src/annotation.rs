@@ -84,6 +84,8 @@ pub const ATTRIBUTE: &str = "attr.policy.hutch.dev/";
 /// On a Sandbox or a claim of `hutch up`: name of its creator, for conditions of policies. From a claim it is copied to the
 /// Sandbox.
 pub const USER: &str = "policy.hutch.dev/user";
+/// On a Pod of a cluster with a gateway: credentials of which it has placeholders, as `POLICY/NAME`, joined by commas.
+pub const CREDENTIALS: &str = "policy.hutch.dev/credentials";
 /// On a shadow pool: marks it as created by a migration.
 pub const MIGRATION_SHADOW: &str = "agents.x-k8s.io/migration-shadow";
 /// On a shadow pool: the template whose claims it serves.

@@ -9,7 +9,8 @@ pub fn is_reserved_label(key: &str) -> bool {
 
 /// Returns `true` for a Pod template annotation that is not propagated to the Pod.
 pub fn is_reserved_annotation(key: &str) -> bool {
-    is_reserved_label(key) || [annotation::TRACE_CONTEXT, annotation::LATE_ENV].contains(&key)
+    is_reserved_label(key)
+        || [annotation::TRACE_CONTEXT, annotation::LATE_ENV, annotation::CREDENTIALS].contains(&key)
 }
 
 #[cfg(test)]

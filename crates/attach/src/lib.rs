@@ -10,7 +10,7 @@ mod watch;
 
 pub use conflict::Conflicts;
 pub use mirror::{Mirror, version};
-pub use objects::{Closed, Labels, Objects, SandboxFacts, TemplateFacts, policy};
+pub use objects::{Closed, Labels, Objects, SandboxFacts, TemplateFacts, policy, provider};
 pub use peers::{AllBehind, Behind, Chosen, PeerRefusal, Services, choose, peers};
 pub use service::ServiceFacts;
 pub use watch::{Events, policies_of_kind, watch, watch_metadata};

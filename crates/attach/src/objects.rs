@@ -6,8 +6,8 @@ use std::sync::Arc;
 use hutch_api::state::{CredentialsOfFork, credentials_of};
 use hutch_api::{annotation, owner};
 use hutch_policy::{
-    Applying, Facts, Identity, Level, NetworkLevel, PolicyObject, StoredPolicy, Subject, applying,
-    policy_names, scanning,
+    Applying, Facts, Identity, Level, NetworkLevel, PolicyObject, Provider, ProviderObject, StoredPolicy,
+    Subject, applying, policy_names, scanning,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -31,6 +31,18 @@ pub fn policy(object: DynamicObject) -> StoredPolicy {
         tracing::warn!(policy = object.name_any(), error, "a policy is invalid");
         StoredPolicy::unreadable()
     })
+}
+
+/// Reads a provider of credentials; `None` for one that is invalid.
+pub fn provider(object: DynamicObject) -> Option<Arc<Provider>> {
+    let name = object.name_any();
+    let read = serde_json::to_value(&object).and_then(serde_json::from_value::<ProviderObject>);
+    let read = read.map_err(|error| error.to_string());
+    let read = read.and_then(|provider| match provider.check() {
+        Ok(()) => Ok(Arc::new(provider.spec)),
+        Err(error) => Err(error.to_string()),
+    });
+    read.inspect_err(|error| tracing::warn!(provider = name, error, "a CredentialProvider is invalid")).ok()
 }
 
 /// Parts of a template that concern policies.
@@ -66,6 +78,8 @@ pub struct SandboxFacts {
     user: Option<String>,
     /// Its credentials, if it belongs to a fork.
     pub fork: Option<CredentialsOfFork>,
+    /// Time of its creation, in seconds since 1970.
+    pub created: Option<i64>,
 }
 
 impl SandboxFacts {
@@ -79,6 +93,7 @@ impl SandboxFacts {
             task: task(object.annotations()),
             user: object.annotations().get(annotation::USER).cloned(),
             fork: credentials_of(object.annotations()),
+            created: object.creation_timestamp().map(|time| time.0.as_second()),
         }
     }
 }

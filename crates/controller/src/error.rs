@@ -23,6 +23,16 @@ pub(crate) enum Error {
         /// Error of the client.
         source: kube::Error,
     },
+    /// Objects could not be listed.
+    #[error("listing {kind} of namespace {namespace:?}: {}", error_text(source))]
+    List {
+        /// Kind of the objects.
+        kind: String,
+        /// Their namespace.
+        namespace: String,
+        /// Error of the client.
+        source: kube::Error,
+    },
     /// An object could not be deleted.
     #[error("deleting {kind} {name:?}: {}", error_text(source))]
     Delete {
@@ -52,12 +62,13 @@ impl Error {
 
     fn status(&self) -> Option<&kube::core::Status> {
         match self {
-            Error::Create { source, .. } | Error::Change { source, .. } | Error::Delete { source, .. } => {
-                match source {
-                    kube::Error::Api(status) => Some(status),
-                    _ => None,
-                }
-            }
+            Error::Create { source, .. }
+            | Error::Change { source, .. }
+            | Error::List { source, .. }
+            | Error::Delete { source, .. } => match source {
+                kube::Error::Api(status) => Some(status),
+                _ => None,
+            },
             Error::Several(_) => None,
         }
     }

@@ -2,13 +2,15 @@
 //! opens.
 
 mod bundle;
+mod credentials;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use aws_lc_rs::hmac::{HMAC_SHA256, Key, sign};
-use hutch_api::{Sandbox, label};
-use k8s_openapi::api::core::v1::{Container, EnvVar, PodDNSConfig, PodSpec, Service};
+use hutch_api::{Sandbox, SandboxTemplate, label};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodDNSConfig, PodSpec, Service};
 use k8s_openapi::api::networking::v1::{
     IPBlock, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
 };
@@ -24,6 +26,8 @@ use crate::error::Error;
 const KEY: usize = 32;
 /// Purpose of the tokens, so that a key of something else yields none.
 const PURPOSE: &str = "hutch egress gateway, version 1";
+/// Purpose of the key from which placeholders are derived.
+const PLACEHOLDERS: &str = "placeholders of credentials of a hutch egress gateway, version 1";
 /// User in the URL of the proxy; the token alone counts.
 const USER: &str = "sandbox";
 /// Destinations that programs reach without the proxy.
@@ -32,9 +36,14 @@ const DIRECT: &str = "localhost,127.0.0.1,::1";
 /// resolves names.
 const NAME_SERVER: &str = "127.0.0.1";
 
-/// Key from which the token of each Sandbox is derived. Controller and gateway have the same one.
+/// Key from which the token of each Sandbox and its placeholders of credentials are derived. Controller and gateway have the
+/// same one.
 #[derive(Clone)]
-pub struct TokenKey(Key);
+pub struct TokenKey {
+    tokens: Key,
+    /// Key of placeholders of credentials, derived from that of tokens.
+    placeholders: Key,
+}
 
 impl fmt::Debug for TokenKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,12 +60,14 @@ impl TokenKey {
         if bytes.len() < KEY {
             return Err(format!("the key has {} bytes; it needs at least {KEY}", bytes.len()));
         }
-        Ok(TokenKey(Key::new(HMAC_SHA256, bytes)))
+        let tokens = Key::new(HMAC_SHA256, bytes);
+        let placeholders = Key::new(HMAC_SHA256, sign(&tokens, PLACEHOLDERS.as_bytes()).as_ref());
+        Ok(TokenKey { tokens, placeholders })
     }
 
     /// Returns the token of the Sandbox with this uid.
     pub fn token(&self, uid: &str) -> String {
-        let tag = sign(&self.0, format!("{PURPOSE}\0{uid}").as_bytes());
+        let tag = sign(&self.tokens, format!("{PURPOSE}\0{uid}").as_bytes());
         tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
@@ -116,12 +127,21 @@ impl Gateway {
         Ok(Gateway { bundle: Some(Bundle::new(certificates)?), ..self })
     }
 
-    /// Prepares a namespace for a Pod of a Sandbox.
-    pub(crate) async fn prepare(&self, bundles: &Bundles, namespace: &str) -> Result<(), Error> {
-        match &self.bundle {
-            Some(bundle) => bundles.write(namespace, bundle).await,
-            None => Ok(()),
+    /// Prepares a namespace for the Pod of a Sandbox, and the Pod for its credentials. Without certificates no TLS ends at the
+    /// gateway, so that it can put no value into a request.
+    pub(crate) async fn prepare(
+        &self,
+        bundles: &Bundles,
+        of: (&Sandbox, Option<&SandboxTemplate>),
+        pod: &mut Pod,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let Some(bundle) = &self.bundle else { return Ok(()) };
+        bundles.write(&pod.namespace().unwrap_or_default(), bundle).await?;
+        if pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true)) {
+            return Ok(());
         }
+        credentials::offer(bundles.client(), &self.key, of, pod, now).await
     }
 
     /// Returns the only egress that a NetworkPolicy allows.

@@ -119,7 +119,7 @@ impl Sandbox {
             Ok(Allowed::Join(connection)) => self.join(client, connection, first).await,
             Ok(Allowed::Inspect(destination, spoken)) => {
                 // A joined connection should not take the memory of this.
-                Box::pin(self.inspect(client, destination, spoken, first)).await;
+                Box::pin(self.inspect(client, destination, (spoken, false), first)).await;
             }
             Err(refusal) => self.refuse(client, &mut first, refusal).await,
         }
@@ -235,7 +235,12 @@ impl Sandbox {
             Err(refusal) => return self.refuse(client, &mut first, refusal).await,
         };
         match (permit.reads(spoken), server) {
-            (Some(spoken), _) => Box::pin(self.inspect(client, destination, spoken, first)).await,
+            (Some(spoken), server) => {
+                // Requests have connections of their own. This one was counted, so the first request is not.
+                let counted = server.is_some();
+                drop(server);
+                Box::pin(self.inspect(client, destination, (spoken, counted), first)).await;
+            }
             (None, Some(server)) => {
                 self.join(client, Connection { traffic: permit.traffic, server, destination }, first).await;
             }
@@ -302,19 +307,19 @@ impl Sandbox {
         }
     }
 
-    /// Reads the requests of a connection, as many as may be read at once.
+    /// Reads the requests of a connection, as many as may be read at once. `counted` says that the connection is in the budgets.
     async fn inspect(
         self: &Arc<Self>,
         client: TcpStream,
         destination: Destination,
-        spoken: Spoken,
+        (spoken, counted): (Spoken, bool),
         mut first: Vec<u8>,
     ) {
         let Ok(_place) = self.inspected.try_acquire() else {
             let refusal = Refusal { destination: destination.to_string(), reason: Reason::TooMany };
             return self.refuse(client, &mut first, refusal).await;
         };
-        inspect(self, client, &destination, spoken, first).await;
+        inspect(self, client, &destination, (spoken, counted), first).await;
     }
 
     /// Answers queries, each after two bytes with its length.

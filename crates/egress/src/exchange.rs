@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use hutch_policy::{Call, Decision, Destination, Mode, Path, decide, decide_reque
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use crate::body::{Body, full};
+use crate::body::{Body, Lending, full};
 use crate::check::names;
 use crate::credentials::{self, Guarded, Placed, filled, hashed, place};
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
@@ -33,7 +33,6 @@ use crate::sandbox::{Rules, Sandbox};
 use crate::scan::{Conversations, Scan};
 use calls::{id_of, read_calls};
 use counted::{Held, Metered};
-use hutch_screen::Found;
 
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
@@ -58,6 +57,8 @@ pub(crate) struct Exchange {
     pub(crate) heads: Option<Heads>,
     /// Conversations of the connection.
     pub(crate) conversations: Conversations,
+    /// The budgets have the next request already: they have counted the connection before it was known to be HTTP.
+    pub(crate) counted: Arc<AtomicBool>,
 }
 
 /// Work that is left when the requests of a connection have ended.
@@ -101,10 +102,18 @@ struct Line {
     path: String,
     /// The scanner finds something in the target, which must not be shown.
     hidden: AtomicBool,
-    /// The server has answered.
-    answered: AtomicBool,
-    /// Finding that has ended the body of the request before that.
-    ended: Mutex<Option<Found>>,
+    course: Mutex<Course>,
+}
+
+/// Course of a request that is sent on.
+#[derive(Default)]
+enum Course {
+    #[default]
+    Sent,
+    /// Its body was ended for this reason, which is reported, before its answer has begun.
+    Ended(Reason),
+    /// Its answer has begun.
+    Answered,
 }
 
 impl fmt::Display for Line {
@@ -115,10 +124,40 @@ impl fmt::Display for Line {
 }
 
 impl Line {
-    /// Returns the finding that has ended the body of the request.
+    fn course(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports why the body of the request ends. The answer gives the reason, unless it has begun: then it breaks off.
+    fn end(&self, sandbox: &Sandbox, reason: Reason) {
+        sandbox.refused_request(self.refusal(reason.clone(), &[]), &self.asked(&[]));
+        let mut course = self.course();
+        if matches!(*course, Course::Sent) {
+            *course = Course::Ended(reason);
+        }
+    }
+
+    /// Begins the answer.
+    ///
+    /// # Errors
+    /// The body of the request has been ended.
+    fn answer(&self) -> Result<(), Reason> {
+        let mut course = self.course();
+        match &*course {
+            Course::Ended(reason) => Err(reason.clone()),
+            Course::Sent | Course::Answered => {
+                *course = Course::Answered;
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns why the body of the request was ended before its answer has begun.
     fn ended(&self) -> Option<Reason> {
-        let found = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
-        found.map(|found| Reason::Found(found.into()))
+        match &*self.course() {
+            Course::Ended(reason) => Some(reason.clone()),
+            _ => None,
+        }
     }
 
     fn path(&self) -> &str {
@@ -148,6 +187,8 @@ struct Seen {
     calls: Vec<Call>,
     /// A body that is not read yet.
     unread: Option<Incoming>,
+    /// One that is being sent on.
+    lent: Lending,
 }
 
 /// Answers a request. `followed` says why its head, as it was sent, is refused.
@@ -162,8 +203,7 @@ pub(crate) async fn exchange(
         destination: of.destination.clone(),
         path: request.uri().path().chars().take(SHOWN).collect(),
         hidden: AtomicBool::new(false),
-        answered: AtomicBool::new(false),
-        ended: Mutex::default(),
+        course: Mutex::default(),
     };
     let sends = !request.headers().contains_key(header::EXPECT);
     let (line, mut seen) = (Arc::new(line), Seen::default());
@@ -172,12 +212,18 @@ pub(crate) async fn exchange(
         Ok(()) => of.serve(request, &line, &mut seen).await,
         Err(why) => Err(Reason::Ambiguous(why)),
     };
-    Ok(match served {
+    Ok(match served.and_then(|response| line.answer().map(|()| response)) {
         Ok(response) => response,
         Err(reason) => {
-            let refusal = line.refusal(reason, &seen.calls);
-            of.sandbox.refused_request(refusal.clone(), &line.asked(&seen.calls));
-            if let Some(body) = seen.unread.filter(|_| sends) {
+            // Failures that follow from the end of the body are not reported.
+            let ended = line.ended();
+            let is_new = ended.is_none();
+            let refusal = line.refusal(ended.unwrap_or(reason), &seen.calls);
+            if is_new {
+                of.sandbox.refused_request(refusal.clone(), &line.asked(&seen.calls));
+            }
+            let rest = || if is_new { None } else { seen.lent.take_back() };
+            if let Some(body) = seen.unread.take().or_else(rest).filter(|_| sends) {
                 // A client that could not send all of a body may not read the answer.
                 let _ = timeout(UNREAD_TIME, Limited::new(body, UNREAD).collect()).await;
             }
@@ -237,9 +283,7 @@ impl Exchange {
         let (sent, placed) = self.request(&parts, accepted, line, websocket)?;
         self.sandbox.records.uses(&placed.used, &self.destination).await?;
         let of = parts.headers;
-        let answer = self.sandbox.upstream().send(sent, http2).await;
-        let mut response = answer.map_err(|reason| line.ended().unwrap_or(reason))?;
-        line.answered.store(true, Ordering::Relaxed);
+        let mut response = self.sandbox.upstream().send(sent, http2).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let unwanted = || Reason::Ambiguous("the server switches to another protocol".to_owned());
             let upgrade = upgrade.ok_or_else(unwanted)?;
@@ -376,11 +420,13 @@ impl Exchange {
         }
         let max_body = verdict.max_body;
         let placed = place((&rules.credentials, &rules.levels), parts, &self.destination, &request, &moment)?;
-        self.sandbox.usage.request(&rules.levels, &self.destination)?;
+        if !self.counted.swap(false, Ordering::Relaxed) {
+            self.sandbox.usage.request(&rules.levels, &self.destination)?;
+        }
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.records.ground(&verdict.opinions);
-        let unread = || seen.unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
-        let mut body = read.or_else(unread).unwrap_or_else(|| full(Bytes::new()));
+        let lent = seen.unread.take().map(|body| seen.lent.lend(body));
+        let mut body = read.or(lent).unwrap_or_else(|| full(Bytes::new()));
         let (scan, mut changes) = (self.scan(&rules), false);
         if let Some(scan) = &scan {
             (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
@@ -434,8 +480,7 @@ impl Exchange {
         placed.sign(&parts.method, &uri, &mut headers)?;
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
         let (reporter, of) = (sandbox.clone(), line.clone());
-        let report =
-            Arc::new(move |reason| reporter.refused_request(of.refusal(reason, &[]), &of.asked(&[])));
+        let report = Arc::new(move |reason| of.end(&reporter, reason));
         let body = Guarded::body(body, std::mem::take(&mut placed.foreign), report);
         let body = Metered { body, left: max_body, rules, sandbox, line };
         let mut request = Request::new(body.boxed_unsync());

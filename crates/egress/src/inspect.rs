@@ -35,12 +35,13 @@ const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 128 << 10;
 const SEND: usize = 16 << 10;
 
-/// Reads the requests of a connection until its end, or until other rules decide about its destination.
+/// Reads the requests of a connection until its end, or until other rules decide about its destination. `counted` says that
+/// the budgets have the first request already.
 pub(crate) async fn inspect(
     sandbox: &Arc<Sandbox>,
     client: TcpStream,
     destination: &Destination,
-    spoken: Spoken,
+    (spoken, counted): (Spoken, bool),
     first: Vec<u8>,
 ) {
     let _ = client.set_nodelay(true);
@@ -50,7 +51,8 @@ pub(crate) async fn inspect(
     let tunnel = Tunnel::default();
     let exchange = |tls| {
         let (sandbox, destination, tunnel) = (sandbox.clone(), destination.clone(), tunnel.clone());
-        Exchange { sandbox, destination, tls, tunnel, heads: None, conversations: Conversations::default() }
+        let (counted, conversations) = (Arc::new(counted.into()), Conversations::default());
+        Exchange { sandbox, destination, tls, tunnel, heads: None, conversations, counted }
     };
     let changed = sandbox.changed(destination, sandbox.rules());
     if spoken == Spoken::Http {

@@ -7,10 +7,9 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hutch_egress::{Issued, Secret};
-use hutch_policy::{Binding, Level, Shape, Source, is_opened, offered};
+use hutch_policy::{Binding, Level, Source, is_opened, offered, placeholder};
+use k8s_openapi::api::core::v1::Secret as SecretObject;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -182,54 +181,47 @@ fn variable(environment: &[u8], name: &str) -> Option<Zeroizing<String>> {
     Some(Zeroizing::new(std::str::from_utf8(value).ok()?.to_owned()))
 }
 
-/// Returns a placeholder with at least 128 random bits; the id of an access key of AWS has room for 80. `draw` returns a
-/// random number below its argument.
-pub(crate) fn placeholder(shape: Shape, draw: &mut dyn FnMut(usize) -> usize) -> String {
-    const LETTERS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-    let mut random = |count: usize, letters: &[u8]| -> String {
-        (0..count).map(|_| char::from(letters[draw(letters.len())])).collect()
+/// Maximum bytes of all values of a Pod: they go to the proxy in one message.
+const VALUES: usize = 48 << 10;
+
+/// Returns the place of the first credential whose value no longer fits.
+pub(crate) fn first_too_many(issued: &[Issued]) -> Option<usize> {
+    let mut left = VALUES;
+    let fits = |one: &Issued| {
+        let rest = left.checked_sub(one.value.expose().len());
+        left = rest.unwrap_or_default();
+        rest.is_some()
     };
-    match shape {
-        Shape::Generic => format!("hutch_{}", random(34, LETTERS)),
-        Shape::GitHub => format!("ghp_{}", random(36, LETTERS)),
-        Shape::OpenAI => format!("sk-{}", random(48, LETTERS)),
-        Shape::Anthropic => format!("sk-ant-api03-{}AA", random(93, LETTERS)),
-        Shape::AwsAccessKeyId => format!("AKIA{}", random(16, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")),
-        Shape::AwsSecretAccessKey => random(40, LETTERS),
-        Shape::Jwt => {
-            let claims = format!(r#"{{"sub":"sandbox","jti":"{}","exp":4102444800}}"#, random(22, LETTERS));
-            let [header, claims] =
-                [r#"{"alg":"HS256","typ":"JWT"}"#, &claims].map(|part| URL_SAFE_NO_PAD.encode(part));
-            format!("{header}.{claims}.{}", random(43, LETTERS))
-        }
-    }
+    let fitting = issued.iter().map(fits).take_while(|fits| *fits).count();
+    (fitting < issued.len()).then_some(fitting)
+}
+
+/// Returns the value of a key of a Secret.
+pub(crate) fn of_secret(secret: Option<&SecretObject>, key: &str) -> Result<Secret, String> {
+    let secret = secret.ok_or("it does not exist")?;
+    let value = secret.data.as_ref().and_then(|data| data.get(key));
+    let value = value.ok_or_else(|| format!("it has no key {key:?}"))?;
+    checked(std::str::from_utf8(&value.0).map_err(|_| format!("the value of {key:?} is not text"))?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn new(shape: Shape) -> String {
-        placeholder(shape, &mut |below| rand::random_range(0..below))
-    }
-
     #[test]
-    fn placeholder_has_the_shape_that_libraries_check() {
-        for (shape, prefix, length) in [
-            (Shape::Generic, "hutch_", 40),
-            (Shape::GitHub, "ghp_", 40),
-            (Shape::OpenAI, "sk-", 51),
-            (Shape::Anthropic, "sk-ant-api03-", 108),
-            (Shape::AwsAccessKeyId, "AKIA", 20),
-            (Shape::AwsSecretAccessKey, "", 40),
-        ] {
-            let one = new(shape);
-            assert!(one.starts_with(prefix) && one.len() == length, "{shape:?}: {one}");
-            assert_ne!(one, new(shape));
-        }
-        let token = new(Shape::Jwt);
-        let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
-        assert!(serde_json::from_slice::<serde_json::Value>(&claims).unwrap()["exp"].is_number());
+    fn values_that_do_not_fit_into_one_message_are_left_out() {
+        let issued = |bytes: usize| Issued {
+            name: "a".into(),
+            placeholder: "p".into(),
+            value: Secret::new("v".repeat(bytes)),
+            binding: Binding::default(),
+            bounds: None,
+            ends: None,
+            missing: false,
+        };
+        assert_eq!(first_too_many(&[issued(VALUES), issued(0)]), None);
+        assert_eq!(first_too_many(&[issued(8), issued(VALUES), issued(1)]), Some(1));
+        assert_eq!(first_too_many(&[]), None);
     }
 
     #[test]

@@ -4,9 +4,12 @@
 //! starts, which has no privilege, no file, only hashes of tokens, and the key of the authority by which TLS ends.
 
 mod condition;
+mod credentials;
 mod news;
 mod peers;
 pub(crate) mod probe;
+mod replicas;
+mod secrets;
 mod served;
 
 use std::collections::HashMap;
@@ -21,7 +24,8 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use hutch_api::{Sandbox, SandboxTemplate, label};
 use hutch_attach::{
-    Objects, SandboxFacts, ServiceFacts, TemplateFacts, policies_of_kind, policy, watch, watch_metadata,
+    Objects, SandboxFacts, ServiceFacts, TemplateFacts, policies_of_kind, policy, provider, watch,
+    watch_metadata,
 };
 use hutch_controller::TokenKey;
 use hutch_egress::AuthorityKeys;
@@ -36,7 +40,10 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::mpsc;
 
 use self::condition::Plugin;
+use self::credentials::Credentials;
 use self::peers::{Dialed, Dials};
+use self::replicas::Replica;
+use self::secrets::{Found, Secrets};
 use self::served::Served;
 use crate::audit_log::ProxyLog;
 use crate::cli::{AuditMode, EgressArguments};
@@ -45,6 +52,8 @@ use crate::{signals, upstream_proxy};
 
 /// Maximum time until the levels are applied again when one of them ends: the clock of the machine may be set.
 const RECHECK: Duration = Duration::from_secs(10);
+/// Maximum values of credentials that wait to be taken.
+const SECRETS: usize = 64;
 /// Maximum time for news of the process of the proxy that have not been taken when it ends.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -84,19 +93,28 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
         if let Some(log) = &audit {
             channel.send(&Order::Record { durable: log.is_strict() }, &[]).await.context("the proxy")?;
         }
-        let (results, plugin) = mpsc::channel(1);
-        if let Some(image) = arguments.probe_image.clone() {
-            tokio::spawn(probe::repeat(client.clone(), own, image, results));
+        let (results, probed) = mpsc::channel(1);
+        match arguments.probe_image.clone() {
+            Some(image) => drop(tokio::spawn(probe::repeat(client.clone(), own, image, results))),
+            None => results.send(Plugin::Unknown).await.context("the probe")?,
         }
-        let mut served = Served::new(client.clone(), key, authority.is_some());
+        let (worst, plugin) = mpsc::channel(1);
+        let replica = Replica::new(client.clone());
+        tokio::spawn(replica.clone().share(probed, worst));
+        let (found, secrets) = mpsc::channel(SECRETS);
+        let (limit, limited) = mpsc::channel(1);
+        tokio::spawn(credentials::follow_limit(client.clone(), limit));
+        let credentials = Credentials::new(key.clone(), Secrets::new(client.clone(), found));
+        let mut served = Served::new(client.clone(), key, credentials, authority.is_some());
         served.awaits_probe = arguments.probe_image.is_some();
-        let mut gateway = Gateway::new(client, channel, served, plugin, audit);
+        let mut gateway = Gateway::new(client, channel, served, (plugin, secrets, limited), audit);
         let ended = tokio::select! {
             () = stop.wait() => Ok(()),
             ended = gateway.run(listener, address) => ended,
         };
         drop(process);
         gateway.close().await;
+        replica.leave().await;
         ended
     })
 }
@@ -148,8 +166,12 @@ struct Gateway {
     unidentified: HashMap<IpAddr, Instant>,
     dials: Dials,
     dialed: mpsc::UnboundedReceiver<Dialed>,
-    /// Results of the probe.
+    /// Worst results of the probes of all gateways.
     plugin: mpsc::Receiver<Plugin>,
+    /// Values of credentials.
+    secrets: mpsc::Receiver<Found>,
+    /// News whether the API server limits who uses providers of credentials.
+    limited: mpsc::Receiver<bool>,
     audit: Option<Arc<ProxyLog>>,
     /// Answers of the audit log about what waits for its record.
     answers: (mpsc::UnboundedSender<Order>, mpsc::UnboundedReceiver<Order>),
@@ -160,12 +182,25 @@ impl Gateway {
         client: Client,
         channel: Channel,
         served: Served,
-        plugin: mpsc::Receiver<Plugin>,
+        (plugin, secrets, limited): (mpsc::Receiver<Plugin>, mpsc::Receiver<Found>, mpsc::Receiver<bool>),
         audit: Option<Arc<ProxyLog>>,
     ) -> Gateway {
         let (objects, unidentified) = (Objects::default(), HashMap::new());
         let ((dials, dialed), answers) = (Dials::new(), mpsc::unbounded_channel());
-        Gateway { client, channel, objects, served, unidentified, dials, dialed, plugin, audit, answers }
+        Gateway {
+            client,
+            channel,
+            objects,
+            served,
+            unidentified,
+            dials,
+            dialed,
+            plugin,
+            secrets,
+            limited,
+            audit,
+            answers,
+        }
     }
 
     /// Serves until the process of the proxy has ended, which is a failure.
@@ -178,6 +213,7 @@ impl Gateway {
         let mut sandboxes = watch_metadata::<Sandbox>(&client);
         let mut pods = watch_pods(&client);
         let mut services = watch_services(&client);
+        let mut providers = watch(&client, &policies_of_kind("CredentialProvider"));
         let mut listener = Some(listener);
         loop {
             let objects = &mut self.objects;
@@ -196,6 +232,13 @@ impl Gateway {
                 Some(event) = pods.next() => seen(event).is_some_and(|event| self.served.take(event)),
                 Some(event) = services.next() => seen(event)
                     .is_some_and(|event| self.served.services.take(event, ServiceFacts::of)),
+                Some(event) = providers.next() => seen(event)
+                    .is_some_and(|event| self.served.credentials.providers.take(event, provider)),
+                Some(found) = self.secrets.recv() => self.served.credentials.take(found),
+                Some(limited) = self.limited.recv() => {
+                    self.served.credentials.limited = limited;
+                    true
+                }
                 () = self.served.wait(RECHECK) => true,
                 Some(dialed) = self.dialed.recv() => {
                     dialed.send(&self.channel).await.context("the proxy")?;

@@ -121,7 +121,7 @@ pub(crate) async fn run(
             }
             Some(Ok(event)) = templates.next() => this.known.objects.templates.take(event, TemplateFacts::of),
             Some(Ok(event)) = sandboxes.next() => this.sandbox(event),
-            Some(Ok(event)) = providers.next() => this.known.providers.take(event, credentials::provider),
+            Some(Ok(event)) = providers.next() => this.known.providers.take(event, hutch_attach::provider),
             Some(Ok(event)) = services.next() => this.known.services.take(event, ServiceFacts::of),
         };
         if changed {

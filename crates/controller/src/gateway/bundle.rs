@@ -103,6 +103,10 @@ impl Bundles {
         Bundles { client, written: Mutex::default() }
     }
 
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Writes the ConfigMap of a namespace, without which its Pods would not start. The server ignores a write that changes
     /// nothing. Applying needs no right to read, and the right to create this one name.
     pub(super) async fn write(&self, namespace: &str, bundle: &Bundle) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hutch_api::condition::{READY, message, reason};
 use hutch_api::{SandboxStatus, annotation};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -150,12 +151,7 @@ async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
         Action::CreatePolicy(policy) => create(&ctx.policies, policy).await,
         Action::PatchPolicy(name, patch) => ctx.policies.patch(&key.beside(&name), patch).await.map(drop),
         Action::DeletePolicy(name) => ctx.policies.delete(&key.beside(&name), None).await,
-        Action::CreatePod(pod) => {
-            if let Some(gateway) = &ctx.config.gateway {
-                gateway.prepare(&ctx.bundles, &key.namespace).await?;
-            }
-            create(&ctx.pods, pod).await
-        }
+        Action::CreatePod(pod) => create_pod(ctx, key, pod).await,
         Action::PatchPod(name, patch) | Action::SyncPod(name, patch) => {
             ctx.pods.patch(&key.beside(&name), patch).await.map(drop)
         }
@@ -174,6 +170,15 @@ async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
             other => other.map(drop),
         },
     }
+}
+
+async fn create_pod(ctx: &Context, key: &Key, mut pod: Box<Pod>) -> Result<(), Error> {
+    if let (Some(gateway), Some(sandbox)) = (&ctx.config.gateway, ctx.sandboxes.get(key)) {
+        let template = sandbox.annotations().get(annotation::TEMPLATE_REF);
+        let template = template.and_then(|name| ctx.templates.get(&key.beside(name)));
+        gateway.prepare(&ctx.bundles, (&sandbox, template.as_deref()), &mut pod, ctx.now()).await?;
+    }
+    create(&ctx.pods, pod).await
 }
 
 async fn note_pod_name(ctx: &Context, key: &Key, name: Option<&str>) -> Result<(), Error> {

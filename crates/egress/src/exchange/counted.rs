@@ -81,7 +81,7 @@ impl http_body::Body for Metered {
             Ok(()) => Poll::Ready(Some(Ok(frame))),
             Err(reason) => {
                 let error = reason.to_string();
-                this.sandbox.refused_request(this.line.refusal(reason, &[]), &this.line.asked(&[]));
+                this.line.end(&this.sandbox, reason);
                 Poll::Ready(Some(Err(error.into())))
             }
         }

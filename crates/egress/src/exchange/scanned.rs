@@ -1,7 +1,7 @@
 //! Scans requests before they are sent, and answers before they are passed on.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -128,12 +128,7 @@ impl Exchange {
     ) -> Body {
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
         let receiver = move |reason: Reason| match reason {
-            // The answer gives it as the reason.
-            Reason::Found(found)
-                if direction == Direction::Outbound && !line.answered.load(Ordering::Relaxed) =>
-            {
-                *line.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(*found);
-            }
+            Reason::Found(_) if direction == Direction::Outbound => line.end(&sandbox, reason),
             reason => sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[])),
         };
         Watched::new(parts, (scan.clone(), talk.clone()), direction, how, Box::new(receiver)).boxed_unsync()

@@ -110,7 +110,8 @@ async fn serve_request(
         );
         return Ok(answer(&refusal, None));
     }
-    let of = Exchange { sandbox, destination, tls: false, tunnel, heads: Some(heads), conversations };
+    let (heads, counted) = (Some(heads), Arc::default());
+    let of = Exchange { sandbox, destination, tls: false, tunnel, heads, conversations, counted };
     exchange(of, Ok(()), request).await
 }
 

@@ -1,7 +1,9 @@
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hutch_policy::{Authority as Of, Level};
 use hyper::body::Incoming;
@@ -16,6 +18,7 @@ use super::*;
 use crate::authority::{Authority, AuthorityKeys};
 use crate::way::Way;
 
+mod counted;
 mod credentials;
 
 /// A sandbox, and a server with TLS at `localhost` that answers with what it has received.
@@ -26,8 +29,35 @@ struct Site {
     refused: mpsc::UnboundedReceiver<Refusal>,
 }
 
-async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+/// Body with the pieces that arrive.
+struct Pieces(mpsc::UnboundedReceiver<&'static str>);
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        let piece = self.0.poll_recv(context);
+        piece.map(|piece| Some(Ok(http_body::Frame::data(Bytes::from_static(piece?.as_bytes())))))
+    }
+}
+
+async fn echo(request: Request<Incoming>) -> Result<Response<UnsyncBoxBody<Bytes, Infallible>>, Infallible> {
     let (parts, body) = request.into_parts();
+    if parts.headers.contains_key("x-early") {
+        // An answer that begins before the request has ended, and ends after it.
+        let (pieces, answer) = mpsc::unbounded_channel();
+        pieces.send("early").unwrap();
+        tokio::spawn(async move {
+            let _ = body.collect().await;
+            std::future::pending::<()>().await;
+            drop(pieces);
+        });
+        return Ok(Response::new(Pieces(answer).boxed_unsync()));
+    }
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let mut text = format!("{:?} {} {}\n", parts.version, parts.method, parts.uri);
     for (name, value) in &parts.headers {
@@ -35,7 +65,7 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::
     }
     text.push_str(&format!("\n{}", String::from_utf8_lossy(&body)));
     let response = Response::builder().header("alt-svc", "h3=\":443\"").header("x-kept", "1");
-    let mut response = response.body(Full::new(text.into())).unwrap();
+    let mut response = response.body(Full::new(text.into()).boxed_unsync()).unwrap();
     // A client chooses what else the server answers.
     for value in parts.headers.get_all("x-answer") {
         let (name, value) = value.to_str().unwrap().split_once('=').unwrap();
@@ -59,32 +89,37 @@ async fn server(keys: &AuthorityKeys) -> u16 {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = TlsAcceptor::from(config.clone());
             tokio::spawn(async move {
-                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                let Ok(stream) = acceptor.accept(stream).await else { return };
                 if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
                     let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                     let _ = builder.serve_connection(TokioIo::new(stream), service_fn(echo)).await;
                     return;
                 }
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    let Ok(byte) = stream.read_u8().await else { return };
-                    head.push(byte);
-                }
-                if String::from_utf8_lossy(&head).to_lowercase().contains("upgrade: websocket") {
-                    let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
-                    stream.write_all(answer.as_bytes()).await.unwrap();
-                    let (mut reader, mut writer) = tokio::io::split(stream);
-                    let _ = tokio::io::copy(&mut reader, &mut writer).await;
-                    return;
-                }
-                let (reader, writer) = tokio::io::split(stream);
-                let stream = tokio::io::join(std::io::Cursor::new(head).chain(reader), writer);
-                let builder = hyper::server::conn::http1::Builder::new();
-                let _ = builder.serve_connection(TokioIo::new(stream), service_fn(echo)).await;
+                serve_one(stream).await;
             });
         }
     });
     port
+}
+
+/// Serves a connection of HTTP/1.1, or of a WebSocket.
+async fn serve_one(mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let Ok(byte) = stream.read_u8().await else { return };
+        head.push(byte);
+    }
+    if String::from_utf8_lossy(&head).to_lowercase().contains("upgrade: websocket") {
+        let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let _ = tokio::io::copy(&mut reader, &mut writer).await;
+        return;
+    }
+    let (reader, writer) = tokio::io::split(stream);
+    let stream = tokio::io::join(std::io::Cursor::new(head).chain(reader), writer);
+    let builder = hyper::server::conn::http1::Builder::new();
+    let _ = builder.serve_connection(TokioIo::new(stream), service_fn(echo)).await;
 }
 
 fn levels(port: u16, rules: &str, budget: &str) -> Arc<[Arc<Level>]> {
@@ -121,6 +156,11 @@ impl Site {
         let (sandbox, destination) =
             (self.sandbox.clone(), format!("localhost:{}", self.port).parse().unwrap());
         tokio::spawn(async move { sandbox.serve_to(captured, destination).await });
+        self.trusting(client, protocol).await.unwrap()
+    }
+
+    /// Speaks TLS on a connection, as a program of the sandbox does.
+    async fn trusting(&self, client: TcpStream, protocol: &str) -> io::Result<TlsStream<TcpStream>> {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.keys.certificate.as_bytes()).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -129,7 +169,7 @@ impl Site {
         let mut config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let name = ServerName::try_from("localhost").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, client).await.unwrap()
+        TlsConnector::from(Arc::new(config)).connect(name, client).await
     }
 
     /// Sends these bytes, in which PORT stands for the port, and returns the answer.
@@ -407,7 +447,7 @@ async fn connection_has_no_room_for_tls_and_requests() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let destination = "localhost".parse().unwrap();
-    let size = size_of_val(&inspect(&site.sandbox, client, &destination, Spoken::Tls, Vec::new()));
+    let size = size_of_val(&inspect(&site.sandbox, client, &destination, (Spoken::Tls, false), Vec::new()));
     // All connections of a sandbox keep it.
     assert!(size < 3 << 10, "{size}");
 }

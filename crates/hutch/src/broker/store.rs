@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, Nonce, RandomizedNonceKey};
 use aws_lc_rs::hmac;
 use hutch_egress::{AuthorityKeys, DAYS};
+use hutch_policy::derived_placeholder;
 use serde::{Deserialize, Serialize};
 
 use super::CredentialKey;
-use crate::credentials::placeholder;
 
 /// File of the machine's key, and its bytes.
 const KEY: &str = "machine.key";
@@ -153,21 +153,9 @@ impl Store {
     /// Returns the placeholder of a credential of a sandbox: always the same one, so that what programs keep of it stays of
     /// use.
     pub(super) fn placeholder(&self, sandbox: &str, key: &CredentialKey) -> String {
-        let mut bytes = Vec::new().into_iter();
-        let mut block = 0_u32;
-        placeholder(key.shape, &mut |below| {
-            loop {
-                let Some(byte) = bytes.next() else {
-                    let of = serde_json::json!([sandbox, key, block]).to_string();
-                    bytes = hmac::sign(&self.placeholders, of.as_bytes()).as_ref().to_vec().into_iter();
-                    block += 1;
-                    continue;
-                };
-                // The bytes beyond the last multiple would favor the first letters.
-                if usize::from(byte) < 256 - 256 % below {
-                    break usize::from(byte) % below;
-                }
-            }
+        derived_placeholder(key.shape, |block| {
+            let of = serde_json::json!([sandbox, key, block]).to_string();
+            hmac::sign(&self.placeholders, of.as_bytes()).as_ref().to_vec()
         })
     }
 

@@ -3,7 +3,7 @@
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
 use hutch_api::trust::CONFIG_MAP;
 use hutch_attach::{Closed, Conflicts, Objects};
-use hutch_policy::{Applying, Level};
+use hutch_policy::Applying;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -18,14 +18,14 @@ pub(super) const TYPE: &str = POLICY_ENFORCED_OF_POD;
 /// Reason of a condition: nothing closes the network of the Pod.
 const NOT_ENFORCED: &str = "NotEnforced";
 
-/// Knowledge about the network plugin of the cluster.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Knowledge about the network plugin of the cluster, the worst last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Plugin {
+    /// It closes what a NetworkPolicy closes.
+    Enforces,
     /// Nothing, yet.
     #[default]
     Unknown,
-    /// It closes what a NetworkPolicy closes.
-    Enforces,
     /// It ignores NetworkPolicies.
     Ignores,
 }
@@ -38,13 +38,14 @@ pub(super) struct Condition {
     message: String,
 }
 
-/// Returns the condition of a Pod with these levels. `denied` are destinations about which they disagree.
+/// Returns the condition of a Pod with these levels. `denied` are destinations about which they disagree, and `mistakes` those
+/// of its credentials.
 pub(super) fn condition(
     pod: &Pod,
     objects: &Objects,
     (plugin, ends_tls): (Plugin, bool),
     found: Result<&Applying, &Closed>,
-    denied: Option<String>,
+    (denied, mistakes): (Option<String>, Vec<String>),
 ) -> Condition {
     let not = |reason, message| Condition { holds: false, reason, message };
     let found = match found {
@@ -55,7 +56,7 @@ pub(super) fn condition(
         return not(NOT_ENFORCED, format!("{why}: programs that ignore the gateway may reach the network"));
     }
     let names: Vec<&str> = found.levels.iter().map(|level| level.name.as_str()).collect();
-    let unusable = unusable(pod, found, ends_tls);
+    let unusable = [mistakes, unusable(pod, found, ends_tls)].concat();
     if !unusable.is_empty() {
         let message = format!("of {}: {}", names.join(", "), unusable.join("; "));
         return not("PolicyNotEnforceable", message);
@@ -72,15 +73,10 @@ pub(super) fn condition(
     }
 }
 
-/// Returns what has no effect in the policies of a Pod.
+/// Returns what has no effect in the rules of a Pod's policies.
 fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Vec<String> {
     let levels = || found.levels.iter().map(AsRef::as_ref);
     let mut unusable = Vec::new();
-    let credentials = levels().flat_map(|level: &Level| &level.credentials);
-    let names: Vec<String> = credentials.map(|credential| format!("{:?}", credential.name)).collect();
-    if !names.is_empty() {
-        unusable.push(format!("the gateway puts no credential into requests: {}", names.join(", ")));
-    }
     if reads_requests(levels()) && !ends_tls {
         unusable.push("rules that read requests allow no TLS: the gateway has no --ca-dir".to_owned());
     } else if reads_requests(levels()) && !trusts(pod) {
@@ -190,7 +186,7 @@ impl Write {
 mod tests {
     use std::sync::Arc;
 
-    use hutch_policy::Authority;
+    use hutch_policy::{Authority, Level};
     use serde_json::Value;
 
     use super::*;
@@ -217,6 +213,7 @@ mod tests {
             json!([{"name": "github", "provider": "github", "hosts": ["a.example"], "env": "TOKEN"}]);
         offers.credentials = serde_json::from_value(offered).unwrap();
         let offers = Applying { levels: vec![Arc::new(offers)], until: None };
+        let mistake = "credential \"github\" of policy \"team\": its Secret does not exist";
         let reads = applying(json!({"name": "a", "hosts": ["a.example"], "http": [{"paths": ["/ok"]}]}));
         let peers = applying(json!({"name": "a", "sandboxes": [{"name": "db"}], "ports": [1]}));
         for (pod, found, ends_tls, reason, word) in [
@@ -225,19 +222,22 @@ mod tests {
             (&new, &reads, false, "PolicyNotEnforceable", "--ca-dir"),
             (&old, &reads, true, "PolicyNotEnforceable", "replace it"),
             (&new, &peers, true, "Enforced", "team"),
-            (&new, &offers, true, "PolicyNotEnforceable", "puts no credential into requests: \"github\""),
+            (&new, &offers, true, "PolicyNotEnforceable", mistake),
+            (&new, &offers, false, "PolicyNotEnforceable", "--ca-dir"),
         ] {
             let plugin = (Plugin::Enforces, ends_tls);
-            let condition = condition(pod, &Objects::default(), plugin, Ok(found), None);
+            let mistakes = if word == mistake { vec![mistake.to_owned()] } else { Vec::new() };
+            let condition = condition(pod, &Objects::default(), plugin, Ok(found), (None, mistakes));
             assert_eq!(condition.reason, reason, "{}", condition.message);
             assert!(condition.message.contains(word), "{}", condition.message);
         }
         let plugin = (Plugin::Enforces, true);
         let denied = Some("denied: a.example:443".to_owned());
-        let conflict = condition(&new, &Objects::default(), plugin, Ok(&plain), denied);
+        let conflict = condition(&new, &Objects::default(), plugin, Ok(&plain), (denied, Vec::new()));
         assert_eq!((conflict.holds, conflict.reason), (true, "Conflict"));
         assert!(conflict.message.ends_with("each of: team; denied: a.example:443"), "{}", conflict.message);
-        let unknown = condition(&new, &Objects::default(), (Plugin::Unknown, true), Ok(&plain), None);
+        let unknown =
+            condition(&new, &Objects::default(), (Plugin::Unknown, true), Ok(&plain), (None, Vec::new()));
         assert_eq!(unknown.reason, "NotEnforced");
         assert!(!is_kept(&new, &unknown), "the first condition of a Pod is written");
         let mut known = new.clone();

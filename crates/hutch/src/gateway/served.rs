@@ -9,8 +9,8 @@ use std::time::Duration;
 use hutch_api::owner;
 use hutch_attach::{Chosen, Closed, Conflicts, Mirror, Objects, PeerRefusal, Services};
 use hutch_controller::TokenKey;
-use hutch_egress::TokenHash;
 use hutch_egress::control::Order;
+use hutch_egress::{Issued, TokenHash};
 use hutch_policy::{Applying, Door, Facts, Level, Peer, names_sandboxes};
 use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
@@ -19,6 +19,7 @@ use kube::ResourceExt;
 use kube::runtime::watcher;
 
 use super::condition::{Conditions, Plugin, condition};
+use super::credentials::Credentials;
 use super::peers::Reachable;
 use crate::audit_log::Subject;
 use crate::egress::orders::send;
@@ -37,6 +38,8 @@ struct Known {
     namespace: String,
     /// Services through which it reaches other Sandboxes.
     peers: Vec<Peer>,
+    /// Its credentials.
+    issued: Vec<Issued>,
 }
 
 /// How the proxy recognizes a Pod.
@@ -59,6 +62,7 @@ pub(super) struct Served {
     key: TokenKey,
     pods: Mirror<Arc<Pod>>,
     pub(super) services: Services,
+    pub(super) credentials: Credentials,
     /// By uid.
     known: HashMap<String, Known>,
     /// Levels that the process knows, and their numbers, by their place in memory.
@@ -88,11 +92,17 @@ fn enforceable(found: Applying) -> Result<Applying, Closed> {
 }
 
 impl Served {
-    pub(super) fn new(client: kube::Client, key: TokenKey, ends_tls: bool) -> Served {
+    pub(super) fn new(
+        client: kube::Client,
+        key: TokenKey,
+        credentials: Credentials,
+        ends_tls: bool,
+    ) -> Served {
         Served {
             key,
             pods: Mirror::default(),
             services: Services::default(),
+            credentials,
             known: HashMap::new(),
             levels: HashMap::new(),
             last: 0,
@@ -163,6 +173,7 @@ impl Served {
         }
         self.pods = pods;
         done?;
+        self.credentials.forget_unused();
         self.forget_levels(channel).await
     }
 
@@ -181,8 +192,9 @@ impl Served {
         let mut conflicts = known.map(|known| std::mem::take(&mut known.conflicts)).unwrap_or_default();
         let levels = found.as_ref().map(|found| found.levels.as_slice()).unwrap_or_default();
         let denied = conflicts.update(levels, &facts, now);
+        let (issued, mistakes) = self.credentials.issue(pod, objects, levels);
         let plugin = (self.plugin, self.ends_tls);
-        let condition = condition(pod, objects, plugin, found.as_ref(), denied);
+        let condition = condition(pod, objects, plugin, found.as_ref(), (denied, mistakes));
         self.conditions.set(pod, condition, self.awaits_probe);
         let Applying { levels, until } = found.unwrap_or_default();
         self.until = [self.until, until].into_iter().flatten().min();
@@ -206,6 +218,9 @@ impl Served {
         if known.is_none_or(|known| known.facts != facts) {
             send(channel, Order::Facts { sandbox, facts: facts.clone() }).await?;
         }
+        if known.map_or(!issued.is_empty(), |known| known.issued != issued) {
+            send(channel, Order::Credentials { sandbox, credentials: issued.clone() }).await?;
+        }
         if known.is_none_or(|known| known.client != client) {
             let (addresses, token) = (client.addresses.clone(), client.token.clone());
             channel.send(&Order::Client { sandbox, addresses, token }, &[]).await?;
@@ -215,7 +230,8 @@ impl Served {
         let peers = self.known.remove(&uid).map(|known| known.peers).unwrap_or_default();
         let number = sandbox;
         let subject = Subject::of(pod);
-        let known = Known { number, name, subject, client, levels, facts, namespace, peers, conflicts };
+        let known =
+            Known { number, name, subject, client, levels, facts, namespace, peers, conflicts, issued };
         self.known.insert(uid, known);
         Ok(())
     }
@@ -307,7 +323,8 @@ fn addresses(pod: &Pod) -> Vec<IpAddr> {
 /// Returns the parts of a Pod that count here.
 fn reduced(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
-    pod.metadata.annotations = None;
+    let annotations = pod.metadata.annotations.as_mut();
+    annotations.into_iter().for_each(|all| all.retain(|key, _| key == hutch_api::annotation::CREDENTIALS));
     pod.metadata.resource_version = None;
     let spec = pod.spec.take().unwrap_or_default();
     let volumes = spec.volumes.map(|mut volumes| {

@@ -53,11 +53,15 @@ struct Place {
 }
 
 impl Place {
-    /// Returns `XDG_STATE_HOME`, or its default in the home.
+    /// Returns `XDG_STATE_HOME`, which is created if it does not exist, or its default in the home.
     fn of(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<Place> {
         let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
         let (base, below) = match absolute("XDG_STATE_HOME") {
-            Some(state) => (state, FOLDER.to_vec()),
+            Some(state) => {
+                // As the specification of these folders says. A failure shows below.
+                let _ = DirBuilder::new().recursive(true).mode(0o700).create(&state);
+                (state, FOLDER.to_vec())
+            }
             None => (absolute("HOME")?, [STATE, FOLDER].concat()),
         };
         Some(Place { base: base.canonicalize().ok()?, below })
@@ -84,6 +88,8 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn place(state: Option<&Path>, home: Option<&Path>) -> Option<Place> {
@@ -109,6 +115,23 @@ mod tests {
             assert!(place.has_or_takes(name), "it is there");
         }
         assert!(place(None, None).is_none() && place(None, Some(&home.path().join("missing"))).is_none());
+    }
+
+    #[test]
+    fn missing_folder_of_the_state_is_created_for_the_user_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let mode =
+            |name: &str| std::fs::metadata(home.path().join(name)).unwrap().permissions().mode() & 0o777;
+        let of_the_variable = place(Some(&home.path().join("a/state")), None).unwrap();
+        assert!(!of_the_variable.has_or_takes("x") && of_the_variable.has_or_takes("x"));
+        let of_the_home = place(None, Some(home.path())).unwrap();
+        assert!(!of_the_home.has_or_takes("x") && of_the_home.has_or_takes("x"));
+        for name in ["a", "a/state", "a/state/hutch", ".local", ".local/state", ".local/state/hutch/printed"]
+        {
+            assert_eq!(mode(name), 0o700, "{name}");
+        }
+        std::fs::write(home.path().join("file"), "").unwrap();
+        assert!(place(Some(&home.path().join("file/state")), None).is_none(), "it cannot be created");
     }
 
     #[test]

@@ -19,12 +19,10 @@ use super::egress::Change;
 use super::lock;
 use super::sources::{Place, Sources, Value};
 use crate::broker;
+use crate::credentials::first_too_many;
 
 /// Pause before placeholders that the broker did not make are requested again.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// Maximum bytes of all values of a Pod: they go to the proxy in one message.
-const VALUES: usize = 48 << 10;
 
 /// Credentials of all Pods.
 pub(super) struct Issuer {
@@ -99,18 +97,6 @@ impl Issuer {
     pub(super) fn end(&self, pod: &str) {
         lock(&self.pods).tasks.remove(pod);
     }
-}
-
-/// Returns the place of the first credential whose value no longer fits.
-fn first_too_many(issued: &[Issued]) -> Option<usize> {
-    let mut left = VALUES;
-    let fits = |one: &Issued| {
-        let rest = left.checked_sub(one.value.expose().len());
-        left = rest.unwrap_or_default();
-        rest.is_some()
-    };
-    let fitting = issued.iter().map(fits).take_while(|fits| *fits).count();
-    (fitting < issued.len()).then_some(fitting)
 }
 
 /// Returns what the broker needs to know of a credential.
@@ -273,21 +259,5 @@ mod tests {
             found.name.starts_with("github ") && found.name != "github",
             "it is no other credential of this name"
         );
-    }
-
-    #[test]
-    fn values_that_do_not_fit_into_one_message_are_left_out() {
-        let issued = |bytes: usize| Issued {
-            name: "a".into(),
-            placeholder: "p".into(),
-            value: Secret::new("v".repeat(bytes)),
-            binding: hutch_policy::Binding::default(),
-            bounds: None,
-            ends: None,
-            missing: false,
-        };
-        assert_eq!(first_too_many(&[issued(VALUES), issued(0)]), None);
-        assert_eq!(first_too_many(&[issued(8), issued(VALUES), issued(1)]), Some(1));
-        assert_eq!(first_too_many(&[]), None);
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use super::lock;
 use super::vault::{Secrets, Vault, send_field};
-use crate::credentials::{self, checked};
+use crate::credentials::{self, checked, of_secret};
 
 /// Interval of checks for a changed file or Secret.
 const LOOK: Duration = Duration::from_millis(500);
@@ -205,7 +205,7 @@ impl Sources {
         loop {
             // When the server does not answer, what was true last still counts.
             if let Ok(found) = api.get_opt(name).await {
-                let value = value_of(found.as_ref(), key);
+                let value = of_secret(found.as_ref(), key);
                 put(sender, value.map_err(|why| format!("Secret {namespace}/{name}: {why}")));
             }
             tokio::time::sleep(LOOK).await;
@@ -267,14 +267,6 @@ pub(super) fn set(sender: &watch::Sender<Value>, value: Result<Found, String>) {
         }
         differs
     });
-}
-
-/// Returns the value of a Secret.
-fn value_of(secret: Option<&SecretObject>, key: &str) -> Result<Secret, String> {
-    let secret = secret.ok_or("it does not exist")?;
-    let value = secret.data.as_ref().and_then(|data| data.get(key));
-    let value = value.ok_or_else(|| format!("it has no key {key:?}"))?;
-    checked(std::str::from_utf8(&value.0).map_err(|_| format!("the value of {key:?} is not text"))?)
 }
 
 /// Marks by which a change of a file is recognized: time of its last change, size, device and number.

@@ -52,7 +52,9 @@ fn with_optional() -> Vec<Value> {
 #[tokio::test]
 async fn applying_every_object_twice_changes_nothing() {
     let cluster = Cluster::start().await;
-    let objects = with_optional();
+    let mut objects = with_optional();
+    // This server has that check by itself, and refuses `authorizer`. `gateway::credentials` applies it to Kubernetes.
+    objects.retain(|object| object["kind"] != "ValidatingAdmissionPolicy");
     assert!(objects.len() > 20, "{}", objects.len());
     let mut revisions = Vec::new();
     for round in 0..2 {

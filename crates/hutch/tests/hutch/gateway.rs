@@ -4,6 +4,7 @@
 //! The names of the servers are in a hosts file that only the gateway sees.
 
 mod audited;
+mod credentials;
 mod enforced;
 mod peers;
 mod reads;
@@ -31,6 +32,8 @@ const SERVER: &str = "127.78.0.1";
 const GATEWAY: &str = "gateway";
 /// Another one of the same cluster.
 const SECOND: &str = "second-gateway";
+/// One that does not probe the network plugin.
+const UNPROBED: &str = "unprobed-gateway";
 const NAMESPACE: &str = "agent-sandbox-system";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -198,7 +201,10 @@ async fn gateway(cluster: &mut Cluster, name: &str, kubeconfig: &std::path::Path
     let mut command = Command::new("unshare");
     let script = "mount --bind \"$1\" /etc/hosts && shift && cd / && exec \"$@\"";
     command.args(["--mount", "bash", "-c", script, "bash"]).arg(path("hosts"));
-    command.args([HUTCH, "egress", "--cluster", "--listen", "127.0.0.1:0", "--probe-image=i"]);
+    command.args([HUTCH, "egress", "--cluster", "--listen", "127.0.0.1:0"]);
+    if name != UNPROBED {
+        command.arg("--probe-image=i");
+    }
     command.arg("--token-key-file").arg(path("token.key")).arg("--ca-dir").arg(path("ca"));
     command.args(["--audit", "strict", "--data-dir"]).arg(data(cluster, name));
     command.env("SSL_CERT_FILE", path("public/ca.pem")).arg("--kubeconfig").arg(kubeconfig);

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use hutch_api::label;
 use hutch_api::state::CredentialsOfFork;
-use hutch_policy::{Level, Provider, ProviderObject, unambiguous};
+use hutch_policy::{Level, unambiguous};
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::DynamicObject;
 
 use super::known::Known;
 use crate::config::{Holder, Offer};
@@ -16,18 +14,6 @@ use crate::trust;
 
 /// Name of the ServiceAccount of a Pod that names none.
 const DEFAULT_ACCOUNT: &str = "default";
-
-/// Reads a provider; `None` for one that is invalid.
-pub(super) fn provider(object: DynamicObject) -> Option<Arc<Provider>> {
-    let name = object.name_any();
-    let read = serde_json::to_value(&object).and_then(serde_json::from_value::<ProviderObject>);
-    let read = read.map_err(|error| error.to_string());
-    let read = read.and_then(|provider| match provider.check() {
-        Ok(()) => Ok(Arc::new(provider.spec)),
-        Err(error) => Err(error.to_string()),
-    });
-    read.inspect_err(|error| tracing::warn!(provider = name, error, "a CredentialProvider is invalid")).ok()
-}
 
 impl Known {
     /// Returns the credentials that the levels of a Pod offer, and what is wrong with others.

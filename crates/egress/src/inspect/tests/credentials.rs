@@ -330,3 +330,80 @@ async fn scanner_takes_no_placeholder_for_a_secret() {
     let answer = site.raw(&request).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
+
+/// A site with a credential of another host.
+async fn foreign() -> Site {
+    let site = Site::new(OPEN).await;
+    site.sandbox.set_credentials(vec![issued("other.example", site.port, "")]);
+    site
+}
+
+/// Checks that the placeholder was reported, once.
+async fn reported_once(site: &mut Site) {
+    let refusal = timeout(Duration::from_secs(60), site.refused.recv()).await.unwrap().expect("a refusal");
+    assert!(matches!(refusal.reason, Reason::Credential(..)), "{refusal:?}");
+    assert!(site.refused.try_recv().is_err(), "it is reported twice");
+}
+
+#[tokio::test]
+async fn placeholder_within_a_body_that_is_being_sent_is_answered_with_the_reason() {
+    let mut site = foreign().await;
+    let filler = "x".repeat(60_000);
+    let body = format!("{filler}{PLACEHOLDER}{filler}");
+    let request = head("POST /a", &format!("Content-Length: {}\r\n", body.len())) + &body;
+    let answer = site.raw(&request).await;
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("not bound to this host"), "{answer}");
+    reported_once(&mut site).await;
+}
+
+#[tokio::test]
+async fn placeholder_within_a_body_breaks_an_answer_off_that_has_begun() {
+    let mut site = foreign().await;
+    let mut stream = site.connect("http/1.1").await;
+    let head = head("POST /a", "X-Early: 1\r\nTransfer-Encoding: chunked\r\n");
+    stream.write_all(head.replace("PORT", &site.port.to_string()).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !String::from_utf8_lossy(&answer).contains("early") {
+        assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "{answer:?}");
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    stream.write_all(format!("{:x}\r\n{PLACEHOLDER}\r\n", PLACEHOLDER.len()).as_bytes()).await.unwrap();
+    reported_once(&mut site).await;
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(!answer.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn placeholder_within_a_body_of_http2_is_refused_or_breaks_the_answer_off() {
+    for early in [false, true] {
+        let mut site = foreign().await;
+        let stream = site.connect("h2").await;
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let (pieces, body) = mpsc::unbounded_channel();
+        let uri = format!("https://localhost:{}/a", site.port);
+        let request = Request::builder().method("POST").uri(uri);
+        let request = if early { request.header("x-early", "1") } else { request };
+        let answered = tokio::spawn(sender.send_request(request.body(Pieces(body)).unwrap()));
+        let (first, second) = PLACEHOLDER.split_at(9);
+        pieces.send(first).unwrap();
+        if !early {
+            pieces.send(second).unwrap();
+            drop(pieces);
+            let response = timeout(Duration::from_secs(60), answered).await.unwrap().unwrap().unwrap();
+            assert_eq!(response.status(), 403);
+            let text = response.collect().await.unwrap().to_bytes();
+            let text = String::from_utf8_lossy(&text);
+            assert!(text.contains("not bound to this host"), "{text}");
+        } else {
+            let mut response = timeout(Duration::from_secs(60), answered).await.unwrap().unwrap().unwrap();
+            assert_eq!(response.status(), 200);
+            assert_eq!(response.frame().await.unwrap().unwrap().into_data().unwrap(), "early");
+            pieces.send(second).unwrap();
+            let end = timeout(Duration::from_secs(60), response.frame()).await.unwrap();
+            assert!(end.is_none_or(|frame| frame.is_err()), "the answer continues");
+        }
+        reported_once(&mut site).await;
+    }
+}

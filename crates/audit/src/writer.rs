@@ -57,6 +57,8 @@ pub(crate) struct Writer {
     /// Last record that a head has signed, and the time of it.
     signed: u64,
     signed_at: Instant,
+    /// Number of the last head, and the content of its file, as long as that is not written.
+    head: Option<(u64, String)>,
     kept_at: Option<Instant>,
     retry: Option<(Instant, Duration)>,
     // Held until the end.
@@ -97,6 +99,7 @@ impl Writer {
             pending: VecDeque::new(),
             signed: 0,
             signed_at: Instant::now(),
+            head: None,
             kept_at: None,
             retry: None,
             _lock: lock,
@@ -279,6 +282,19 @@ impl Writer {
         if self.current.is_none() {
             return Ok(());
         }
+        // A record whose file could not be written is not repeated: it would fill what is left of the disk.
+        let waiting = self.head.take().filter(|(seq, _)| *seq == self.chain.seq);
+        let (seq, line) = waiting.map_or_else(|| self.append_head(), Ok)?;
+        let (_, line) = self.head.insert((seq, line));
+        self.disk.reach(Operation::Head)?;
+        replace(&self.folder, HEAD, line.as_bytes()).map_err(Error::into_io)?;
+        self.head = None;
+        (self.signed, self.signed_at) = (seq, Instant::now());
+        Ok(())
+    }
+
+    /// Appends a record that signs the one before it. Returns its number, and what signs it.
+    fn append_head(&mut self) -> io::Result<(u64, String)> {
         let now = SystemTime::now();
         let time = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let time = u64::try_from(time).unwrap_or(u64::MAX);
@@ -289,11 +305,7 @@ impl Writer {
         let seq = self.chain.seq + 1;
         let hash = append(&mut line, seq, &self.chain.hash, record.as_bytes());
         self.append(&line, Chain { seq, hash })?;
-        self.disk.reach(Operation::Head)?;
-        let head = self.key.sign(seq, hash, time);
-        replace(&self.folder, HEAD, head.line().as_bytes()).map_err(Error::into_io)?;
-        (self.signed, self.signed_at) = (seq, Instant::now());
-        Ok(())
+        Ok((seq, self.key.sign(seq, hash, time).line()))
     }
 
     /// Ends a segment with a head and starts the next one.

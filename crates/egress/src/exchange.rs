@@ -17,7 +17,7 @@ use http::header;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use hutch_policy::{Call, Decision, Destination, Mode, Path, decide, decide_request, reads_calls};
 use hyper::body::Incoming;
 use tokio::time::timeout;
@@ -31,7 +31,7 @@ use crate::record::{Asked, named};
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, WITH_USER, problem};
 use crate::sandbox::{Rules, Sandbox};
 use crate::scan::{Conversations, Scan};
-use calls::{id_of, read_calls};
+use calls::{discard, id_of, read_calls};
 use counted::{Held, Metered};
 
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
@@ -225,7 +225,7 @@ pub(crate) async fn exchange(
             let rest = || if is_new { None } else { seen.lent.take_back() };
             if let Some(body) = seen.unread.take().or_else(rest).filter(|_| sends) {
                 // A client that could not send all of a body may not read the answer.
-                let _ = timeout(UNREAD_TIME, Limited::new(body, UNREAD).collect()).await;
+                let _ = timeout(UNREAD_TIME, discard(body, UNREAD)).await;
             }
             let mut response = answer(&refusal, seen.id);
             if ends {

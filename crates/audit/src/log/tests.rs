@@ -362,6 +362,26 @@ async fn log_opens_on_a_disk_with_room_for_records_but_for_no_file() {
 }
 
 #[tokio::test]
+async fn head_whose_file_cannot_be_written_is_recorded_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let fault = {
+        let tries = tries.clone();
+        move |operation| {
+            let fails = operation == Operation::Head && tries.fetch_add(1, Ordering::Relaxed) < 6;
+            fails.then_some(Failure { written: 0, kills: false })
+        }
+    };
+    let options = Options { head_interval: Duration::from_millis(1), ..Options::default() };
+    let log = Log::on(folder.path(), options, Disk::with(Arc::new(fault))).unwrap();
+    let before = entries(folder.path()).len();
+    hutch_testkit::wait::until("the file is written", || tries.load(Ordering::Relaxed) >= 7);
+    assert_eq!(entries(folder.path()).len(), before);
+    log.close();
+    intact(folder.path());
+}
+
+#[tokio::test]
 async fn lost_records_are_counted_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let full = Arc::new(AtomicBool::new(false));

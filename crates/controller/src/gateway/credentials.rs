@@ -8,12 +8,18 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::{Client, ResourceExt};
+use tokio::sync::Semaphore;
 
 use super::TokenKey;
 use crate::error::Error;
 
 /// Kind of the policies that offer credentials. Those of the cluster offer none.
 const KIND: &str = "SandboxPolicy";
+/// Policies of an answer of the server, and maximum of a namespace that are read. Tenants write them, and each may be large.
+const PAGE: u32 = 50;
+const MOST: usize = 1000;
+/// Namespaces whose policies are read at once.
+static READING: Semaphore = Semaphore::const_new(4);
 
 /// Credential of a policy, and its placeholder in a Sandbox.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,17 +40,52 @@ pub(super) async fn offer(
     now: Timestamp,
 ) -> Result<(), Error> {
     let namespace = sandbox.namespace().unwrap_or_default();
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &policies_of_kind(KIND));
-    let policies = match api.list(&ListParams::default()).await {
-        Ok(list) => list.items,
-        // The kind is not installed.
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-        Err(source) => return Err(Error::List { kind: KIND.to_owned(), namespace, source }),
-    };
-    let key_of = |object: &DynamicObject| (namespace.clone(), object.name_any());
-    let policies = policies.into_iter().map(|object| (key_of(&object), policy(object))).collect();
+    // Never closed.
+    let _turn = READING.acquire().await;
+    let Some(policies) = read(client, &namespace).await? else { return Ok(()) };
     add(pod, &offered(&policies, key, (sandbox, template), now));
     Ok(())
+}
+
+/// Reads the policies of a namespace without their rules. `None` if the server has none, or does not show them.
+async fn read(client: &Client, namespace: &str) -> Result<Option<Policies>, Error> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &policies_of_kind(KIND));
+    let (mut policies, mut params) = (Policies::new(), ListParams::default().limit(PAGE));
+    loop {
+        let page = match api.list(&params).await {
+            Ok(page) => page,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                let why = "may not list SandboxPolicies: apply deploy/egress.yaml of this version; until then, Pods get no \
+                           placeholders";
+                tracing::warn!(namespace, "{why}");
+                return Ok(None);
+            }
+            Err(source) => {
+                return Err(Error::List { kind: KIND.to_owned(), namespace: namespace.to_owned(), source });
+            }
+        };
+        for object in page.items {
+            let key = (namespace.to_owned(), object.name_any());
+            policies.insert(key, policy(without_rules(object)));
+        }
+        match page.metadata.continue_ {
+            Some(next) if !next.is_empty() && policies.len() < MOST => params = params.continue_token(&next),
+            Some(next) if !next.is_empty() => {
+                tracing::warn!(namespace, "only {MOST} SandboxPolicies are read for placeholders");
+                return Ok(Some(policies));
+            }
+            _ => return Ok(Some(policies)),
+        }
+    }
+}
+
+/// Removes what placeholders do not depend on, and what takes long to read.
+fn without_rules(mut object: DynamicObject) -> DynamicObject {
+    if let Some(spec) = object.data["spec"].as_object_mut() {
+        spec.retain(|field, _| !["egress", "files", "scanner"].contains(&field.as_str()));
+    }
+    object
 }
 
 /// Returns the credentials that have a variable.
@@ -197,6 +238,23 @@ mod tests {
             offered(&missing, &key(), (&sandbox("u1"), None), Timestamp::now()).is_empty(),
             "the gateway closes all"
         );
+    }
+
+    #[test]
+    fn placeholders_do_not_depend_on_rules() {
+        let rules =
+            json!({"rules": [{"name": "a", "hosts": ["a.example"], "when": "this is no expression"}]});
+        let object = json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy",
+            "metadata": {"name": "p", "namespace": "d"},
+            "spec": {"appliesTo": {}, "egress": rules, "credentials": [credential("github", "GITHUB_TOKEN")]}});
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        assert!(policy(object.clone()).object().is_none(), "its rules are read");
+        let read = policy(without_rules(object));
+        let policies = Policies::from([
+            (("d".to_owned(), "p".to_owned()), read),
+            stored("by-claim", &Value::Null, &credential("mine", "MINE")),
+        ]);
+        assert_eq!(offered(&policies, &key(), (&sandbox("u1"), None), Timestamp::now()).len(), 2);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderValue, header};
+use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use tokio::time::timeout;
@@ -30,11 +31,29 @@ pub(super) async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, S
     if kinds.next().is_some_and(|kind| utf8(kind).is_none()) || kinds.next().is_some() {
         return Err("its body is not UTF-8".to_owned());
     }
-    let read = timeout(CALLS_TIME, Limited::new(body, CALLS).collect()).await;
+    let read = timeout(CALLS_TIME, whole(Limited::new(body, CALLS))).await;
     let read = read.map_err(|_| "its body does not arrive in time".to_owned())?;
-    Ok(read
-        .map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))?
-        .to_bytes())
+    read.map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))
+}
+
+/// Reads a body into one piece of memory: kept as they arrive, pieces of one byte would take 32 each.
+async fn whole<B: Body<Data = Bytes> + Unpin>(mut body: B) -> Result<Bytes, B::Error> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await.transpose()? {
+        if let Ok(data) = frame.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes.freeze())
+}
+
+/// Reads at most so many bytes of a body, of which nothing is kept.
+pub(super) async fn discard<B: Body<Data = Bytes> + Unpin>(mut body: B, most: usize) {
+    let mut read = 0;
+    while read < most {
+        let Some(Ok(frame)) = body.frame().await else { return };
+        read += frame.data_ref().map_or(0, Bytes::len);
+    }
 }
 
 /// Returns the id of a single call.

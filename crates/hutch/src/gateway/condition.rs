@@ -1,5 +1,9 @@
 //! The condition of a Pod that says whether its policies are enforced. The controller copies it to the Sandbox.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
 use hutch_api::trust::CONFIG_MAP;
 use hutch_attach::{Closed, Conflicts, Objects};
@@ -8,13 +12,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
 use crate::egress::reads_requests;
 
 /// Type of the condition.
 pub(super) const TYPE: &str = POLICY_ENFORCED_OF_POD;
 
+/// Time between two writes of the same condition of a Pod: another gateway that sees the cluster otherwise may have replaced it,
+/// and would do so again at once.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Reason of a condition: nothing closes the network of the Pod.
 const NOT_ENFORCED: &str = "NotEnforced";
 
@@ -112,6 +119,7 @@ fn open(pod: &Pod, objects: &Objects, plugin: Plugin) -> Option<&'static str> {
 }
 
 /// A condition that is to be written.
+#[derive(Debug, PartialEq)]
 struct Write {
     namespace: String,
     pod: String,
@@ -119,21 +127,69 @@ struct Write {
     condition: Condition,
 }
 
+/// Conditions that are to be written, and those that were.
+#[derive(Debug, Default)]
+struct Writes {
+    /// When each is due, by the uid of the Pod, for which the latest one counts.
+    waiting: HashMap<String, (Instant, Write)>,
+    /// Written within [`AGAIN`], by the uid of the Pod.
+    written: HashMap<String, (Instant, Condition)>,
+}
+
+impl Writes {
+    /// Has a condition written: at once, unless it is the one that was written last.
+    fn add(&mut self, write: Write, now: Instant) {
+        let last = self.written.get(&write.uid).filter(|(_, condition)| *condition == write.condition);
+        let due = last.map_or(now, |(at, _)| *at + AGAIN);
+        self.waiting.insert(write.uid.clone(), (due, write));
+    }
+
+    /// Returns a condition that is due.
+    ///
+    /// # Errors
+    /// The time at which one will be; `None` if none waits.
+    fn next(&mut self, now: Instant) -> Result<Write, Option<Instant>> {
+        self.written.retain(|_, (at, _)| now < *at + AGAIN);
+        let first = self.waiting.iter().min_by_key(|(_, (due, _))| *due);
+        let (uid, due) = first.map(|(uid, (due, _))| (uid.clone(), *due)).ok_or(None)?;
+        let (_, write) = (due <= now).then(|| self.waiting.remove(&uid)).flatten().ok_or(Some(due))?;
+        self.written.insert(uid, (now, write.condition.clone()));
+        Ok(write)
+    }
+}
+
 /// Writes conditions, one after the other.
-pub(super) struct Conditions(mpsc::UnboundedSender<Write>);
+pub(super) struct Conditions {
+    writes: Arc<Mutex<Writes>>,
+    added: Arc<Notify>,
+}
 
 impl Conditions {
     pub(super) fn new(client: Client) -> Conditions {
-        let (sender, mut writes) = mpsc::unbounded_channel::<Write>();
+        let conditions = Conditions { writes: Arc::default(), added: Arc::default() };
+        let (writes, added) = (conditions.writes.clone(), conditions.added.clone());
+        // It ends with the process.
         tokio::spawn(async move {
-            while let Some(write) = writes.recv().await {
+            loop {
+                let next = writes.lock().unwrap_or_else(PoisonError::into_inner).next(Instant::now());
+                let write = match next {
+                    Ok(write) => write,
+                    Err(None) => {
+                        added.notified().await;
+                        continue;
+                    }
+                    Err(Some(due)) => {
+                        let _ = tokio::time::timeout_at(due.into(), added.notified()).await;
+                        continue;
+                    }
+                };
                 let pod = format!("{}/{}", write.namespace, write.pod);
                 if let Err(error) = write.send(&client).await {
                     tracing::warn!(pod, %error, "failed to write the condition of a pod");
                 }
             }
         });
-        Conditions(sender)
+        conditions
     }
 
     /// Has the condition written if the Pod has another one. With `awaits_probe`, nothing is known about the network plugin
@@ -148,12 +204,14 @@ impl Conditions {
                 && found.reason.as_deref() == Some(condition.reason)
                 && found.message.as_deref() == Some(&*condition.message)
         });
+        let (namespace, uid) = (pod.namespace().unwrap_or_default(), pod.uid().unwrap_or_default());
+        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
         if same {
+            writes.waiting.remove(&uid);
             return;
         }
-        let (namespace, uid) = (pod.namespace().unwrap_or_default(), pod.uid().unwrap_or_default());
-        // Its task ends with the process only.
-        let _ = self.0.send(Write { namespace, pod: pod.name_any(), uid, condition });
+        writes.add(Write { namespace, pod: pod.name_any(), uid, condition }, Instant::now());
+        self.added.notify_one();
     }
 }
 
@@ -184,8 +242,6 @@ impl Write {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use hutch_policy::{Authority, Level};
     use serde_json::Value;
 
@@ -199,6 +255,34 @@ mod tests {
 
     fn pod(spec: Value) -> Pod {
         serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "d"}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn gateways_that_disagree_replace_a_condition_every_ten_seconds() {
+        let write = |uid: &str, message: &str| {
+            let condition = Condition { holds: true, reason: "Enforced", message: message.to_owned() };
+            Write { namespace: "d".to_owned(), pod: "s".to_owned(), uid: uid.to_owned(), condition }
+        };
+        let (mut writes, start) = (Writes::default(), Instant::now());
+        let after = |millis| start + Duration::from_millis(millis);
+        assert_eq!(writes.next(start), Err(None));
+        writes.add(write("u", "a"), start);
+        writes.add(write("u", "b"), start);
+        assert_eq!(writes.next(start), Ok(write("u", "b")), "the latest one alone");
+        assert_eq!(writes.next(start), Err(None));
+        // Another gateway has replaced it.
+        for millis in [1, 2, 3] {
+            writes.add(write("u", "b"), after(millis));
+            assert_eq!(writes.next(after(millis)), Err(Some(start + AGAIN)));
+        }
+        writes.add(write("v", "b"), after(4));
+        assert_eq!(writes.next(after(4)), Ok(write("v", "b")), "that of another Pod");
+        assert_eq!(writes.next(start + AGAIN), Ok(write("u", "b")));
+        writes.add(write("u", "c"), start + AGAIN);
+        assert_eq!(writes.next(start + AGAIN), Ok(write("u", "c")), "what this gateway has learned");
+        let later = start + 3 * AGAIN;
+        assert_eq!(writes.next(later), Err(None));
+        assert!(writes.written.is_empty(), "nothing is kept of Pods that may be gone");
     }
 
     #[test]

@@ -219,4 +219,20 @@ async fn policy_names_only_providers_that_its_author_may_use() {
     let allowed = async || write(&offering("github", site.port)).status.success();
     running.cluster.until("the verb is enough", allowed).await.unwrap();
     assert!(!write(&offering("other", site.port)).status.success(), "another provider");
+    // Each credential is a check, which costs the API server much.
+    let many = |providers: &[&str]| {
+        let one = |(number, provider): (usize, &&str)| {
+            json!({"name": format!("c{number}"), "provider": provider, "hosts": ["tls.example"], "env": format!("C{number}")})
+        };
+        let credentials: Vec<Value> = providers.iter().enumerate().map(one).collect();
+        policy_object("SandboxPolicy", "github", &json!({"appliesTo": {}, "credentials": credentials}))
+    };
+    for count in [3, 16] {
+        let mut providers = vec!["github"; count];
+        let output = write(&many(&providers));
+        assert!(output.status.success(), "{count}: {}", text(&output.stderr));
+        providers[count - 1] = "other";
+        let output = write(&many(&providers));
+        assert!(text(&output.stderr).contains("has the verb \"use\""), "{count}: {}", text(&output.stderr));
+    }
 }

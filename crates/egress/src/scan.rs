@@ -31,6 +31,8 @@ const PLAIN: [header::HeaderName; 4] =
     [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION];
 /// Headers of answers that are not scanned either: they have a fixed form, or are to be sent back to the server.
 const OF_ANSWERS: [header::HeaderName; 3] = [header::DATE, header::SEC_WEBSOCKET_ACCEPT, header::SET_COOKIE];
+/// Bytes that are scanned on the thread that serves connections. More are scanned on another one.
+pub(crate) const AT_ONCE: usize = 20 << 10;
 /// Maximum headers that are also scanned as one text.
 const JOINED: usize = 20;
 

@@ -93,6 +93,15 @@ fn close(reason: &str) -> Vec<u8> {
     frame
 }
 
+/// Judges the bytes of one direction before they are passed on.
+pub(crate) trait Gate {
+    /// Takes bytes. Returns others that are passed on instead, if there are any.
+    ///
+    /// # Errors
+    /// The reason why the WebSocket ends.
+    fn pass(&mut self, bytes: &[u8]) -> impl Future<Output = Result<Option<Vec<u8>>, String>> + Send;
+}
+
 /// Reason why a WebSocket ends.
 enum Ended {
     /// A side failed.
@@ -106,13 +115,13 @@ impl From<io::Error> for Ended {
     }
 }
 
-/// Passes bytes on in both directions until both have ended, one fails, or `ended` gives a reason. `sent` sees the client's bytes
-/// before they are sent, and `received` the server's. They may refuse them, or return others that are passed on instead.
+/// Passes bytes on in both directions until both have ended, one fails, or `ended` gives a reason. `sent` judges the client's
+/// bytes, and `received` the server's.
 pub(crate) async fn join(
     client: impl AsyncRead + AsyncWrite + Unpin,
     server: impl AsyncRead + AsyncWrite + Unpin,
-    mut sent: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>, String>,
-    mut received: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>, String>,
+    mut sent: impl Gate,
+    mut received: impl Gate,
     ended: impl Future<Output = String>,
 ) {
     let (mut from_client, mut to_client) = tokio::io::split(client);
@@ -124,7 +133,7 @@ pub(crate) async fn join(
             match from_client.read(&mut piece).await? {
                 0 => return Ok(to_server.shutdown().await?),
                 count => {
-                    let passed = sent(&piece[..count]).map_err(Ended::Refused)?;
+                    let passed = sent.pass(&piece[..count]).await.map_err(Ended::Refused)?;
                     to_server.write_all(passed.as_deref().unwrap_or(&piece[..count])).await?;
                     to_server.flush().await?;
                 }
@@ -137,7 +146,7 @@ pub(crate) async fn join(
             match from_server.read(&mut piece).await? {
                 0 => return Ok(to_client.shutdown().await?),
                 count => {
-                    let passed = received(&piece[..count]).map_err(Ended::Refused)?;
+                    let passed = received.pass(&piece[..count]).await.map_err(Ended::Refused)?;
                     let passed = passed.as_deref().unwrap_or(&piece[..count]);
                     frames.writing = true;
                     to_client.write_all(passed).await?;
@@ -191,11 +200,20 @@ mod tests {
         assert_eq!(&close("é".repeat(100).as_str())[..4], [0x88, 124, 0x03, 0xf0]);
     }
 
+    /// Refuses more than so many bytes at once.
+    struct AtMost(usize);
+
+    impl Gate for AtMost {
+        async fn pass(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, String> {
+            if bytes.len() > self.0 { Err("too much".to_owned()) } else { Ok(None) }
+        }
+    }
+
     #[tokio::test]
     async fn refused_bytes_end_it_with_a_close_frame() {
         let ((mut client, ours), (theirs, mut server)) = (tokio::io::duplex(1024), tokio::io::duplex(1024));
-        let sent = |bytes: &[u8]| if bytes.len() > 3 { Err("too much".to_owned()) } else { Ok(None) };
-        let task = tokio::spawn(join(ours, theirs, sent, |_| Ok(None), std::future::pending()));
+        let (sent, received) = (AtMost(3), AtMost(usize::MAX));
+        let task = tokio::spawn(join(ours, theirs, sent, received, std::future::pending()));
         client.write_all(b"abc").await.unwrap();
         let mut piece = [0; 3];
         server.read_exact(&mut piece).await.unwrap();

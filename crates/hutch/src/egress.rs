@@ -10,7 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -56,6 +57,8 @@ const REFUSALS: usize = 64;
 const DECISIONS: usize = 1024;
 /// Maximum refusals that are printed, each once.
 const PRINTED: usize = 100;
+/// Maximum time to print what is left when the process ends.
+const LAST_LINES: Duration = Duration::from_millis(300);
 
 /// Number of the sandbox of `hutch run`.
 const SANDBOX: u64 = 0;
@@ -297,16 +300,18 @@ fn serve() -> anyhow::Result<()> {
         Audience::User => one_thread()?,
         Audience::Starter | Audience::Log => runtime()?,
     };
+    let printed = Arc::new(Printed::default());
     let served = runtime.block_on(async {
         let channel = Arc::new(Channel::new(input)?);
         let reporter = match audience {
-            Audience::User => Printed::default().into_reporter(),
+            Audience::User => printed.clone().into_reporter(),
             Audience::Starter => to_starter(channel.clone()),
             Audience::Log => Arc::new(|_| ()),
         };
         let recorder = (audience == Audience::Log).then(to_output);
         follow_recorded(&channel, way, reporter, recorder).await.context("an order")
     });
+    printed.finish(LAST_LINES);
     // A command waits for the end of this process, and its threads end with it.
     runtime.shutdown_background();
     served
@@ -368,19 +373,85 @@ fn to_output() -> Recorder {
 
 /// Refusals that were printed.
 #[derive(Default)]
-struct Printed(Mutex<HashSet<String>>);
+struct Printed(Mutex<Printing>);
+
+#[derive(Default)]
+struct Printing {
+    known: HashSet<String>,
+    /// Number of those that were not printed.
+    left_out: u64,
+    /// Started for the first refusal.
+    printer: Option<Printer>,
+}
+
+/// Thread that prints. Standard error may be a full pipe, or a stopped terminal, for which connections do not wait.
+struct Printer {
+    lines: SyncSender<String>,
+    /// Closed when everything is printed.
+    end: Receiver<()>,
+}
+
+impl Printer {
+    fn start(mut output: impl Write + Send + 'static) -> io::Result<Printer> {
+        // With a last line, which has the number of those that were left out.
+        let (lines, waiting) = sync_channel::<String>(PRINTED + 1);
+        let (running, end) = std::sync::mpsc::channel();
+        std::thread::Builder::new().name("printer".to_owned()).spawn(move || {
+            let _running = running;
+            for line in waiting {
+                // The output may be closed, which changes nothing for the sandbox.
+                let _ = output.write_all(line.as_bytes());
+            }
+        })?;
+        Ok(Printer { lines, end })
+    }
+}
 
 impl Printed {
-    fn into_reporter(self) -> Reporter {
+    fn into_reporter(self: Arc<Self>) -> Reporter {
         Arc::new(move |news| {
             // Names are not needed: when the process dies, its sandbox ends too.
             let News::Refused { refusal, .. } = news else { return };
-            let line = line(&refusal);
-            let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if printed.len() < PRINTED && printed.insert(line.clone()) {
-                eprintln!("hutch: {line}");
-            }
+            self.print(line(&refusal), io::stderr);
         })
+    }
+
+    /// Prints a line, once. Never waits.
+    fn print<W: Write + Send + 'static>(&self, line: String, output: impl FnOnce() -> W) {
+        let mut printing = self.printing();
+        let Printing { known, left_out, printer } = &mut *printing;
+        if known.contains(&line) {
+            return;
+        }
+        if known.len() == PRINTED {
+            *left_out += 1;
+            return;
+        }
+        if printer.is_none() {
+            *printer = Printer::start(output()).ok();
+        }
+        let text = format!("hutch: {line}\n");
+        let sent = printer.as_ref().is_some_and(|printer| printer.lines.try_send(text).is_ok());
+        *left_out += u64::from(!sent);
+        known.insert(line);
+    }
+
+    /// Waits until everything is printed, not longer than this.
+    fn finish(&self, most: Duration) {
+        let mut printing = self.printing();
+        let Some(Printer { lines, end }) = printing.printer.take() else { return };
+        if printing.left_out > 0 {
+            let text = format!("hutch: {} more refusals are not shown\n", printing.left_out);
+            // It has a place, unless the thread has ended.
+            let _ = lines.try_send(text);
+        }
+        drop(lines);
+        // Nothing is sent: an error is the end of the thread, or of the time.
+        let _ = end.recv_timeout(most);
+    }
+
+    fn printing(&self) -> MutexGuard<'_, Printing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -426,6 +497,38 @@ mod tests {
             let kept = String::from_utf8(certificates(text.as_bytes())).unwrap();
             assert_eq!(kept, format!("{certificate}\n").repeat(count), "{text}");
         }
+    }
+
+    /// Output that takes nothing before the other end is dropped.
+    struct Stopped(Receiver<()>, Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Stopped {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            self.1.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn refusals_do_not_wait_for_a_stopped_terminal() {
+        let (stopped, waits) = std::sync::mpsc::channel();
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let mut output = Some(Stopped(waits, shown.clone()));
+        let printed = Printed::default();
+        for number in (0..PRINTED + 3).chain(0..PRINTED) {
+            printed.print(format!("refused {number}"), || output.take().unwrap());
+        }
+        assert!(shown.lock().unwrap().is_empty());
+        drop(stopped);
+        printed.finish(Duration::from_secs(60));
+        let shown = String::from_utf8(shown.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (PRINTED + 1, "hutch: refused 0"));
+        assert_eq!(lines[PRINTED], "hutch: 3 more refusals are not shown");
     }
 
     #[test]

@@ -34,6 +34,12 @@ impl Reserve {
         check(folder)
     }
 
+    /// Bytes until the next check.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
     /// Counts an entry with the folders above it.
     pub(crate) fn spend_on_entry(&mut self, path: &Path, folder: &Folder) -> io::Result<()> {
         self.spend(path.components().count() as u64 * COMPONENT_BYTES, folder)

@@ -1,9 +1,10 @@
 //! Folders whose content is not complete yet.
 
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::beneath::Folder;
@@ -77,7 +78,7 @@ pub(crate) fn finish(mut unfinished: Unfinished, name: &Path) -> Result<(), Erro
     let opened = Folder::open(unfinished.path()).map_err(Error::file("open", unfinished.path()))?;
     // mode 0700 of a fresh folder would hide the whole root from the users inside.
     if rustix::fs::stat(unfinished.path()).is_ok_and(|s| s.st_mode & 0o777 == 0o700) {
-        rustix::fs::chmod(unfinished.path(), rustix::fs::Mode::from_raw_mode(0o755))
+        rustix::fs::chmod(unfinished.path(), Mode::from_raw_mode(0o755))
             .map_err(Error::file("set the mode of", unfinished.path()))?;
     }
     opened.sync().map_err(Error::file("write out", unfinished.path()))?;
@@ -95,9 +96,25 @@ pub(crate) fn finish(mut unfinished: Unfinished, name: &Path) -> Result<(), Erro
 
 /// Locks a folder until the file descriptor is closed; an error when another process holds the lock.
 fn lock(folder: &Path) -> std::io::Result<std::fs::File> {
-    let folder = std::fs::File::open(folder)?;
+    let folder = match std::fs::File::open(folder) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => open_unreadable(folder)?,
+        opened => opened?,
+    };
     rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
     Ok(folder)
+}
+
+/// Opens a folder whose owner may not read it, since its mode is that of an image's root. Its mode stays: another process may be
+/// about to finish it.
+fn open_unreadable(folder: &Path) -> std::io::Result<std::fs::File> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let path = rustix::fs::open(folder, flags, Mode::empty())?;
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&path)?.st_mode);
+    let own = format!("/proc/self/fd/{}", path.as_raw_fd());
+    rustix::fs::chmod(&own, Mode::RWXU)?;
+    let opened = std::fs::File::open(&own);
+    rustix::fs::chmod(&own, mode)?;
+    opened
 }
 
 /// Waits for the right to make an unfinished folder, or to find that one is abandoned.
@@ -129,6 +146,8 @@ pub(crate) fn sweep(dir: &Path) {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     #[test]
@@ -142,6 +161,33 @@ mod tests {
         let _other = unfinished(dir.path()).unwrap();
         assert!(used.path().is_dir());
         assert!(!left.exists());
+    }
+
+    #[test]
+    fn abandoned_folder_that_its_owner_may_not_read_is_swept() {
+        if rustix::process::geteuid().is_root() {
+            // Root may read every folder: another user runs this test again.
+            let mut again = std::process::Command::new("/proc/self/exe");
+            again.args([
+                "--exact",
+                "unfinished::tests::abandoned_folder_that_its_owner_may_not_read_is_swept",
+            ]);
+            let ran = again.current_dir("/").env("TMPDIR", "/tmp").uid(65_534).gid(65_534).output().unwrap();
+            let output = String::from_utf8_lossy(&ran.stdout);
+            assert!(ran.status.success() && output.contains("1 passed"), "{output}");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let made = unfinished(dir.path()).unwrap();
+        let used = made.path().to_owned();
+        let left = dir.path().join("unfinished-left");
+        std::fs::create_dir_all(left.join("inner")).unwrap();
+        for folder in [&used, &left] {
+            rustix::fs::chmod(folder, Mode::empty()).unwrap();
+        }
+        sweep(dir.path());
+        assert!(!left.exists());
+        assert_eq!(rustix::fs::stat(&used).unwrap().st_mode & 0o777, 0, "one in use stays as it is");
     }
 
     #[test]

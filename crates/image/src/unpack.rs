@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use hutch_archive::{AbsolutePaths, Entry, Kind, Limits, ReadError, Unpacked};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use crate::Error;
 use crate::beneath::{Attributes, Folder, set_attributes, set_extended};
-use crate::reserve::Reserve;
+use crate::reserve::{Reserve, check};
 
 /// Most bytes that one layer may unpack to: above the largest layers of images in wide use (CUDA: about 6 GiB).
 pub const MAX_LAYER_BYTES: u64 = 16 << 30;
@@ -184,8 +185,8 @@ struct Layer<'a> {
     /// Bytes of paths that may still follow.
     path_bytes: u64,
     reserve: Reserve,
-    /// `true` if some names are whiteouts.
-    whiteouts: bool,
+    /// `true` for a layer of an image: some names are whiteouts, and no entry is a sparse file.
+    of_image: bool,
 }
 
 /// Reason why a layer was not unpacked.
@@ -229,14 +230,14 @@ impl Fault {
 }
 
 impl<'a> Layer<'a> {
-    fn new(root: Folder, owners: Owners<'a>, whiteouts: bool) -> Layer<'a> {
+    fn new(root: Folder, owners: Owners<'a>, of_image: bool) -> Layer<'a> {
         Layer {
             root,
             owners,
             folders: BTreeMap::new(),
             path_bytes: MAX_PATH_BYTES,
             reserve: Reserve::default(),
-            whiteouts,
+            of_image,
         }
     }
 
@@ -246,6 +247,10 @@ impl<'a> Layer<'a> {
         let hostile =
             |reason: &'static str| Error::HostileEntry { entry: shown.clone(), reason: reason.into() };
         let file_error = |source: io::Error| Error::file("unpack", Path::new(&shown))(source);
+        if self.of_image && entry.kind() == Kind::SparseFile {
+            // Its holes are written as zeros, which no limit for the unpacked archive counts.
+            return Err(hostile("it is a sparse file").into());
+        }
         let path_bytes = self.path_bytes.checked_sub(path.as_os_str().len() as u64);
         self.path_bytes = path_bytes.ok_or_else(|| Error::TooLarge {
             what: "layer".into(),
@@ -259,22 +264,21 @@ impl<'a> Layer<'a> {
             return Ok(());
         };
         let made = |errno| match errno {
-            rustix::io::Errno::LOOP => hostile("a link is on its path"),
-            rustix::io::Errno::XDEV => hostile("its path leads out of the layer"),
-            rustix::io::Errno::NOTDIR | rustix::io::Errno::ISDIR => hostile("it is both a folder and a file"),
+            Errno::LOOP => hostile("a link is on its path"),
+            Errno::XDEV => hostile("its path leads out of the layer"),
+            Errno::NOTDIR | Errno::ISDIR => hostile("it is both a folder and a file"),
             errno => file_error(errno.into()),
         };
         let parent = self.root.make_folders(path.parent().unwrap_or(Path::new(""))).map_err(made)?;
-        if let Some(hidden) = name.as_os_str().as_bytes().strip_prefix(b".wh.").filter(|_| self.whiteouts) {
+        if let Some(hidden) = name.as_os_str().as_bytes().strip_prefix(b".wh.").filter(|_| self.of_image) {
             white_out(&parent, hidden).map_err(made)?.map_err(hostile)?;
             return Ok(());
         }
         match entry.kind() {
             Kind::Folder => {
                 let folder = parent.make_folders(&name).map_err(made)?;
-                kept_attributes(entry)
-                    .try_for_each(|(name, value)| folder.set_extended(name, value))
-                    .map_err(made)?;
+                self.keep_extended(entry, |name, value| folder.set_extended(name, value))
+                    .map_err(file_error)?;
                 self.folders.insert(path, attributes);
             }
             Kind::File | Kind::SparseFile => {
@@ -283,9 +287,8 @@ impl<'a> Layer<'a> {
                     let spent = self.reserve.spend(piece.len() as u64, &self.root);
                     spent.and_then(|()| file.write_all(piece)).map_err(|e| Fault::Made(file_error(e)))
                 })?;
-                kept_attributes(entry)
-                    .try_for_each(|(name, value)| set_extended(&file, name, value))
-                    .map_err(made)?;
+                self.keep_extended(entry, |name, value| set_extended(&file, name, value))
+                    .map_err(file_error)?;
                 set_attributes(&file, attributes).map_err(made)?;
             }
             Kind::Symlink => {
@@ -309,6 +312,24 @@ impl<'a> Layer<'a> {
     fn attributes<R: Read>(&self, entry: &Entry<'_, R>) -> Result<Attributes, ReadError> {
         let owner = if matches!(self.owners, Owners::Set) { Some(entry.owner()?) } else { None };
         Ok(Attributes { mode: entry.mode()?, owner, mtime: entry.modified() })
+    }
+
+    /// Sets the extended attributes that are kept. One for which the file system has no room is left out, unless the disk
+    /// itself is full.
+    fn keep_extended<R: Read>(
+        &mut self,
+        entry: &Entry<'_, R>,
+        set: impl Fn(&OsStr, &[u8]) -> Result<(), Errno>,
+    ) -> io::Result<()> {
+        for (name, value) in kept_attributes(entry) {
+            self.reserve.spend((name.len() + value.len()) as u64, &self.root)?;
+            match set(name, value) {
+                // ext4 has a block for all attributes of a file, and reports a full one as a full disk.
+                Err(Errno::NOSPC | Errno::TOOBIG | Errno::RANGE | Errno::DQUOT) => check(&self.root)?,
+                set => set?,
+            }
+        }
+        Ok(())
     }
 
     /// Reports the owner of an entry that has one of its own.
@@ -341,7 +362,7 @@ fn kept_attributes<'a, R: Read>(entry: &'a Entry<'_, R>) -> impl Iterator<Item =
 }
 
 /// Turns a whiteout entry into the overlay's form. The inner error is what is wrong with the entry.
-fn white_out(parent: &Folder, hidden: &[u8]) -> Result<Result<(), &'static str>, rustix::io::Errno> {
+fn white_out(parent: &Folder, hidden: &[u8]) -> Result<Result<(), &'static str>, Errno> {
     if hidden == b".wh..opq" {
         return parent.set_opaque().map(Ok);
     }
@@ -358,4 +379,35 @@ fn white_out(parent: &Folder, hidden: &[u8]) -> Result<Result<(), &'static str>,
         parent.white_out(hidden)?;
     }
     Ok(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An archive of one file that has an extended attribute of so many bytes.
+    fn archive(bytes: usize) -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        let value = vec![b'v'; bytes];
+        builder.append_pax_extensions([("SCHILY.xattr.user.kept", &value[..])]).unwrap();
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        builder.append_data(&mut header, "entry", io::empty()).unwrap();
+        builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn bytes_of_extended_attributes_count_against_the_reserve() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = |bytes| {
+            let bytes = archive(bytes);
+            let mut layer = Layer::new(Folder::open(dir.path()).unwrap(), Owners::Ignore, true);
+            assert!(hutch_archive::read(&bytes[..], LIMITS, |entry| layer.add(entry)).is_ok());
+            layer.reserve.left()
+        };
+        assert_eq!(left(10) - left(1010), 1000);
+    }
 }

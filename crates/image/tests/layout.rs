@@ -422,6 +422,32 @@ fn layer_that_unpacks_to_much_more_than_its_size_is_refused_by_the_bound() {
     }
 }
 
+#[test]
+fn sparse_file_in_a_layer_is_refused() {
+    for name in ["hole", ".wh.hole"] {
+        let mut header = tar::Header::new_gnu();
+        header.set_path(name).unwrap();
+        header.set_entry_type(tar::EntryType::GNUSparse);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_size(0);
+        let gnu = header.as_gnu_mut().unwrap();
+        gnu.set_real_size(600 << 20);
+        gnu.sparse[0].set_offset(600 << 20);
+        gnu.sparse[0].set_length(0);
+        header.set_cksum();
+        let mut builder = tar::Builder::new(Vec::new());
+        builder.append(&header, std::io::empty()).unwrap();
+        let image = Image::new().packed("+gzip", builder.into_inner().unwrap());
+        image.write();
+        let images = tempfile::tempdir().unwrap();
+        let error = Store::open(images.path()).unwrap().resolve(&image.name()).unwrap_err().to_string();
+        assert_eq!(error, format!("layer entry {name:?} refused: it is a sparse file"));
+        assert_eq!(names_in(images.path()), Vec::<String>::new());
+    }
+}
+
 /// Bytes of a PAX header with extended attributes.
 fn archive_with_attributes(folder: bool, attributes: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
@@ -464,6 +490,27 @@ fn attributes_of_users_are_kept_and_those_with_a_meaning_for_the_kernel_are_not(
         let mut value = [0; 16];
         let length = rustix::fs::getxattr(&entry, "user.kept", &mut value[..]).unwrap();
         assert_eq!(&value[..length], b"a=b\0");
+    }
+}
+
+#[test]
+fn attribute_without_room_in_the_file_system_is_left_out() {
+    let long = format!("user.{}", "n".repeat(300));
+    // The kernel has room for 64 KiB and 255 bytes; ext4 for less than 4 KiB.
+    let large = [b'v'; 70_000];
+    let attributes: [(&str, &[u8]); 4] =
+        [("user.small", b"v"), ("user.page", &large[..5000]), ("user.large", &large), (&long, b"v")];
+    for folder in [false, true] {
+        let image = Image::new().packed("", archive_with_attributes(folder, &attributes));
+        image.write();
+        let images = tempfile::tempdir().unwrap();
+        let store = Store::open(images.path()).unwrap();
+        let entry = store.resolve(&image.name()).unwrap().layers[0].join("entry");
+        let mut names = [0; 4096];
+        let length = rustix::fs::listxattr(&entry, &mut names[..]).unwrap();
+        let names = String::from_utf8_lossy(&names[..length]);
+        let kept: Vec<_> = names.split_terminator('\0').filter(|name| *name != "user.page").collect();
+        assert_eq!(kept, ["user.small"], "folder: {folder}");
     }
 }
 

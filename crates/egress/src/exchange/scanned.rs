@@ -18,7 +18,7 @@ use super::calls::id_of;
 use super::{Exchange, Line, Seen, UNREAD, UNREAD_TIME};
 use crate::body::{Body, Keeping};
 use crate::refusal::Reason;
-use crate::scan::{Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message};
+use crate::scan::{AT_ONCE, Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message};
 use hutch_screen::Found;
 
 /// Maximum bytes of a body that is held as a whole, and of one that is compressed.
@@ -32,8 +32,6 @@ const ANSWER: Duration = Duration::from_secs(2);
 const EVENTS: Duration = Duration::from_millis(200);
 /// Time for a request of gRPC to end. Longer ones are streams, whose server may answer before they end.
 const GRPC: Duration = Duration::from_millis(100);
-/// Bytes that are scanned on the thread that serves connections.
-const AT_ONCE: usize = 20 << 10;
 /// Maximum bytes of the name of a session.
 const SESSION: usize = 128;
 
@@ -118,9 +116,10 @@ impl Exchange {
         judged.blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into())))
     }
 
-    fn watch(
+    /// Returns the body after these bytes of it, which are scanned before this returns.
+    async fn watch(
         &self,
-        parts: (&[u8], Body),
+        (first, rest): (Bytes, Body),
         (scan, talk): (&Scan, &SharedTalk),
         direction: Direction,
         how: (Passing, Option<Compression>),
@@ -131,7 +130,8 @@ impl Exchange {
             Reason::Found(_) if direction == Direction::Outbound => line.end(&sandbox, reason),
             reason => sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[])),
         };
-        Watched::new(parts, (scan.clone(), talk.clone()), direction, how, Box::new(receiver)).boxed_unsync()
+        let scanned = (scan.clone(), talk.clone());
+        Watched::new(rest, scanned, direction, how, Box::new(receiver)).begin(first).await.boxed_unsync()
     }
 
     fn scan_head(
@@ -186,7 +186,7 @@ impl Exchange {
             (Gathered::Whole(bytes, trailers), _) => (bytes, trailers),
             (Gathered::First(first, rest), _) if is_grpc(&parts.headers) => {
                 let how = (Passing::Through, compression);
-                let body = self.watch((&first, rest), (scan, &talk), Direction::Outbound, how, line);
+                let body = self.watch((first, rest), (scan, &talk), Direction::Outbound, how, line).await;
                 return Ok((body, changes));
             }
             (Gathered::First(..), true) => {
@@ -197,7 +197,7 @@ impl Exchange {
             }
             (Gathered::First(first, rest), _) => {
                 let how = (Passing::Held, compression);
-                let body = self.watch((&first, rest), (scan, &talk), Direction::Outbound, how, line);
+                let body = self.watch((first, rest), (scan, &talk), Direction::Outbound, how, line).await;
                 return Ok((body, changes));
             }
         };
@@ -282,7 +282,7 @@ impl Exchange {
                     parts.headers.remove(header::CONTENT_LENGTH);
                 }
                 let how = (passing, compression);
-                return Ok(self.watch((&first, rest), (scan, &talk), Direction::Inbound, how, line));
+                return Ok(self.watch((first, rest), (scan, &talk), Direction::Inbound, how, line).await);
             }
         };
         let (judged, replaced) = scan_whole(scan, &talk, Direction::Inbound, compression, &bytes).await;

@@ -1,8 +1,9 @@
 //! Scans the messages of one direction of a WebSocket. Frames are held until their message is whole.
 
 use hutch_scan::{At, Direction, Location, State};
+use tokio::task::spawn_blocking;
 
-use super::{Judged, Scan, SharedTalk, is_message, scanner};
+use super::{AT_ONCE, Judged, Scan, SharedTalk, is_message, scanner};
 use crate::refusal::Reason;
 use hutch_screen::Found;
 
@@ -71,11 +72,11 @@ impl Frames {
         Frames { scan, talk, direction, state, partial, held, content }
     }
 
-    /// Takes bytes, and returns those that may be passed on. `report` gets what is only recorded.
+    /// Takes bytes, and returns those that may be passed on. Adds what is only recorded to `recorded`.
     ///
     /// # Errors
     /// What is found.
-    pub(crate) fn pass(&mut self, bytes: &[u8], mut report: impl FnMut(Reason)) -> Result<Vec<u8>, Found> {
+    pub(crate) async fn pass(&mut self, bytes: &[u8], recorded: &mut Vec<Reason>) -> Result<Vec<u8>, Found> {
         self.partial.extend_from_slice(bytes);
         let mut passed = Vec::new();
         let direction = self.direction;
@@ -85,7 +86,7 @@ impl Frames {
             let raw: Vec<u8> = self.partial.drain(..frame.length).collect();
             if frame.control {
                 // A close begins with its code.
-                self.judge(&frame.content, &mut report)?;
+                self.judge(frame.content, recorded).await?;
                 passed.extend(raw);
                 continue;
             }
@@ -96,24 +97,43 @@ impl Frames {
             self.content.extend(frame.content);
             if frame.last {
                 let content = std::mem::take(&mut self.content);
-                self.judge(&content, &mut report)?;
+                self.judge(content, recorded).await?;
                 passed.append(&mut self.held);
             }
         }
     }
 
-    fn judge(&mut self, content: &[u8], report: &mut impl FnMut(Reason)) -> Result<(), Found> {
+    /// Scans the content of a message: on another thread if that takes long.
+    async fn judge(&mut self, content: Vec<u8>, recorded: &mut Vec<Reason>) -> Result<(), Found> {
         if content.is_empty() {
             return Ok(());
         }
-        let findings = scanner().scan_whole(&mut self.state, &Location::new(At::Frame), content);
-        let mut judged = self.scan.refuse_redacted(self.direction, self.scan.judge(self.direction, findings));
-        if judged.blocked.is_none() && is_message(content) {
-            let (of_message, _) = self.scan.body(&self.talk, self.direction, None, content);
-            judged.add(self.scan.refuse_redacted(self.direction, of_message));
-        }
+        let direction = self.direction;
+        let judged = if content.len() <= AT_ONCE {
+            judge(&self.scan, &self.talk, direction, &mut self.state, &content)
+        } else {
+            let (scan, talk) = (self.scan.clone(), self.talk.clone());
+            let mut state = std::mem::replace(&mut self.state, State::new(direction));
+            let task = spawn_blocking(move || {
+                let judged = judge(&scan, &talk, direction, &mut state, &content);
+                (state, judged)
+            });
+            let (state, judged) = task.await.map_err(|_| Found::unreadable(direction, At::Frame))?;
+            self.state = state;
+            judged
+        };
         let Judged { blocked, passed, .. } = judged;
-        passed.into_iter().for_each(report);
+        recorded.extend(passed);
         blocked.map_or(Ok(()), Err)
     }
+}
+
+fn judge(scan: &Scan, talk: &SharedTalk, direction: Direction, state: &mut State, content: &[u8]) -> Judged {
+    let findings = scanner().scan_whole(state, &Location::new(At::Frame), content);
+    let mut judged = scan.refuse_redacted(direction, scan.judge(direction, findings));
+    if judged.blocked.is_none() && is_message(content) {
+        let (of_message, _) = scan.body(talk, direction, None, content);
+        judged.add(scan.refuse_redacted(direction, of_message));
+    }
+    judged
 }

@@ -8,14 +8,17 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hutch_scan::{At, Compression, Direction, Finding, Location, OVERLAP, State, redact};
 use serde_json::{Value, json};
+use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::{Judged, Scan, SharedTalk, scanner};
+use super::{AT_ONCE, Judged, Scan, SharedTalk, scanner};
 use crate::body::Body;
 use crate::refusal::{REFUSED, Reason};
 use hutch_screen::Found;
 
 /// Maximum bytes of an event.
 const EVENT: usize = 1 << 20;
+/// Bytes at the end of an event, at most.
+const BLANK_LINE: usize = 4;
 
 /// Way in which a body is passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,13 +49,25 @@ pub(crate) struct Watched {
     start: u64,
     redacted: Vec<Finding>,
     ready: VecDeque<Frame<Bytes>>,
+    /// Scan on another thread. Nothing is ready meanwhile.
+    scanning: Option<JoinHandle<Scanned>>,
+    /// Trailers that wait for the scan of what is before them.
+    trailers: Option<Frame<Bytes>>,
     ended: bool,
     /// It ends with an error.
     refused: bool,
 }
 
-/// Returns where the last whole event ends.
-fn events(bytes: &[u8]) -> usize {
+/// Result of a scan.
+enum Scanned {
+    /// These events, and the outcome for them.
+    Events(Vec<u8>, (Judged, Option<Vec<u8>>)),
+    /// The state after a part of another body, and what is found in it.
+    Part(State, Vec<Finding>),
+}
+
+/// Returns where the last whole event ends; 0 if none ends after the first `searched` bytes.
+fn events(bytes: &[u8], searched: usize) -> usize {
     let ends = |index: usize| {
         let rest = &bytes[index..];
         [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"]
@@ -60,13 +75,15 @@ fn events(bytes: &[u8]) -> usize {
             .find(|end| rest.starts_with(end))
             .map(|end| index + end.len())
     };
-    (0..bytes.len()).rev().find_map(ends).unwrap_or(0)
+    // What ends there may have begun before.
+    let start = searched.saturating_sub(BLANK_LINE - 1);
+    (start..bytes.len()).rev().find_map(ends).unwrap_or(0)
 }
 
 impl Watched {
-    /// Returns the body after these bytes of it, which were not scanned yet.
+    /// Returns a body, of which nothing was scanned yet.
     pub(crate) fn new(
-        (first, body): (&[u8], Body),
+        body: Body,
         (scan, talk): (Scan, SharedTalk),
         direction: Direction,
         (passing, compression): (Passing, Option<Compression>),
@@ -74,7 +91,7 @@ impl Watched {
     ) -> Watched {
         let location = Location { at: At::Body, name: String::new(), compression };
         let state = scan.state(direction);
-        let mut watched = Watched {
+        Watched {
             body,
             scan,
             talk,
@@ -87,33 +104,67 @@ impl Watched {
             start: 0,
             redacted: Vec::new(),
             ready: VecDeque::new(),
+            scanning: None,
+            trailers: None,
             ended: false,
             refused: false,
-        };
-        watched.take(first);
-        watched
+        }
+    }
+
+    /// Scans the first bytes, which were read from the body before.
+    pub(crate) async fn begin(mut self, first: Bytes) -> Watched {
+        self.take(first);
+        std::future::poll_fn(|context| self.poll_scanned(context)).await;
+        self
     }
 
     /// Scans bytes, and makes ready what may be passed on.
-    fn take(&mut self, bytes: &[u8]) {
+    fn take(&mut self, bytes: Bytes) {
         if bytes.is_empty() || self.ended {
             return;
         }
-        self.held.extend_from_slice(bytes);
+        let searched = self.held.len();
+        self.held.extend_from_slice(&bytes);
         if self.passing == Passing::Events {
-            let end = match events(&self.held) {
+            let end = match events(&self.held, searched) {
                 0 if self.held.len() > EVENT => self.held.len(),
                 end => end,
             };
             return self.take_events(end);
         }
-        let mut findings = scanner().feed(&mut self.state, &self.location, bytes);
-        if self.passing == Passing::Through && self.direction == Direction::Outbound && findings.is_empty() {
-            // A match at the end, which would be found with the next bytes.
-            findings = scanner().scan_whole(&mut self.scan.state(self.direction), &self.location, bytes);
+        // A match at the end, which would be found with the next bytes.
+        let whole = self.passing == Passing::Through && self.direction == Direction::Outbound;
+        let whole = whole.then(|| self.scan.state(self.direction));
+        self.scan_part(bytes.len(), move |state, location| {
+            let findings = scanner().feed(state, location, &bytes);
+            match whole {
+                Some(mut whole) if findings.is_empty() => scanner().scan_whole(&mut whole, location, &bytes),
+                _ => findings,
+            }
+        });
+    }
+
+    /// Scans a part of a body that has no events, or its end: on another thread if it reads so many bytes that it takes long.
+    fn scan_part(
+        &mut self,
+        length: usize,
+        scan: impl FnOnce(&mut State, &Location) -> Vec<Finding> + Send + 'static,
+    ) {
+        if length <= AT_ONCE {
+            let findings = scan(&mut self.state, &self.location);
+            return self.settle_part(findings);
         }
+        let mut state = std::mem::replace(&mut self.state, State::new(self.direction));
+        let location = self.location.clone();
+        self.scanning = Some(spawn_blocking(move || {
+            let findings = scan(&mut state, &location);
+            Scanned::Part(state, findings)
+        }));
+    }
+
+    fn settle_part(&mut self, findings: Vec<Finding>) {
+        let kept = if self.passing == Passing::Held && !self.ended { OVERLAP } else { 0 };
         if self.judge(findings) {
-            let kept = if self.passing == Passing::Held { OVERLAP } else { 0 };
             self.let_pass(self.held.len().saturating_sub(kept));
         }
     }
@@ -124,7 +175,18 @@ impl Watched {
         }
         let rest = self.held.split_off(end);
         let events = std::mem::replace(&mut self.held, rest);
-        let (judged, replaced) = self.scan.body(&self.talk, self.direction, None, &events);
+        if events.len() <= AT_ONCE {
+            let outcome = self.scan.body(&self.talk, self.direction, None, &events);
+            return self.settle_events(events, outcome);
+        }
+        let (scan, talk, direction) = (self.scan.clone(), self.talk.clone(), self.direction);
+        self.scanning = Some(spawn_blocking(move || {
+            let outcome = scan.body(&talk, direction, None, &events);
+            Scanned::Events(events, outcome)
+        }));
+    }
+
+    fn settle_events(&mut self, events: Vec<u8>, (judged, replaced): (Judged, Option<Vec<u8>>)) {
         judged.passed.into_iter().for_each(&mut self.receiver);
         match judged.blocked {
             Some(found) => {
@@ -179,21 +241,35 @@ impl Watched {
         if self.ended {
             return;
         }
+        self.ended = true;
         if self.passing == Passing::Events {
             self.take_events(self.held.len());
         } else {
-            let findings = scanner().finish(&mut self.state);
-            if self.judge(findings) {
-                self.let_pass(self.held.len());
-            }
+            let length = match self.location.compression {
+                Some(_) => usize::MAX,
+                None => usize::try_from(self.start).unwrap_or(usize::MAX).saturating_add(self.held.len()),
+            };
+            self.scan_part(length, |state, _| scanner().finish(state));
         }
-        self.ended = true;
     }
-}
 
-impl Watched {
+    /// Waits for the scan on another thread, and makes ready what may be passed on.
+    fn poll_scanned(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(scanning) = &mut self.scanning else { return Poll::Ready(()) };
+        let scanned = ready!(Pin::new(scanning).poll(context));
+        self.scanning = None;
+        match scanned {
+            Ok(Scanned::Events(events, outcome)) => self.settle_events(events, outcome),
+            Ok(Scanned::Part(state, findings)) => {
+                self.state = state;
+                self.settle_part(findings);
+            }
+            Err(_) => self.refuse(Found::unreadable(self.direction, At::Body), None),
+        }
+        Poll::Ready(())
+    }
+
     fn take_trailers(&mut self, trailers: Frame<Bytes>) {
-        self.finish();
         let judged = trailers.trailers_ref().map(|headers| self.scan.headers(self.direction, headers));
         let Judged { blocked, passed, .. } = judged.unwrap_or_default();
         passed.into_iter().for_each(&mut self.receiver);
@@ -228,6 +304,10 @@ impl http_body::Body for Watched {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = &mut *self;
         loop {
+            ready!(this.poll_scanned(context));
+            if let Some(trailers) = this.trailers.take() {
+                this.take_trailers(trailers);
+            }
             if let Some(frame) = this.ready.pop_front() {
                 return Poll::Ready(Some(Ok(frame)));
             }
@@ -242,13 +322,59 @@ impl http_body::Body for Watched {
                 continue;
             };
             match frame.into_data() {
-                Ok(bytes) => this.take(&bytes),
-                Err(trailers) => this.take_trailers(trailers),
+                Ok(bytes) => this.take(bytes),
+                Err(trailers) => {
+                    this.finish();
+                    this.trailers = Some(trailers);
+                }
             }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use hutch_policy::{Authority, Level};
+
+    use super::*;
+
+    #[test]
+    fn end_of_an_event_is_searched_in_new_bytes_only() {
+        for end in ["\n\n", "\r\n\r\n", "\r\r"] {
+            let bytes = [&b"data: 1"[..], end.as_bytes(), b"data: 2"].concat();
+            let after = 7 + end.len();
+            for searched in 0..after {
+                assert_eq!(events(&bytes, searched), after, "{searched} {end:?}");
+            }
+            assert_eq!(events(&bytes, bytes.len()), 0, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn long_parts_of_a_body_are_scanned_on_another_thread() {
+        let rules = Some(serde_json::from_str("{}").unwrap());
+        let level = Level { scanner: rules, ..Level::new(Authority::Cluster, "p", None) };
+        let scan = Scan::of(&[level], None).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let bytes = |count| Bytes::from(format!("data: {}\n\n", "some words of a text, ".repeat(count)));
+        for passing in [Passing::Events, Passing::Held, Passing::Through] {
+            for (bytes, elsewhere) in [(bytes(1), false), (bytes(AT_ONCE / 10), true)] {
+                let talk = (scan.clone(), SharedTalk::default());
+                let rest = crate::body::full(Bytes::from_static(b"data: end"));
+                let how = (passing, None);
+                let mut watched = Watched::new(rest, talk, Direction::Inbound, how, Box::new(|_| ()));
+                let whole = runtime.block_on(async {
+                    watched.take(bytes.clone());
+                    assert_eq!(watched.scanning.is_some(), elsewhere, "{passing:?}");
+                    watched.collect().await.unwrap().to_bytes()
+                });
+                assert!(whole == [&bytes[..], b"data: end"].concat(), "{passing:?} {}", whole.len());
+            }
+        }
     }
 }

@@ -123,11 +123,13 @@ fn frames_are_held_until_their_message_is_whole() {
     let split =
         [frame(0x01, &token.as_bytes()[..18]), frame(0x89, b""), frame(0x80, &token.as_bytes()[18..])]
             .concat();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for size in [1, 2, 7, 1000] {
         let frames = || Frames::new(scan.clone(), SharedTalk::default(), Direction::Outbound);
         let pass = |bytes: &[u8]| {
             let mut frames = frames();
-            let passed = bytes.chunks(size).map(|piece| frames.pass(piece, |_| ()));
+            let passed =
+                bytes.chunks(size).map(|piece| runtime.block_on(frames.pass(piece, &mut Vec::new())));
             passed.collect::<Result<Vec<_>, _>>().map(|passed| passed.concat())
         };
         let passed = pass(&harmless).unwrap();
@@ -136,6 +138,22 @@ fn frames_are_held_until_their_message_is_whole() {
         assert_eq!(pass(&split).unwrap_err().rule, "github-pat");
         assert_eq!(pass(&frame(0xc1, b"x")).unwrap_err().rule, "too-complex", "compressed");
     }
+}
+
+#[test]
+fn long_message_of_a_websocket_is_scanned() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let frame = |end: &str| {
+        let text = format!("{}{end}", "some words of a text, ".repeat(2000));
+        assert!(text.len() > AT_ONCE);
+        [&[0x82, 127][..], &(text.len() as u64).to_be_bytes(), text.as_bytes()].concat()
+    };
+    let mut frames = Frames::new(scan, SharedTalk::default(), Direction::Outbound);
+    let mut pass = |bytes: &[u8]| runtime.block_on(frames.pass(bytes, &mut Vec::new()));
+    let harmless = frame("good day");
+    assert!(pass(&harmless).unwrap() == harmless);
+    assert_eq!(pass(&frame(&token())).unwrap_err().rule, "github-pat");
 }
 
 #[test]
@@ -150,8 +168,11 @@ fn body_in_pieces_is_redacted_and_ends_with_what_it_began() {
         let rest = crate::body::full(pieces[1..].concat().into());
         let how = (Passing::Held, None);
         let talk = (scan.clone(), SharedTalk::default());
-        let watched = Watched::new((&pieces[0], rest), talk, Direction::Outbound, how, Box::new(|_| ()));
-        let whole = runtime.block_on(http_body_util::BodyExt::collect(watched)).unwrap().to_bytes();
+        let watched = Watched::new(rest, talk, Direction::Outbound, how, Box::new(|_| ()));
+        let whole = runtime.block_on(async {
+            let watched = watched.begin(pieces[0].clone()).await;
+            http_body_util::BodyExt::collect(watched).await.unwrap().to_bytes()
+        });
         let expected = text.replace(&token(), "[redacted: github-pat]");
         assert!(whole == expected.as_bytes(), "{size}: {}", whole.len());
     }

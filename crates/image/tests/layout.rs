@@ -96,7 +96,7 @@ impl Image {
     fn packed(mut self, packing: &str, plain: Vec<u8>) -> Image {
         let packed = match packing {
             "+gzip" => {
-                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
                 encoder.write_all(&plain).unwrap();
                 encoder.finish().unwrap()
             }

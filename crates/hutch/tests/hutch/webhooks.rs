@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use crate::harness::{Up, refused, succeeded, text};
 
 /// An HTTPS server that denies objects named `bad` and labels the others. Arguments: certificate, key and port.
+/// Address of the server on the machine. It is loopback, and no other test uses it.
+const SERVER_ADDRESS: &str = "127.77.35.1";
 const SERVER: &str = r#"
 import base64, http.server, json, ssl, sys
 
@@ -31,7 +33,7 @@ class Hook(http.server.BaseHTTPRequestHandler):
 
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(sys.argv[1], sys.argv[2])
-server = http.server.ThreadingHTTPServer(("0.0.0.0", int(sys.argv[3])), Hook)
+server = http.server.ThreadingHTTPServer((sys.argv[4], int(sys.argv[3])), Hook)
 server.socket = context.wrap_socket(server.socket, server_side=True)
 server.serve_forever()
 "#;
@@ -105,11 +107,12 @@ fn decides(up: &Up, client: &Value) {
 #[test]
 fn webhooks_on_an_allowed_host_and_in_a_pod_decide_requests_of_kubectl() {
     hutch_testkit::require!(root, kubectl, python);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Of an address of its own: no other program takes the port before the server.
+    let free = std::net::TcpListener::bind((SERVER_ADDRESS, 0)).unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
     let mut up = Up::start(&["--webhook-host", &address.to_string()]);
-    let pair = Pair::new(&["127.0.0.1", "hook.default.svc"]);
+    let pair = Pair::new(&[SERVER_ADDRESS, "hook.default.svc"]);
     let [certificate, key] =
         [("tls.crt", &pair.certificate), ("tls.key", &pair.key)].map(|(name, content)| {
             let file = up.folder().join(name);
@@ -117,7 +120,10 @@ fn webhooks_on_an_allowed_host_and_in_a_pod_decide_requests_of_kubectl() {
             file
         });
     let mut server = Command::new("python3");
-    server.args(["-c", SERVER]).args([&certificate, &key]).arg(address.port().to_string());
+    server
+        .args(["-c", SERVER])
+        .args([&certificate, &key])
+        .args([&address.port().to_string(), SERVER_ADDRESS]);
     let server = Running(server.stderr(Stdio::null()).spawn().unwrap());
     hutch_testkit::wait::until("the webhook listens", || TcpStream::connect(address).is_ok());
 
@@ -146,7 +152,7 @@ fn webhooks_on_an_allowed_host_and_in_a_pod_decide_requests_of_kubectl() {
         &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hook", "labels": {"app": "hook"}}, "spec": {
         "terminationGracePeriodSeconds": 0, "volumes": [{"name": "tls", "secret": {"secretName": "hook"}}],
         "containers": [{"name": "hook", "image": "hutch/host",
-            "command": ["/usr/bin/python3", "-c", SERVER, "/tls/tls.crt", "/tls/tls.key", "8443"],
+            "command": ["/usr/bin/python3", "-c", SERVER, "/tls/tls.crt", "/tls/tls.key", "8443", "0.0.0.0"],
             "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
             "readinessProbe": {"tcpSocket": {"port": 8443}, "periodSeconds": 1}}]}}),
     );

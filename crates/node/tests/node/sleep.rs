@@ -89,6 +89,7 @@ async fn idle_pod_is_frozen_and_a_command_thaws_it() {
     let held = join_all((0..1000).map(|_| machine.node.hold(&name))).await;
     assert!(held.iter().all(Result::is_ok));
     drop(held);
+    awake(&machine, "p").await;
 
     // Its end is not kept up by its sleep, nor does the main process miss its signal.
     frozen(&machine, "p").await;
@@ -151,6 +152,8 @@ async fn a_silent_connection_lets_it_sleep_and_bytes_wake_it() {
         let mut answer = [0; 5];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(answer, [round; 5]);
+        // That it is awake is reported after the answer.
+        awake(&machine, "p").await;
         frozen(&machine, "p").await;
     }
     // A new connection too.
@@ -294,6 +297,7 @@ async fn memory_of_a_frozen_pod_goes_to_swap_and_a_byte_wakes_it() {
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(*first.get_or_insert(answer), answer, "content and connection are kept");
         assert!(heap_kib() > 48 << 10, "{} KiB", heap_kib());
+        awake(&machine, "p").await;
         let pod = paged_out(&machine, "p").await;
         assert!(is_ready(&pod), "it stays Ready");
         assert!(heap_kib() < 4 << 10, "{} KiB", heap_kib());
@@ -303,9 +307,11 @@ async fn memory_of_a_frozen_pod_goes_to_swap_and_a_byte_wakes_it() {
     let held = join_all((0..100).map(|_| machine.node.hold(&name))).await;
     assert!(held.iter().all(Result::is_ok));
     drop(held);
+    awake(&machine, "p").await;
     paged_out(&machine, "p").await;
     let (exit, text) = machine.exec(&pod, &["echo", "hi"]).await;
     assert_eq!((exit, text.as_str()), (Exit::Code(0), "hi\n"));
+    awake(&machine, "p").await;
     // Never again from now on, and a frozen Pod is deleted.
     let change = json!({"metadata": {"annotations": {"hutch.dev/page-out-after": "1ms"}}});
     machine.pods().patch("p", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
@@ -337,6 +343,7 @@ async fn gvisor_is_frozen_too() {
     assert_eq!(lines(&machine, &pod).await, counted, "it is frozen");
     let (exit, text) = machine.exec(&pod, &["echo", "hi"]).await;
     assert_eq!((exit, text.as_str()), (Exit::Code(0), "hi\n"));
+    awake(&machine, "g").await;
     frozen(&machine, "g").await;
     machine.delete("g").await;
     machine.stop().await;

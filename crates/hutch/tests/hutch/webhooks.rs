@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{Up, refused, succeeded, text};
 
-/// An HTTPS server that denies objects named `bad` and labels the others. Arguments: certificate, key and port.
 /// Address of the server on the machine. It is loopback, and no other test uses it.
 const SERVER_ADDRESS: &str = "127.77.35.1";
+/// An HTTPS server that denies objects named `bad` and labels the others. Arguments: certificate, key, port and address.
 const SERVER: &str = r#"
 import base64, http.server, json, ssl, sys
 

@@ -180,7 +180,8 @@ mod tests {
             let is_refused = watches && watched.fetch_add(1, Ordering::Relaxed) == 0;
             async move {
                 let meta = json!({"name": "github", "namespace": "d", "resourceVersion": "5"});
-                let secret = json!({"metadata": meta, "data": {"token": "YQ=="}});
+                let secret =
+                    json!({"metadata": meta, "data": {"token": "Zmlyc3QtcmVhbC12YWx1ZS1vZi10aGUtc2VjcmV0"}});
                 match (watches, is_refused) {
                     (_, true) => {
                         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,

@@ -222,7 +222,8 @@ async fn policy_names_only_providers_that_its_author_may_use() {
     // Each credential is a check, which costs the API server much.
     let many = |providers: &[&str]| {
         let one = |(number, provider): (usize, &&str)| {
-            json!({"name": format!("c{number}"), "provider": provider, "hosts": ["tls.example"], "env": format!("C{number}")})
+            let (name, variable) = (format!("c{number}"), format!("C{number}"));
+            json!({"name": name, "provider": provider, "hosts": ["tls.example"], "env": variable})
         };
         let credentials: Vec<Value> = providers.iter().enumerate().map(one).collect();
         policy_object("SandboxPolicy", "github", &json!({"appliesTo": {}, "credentials": credentials}))

@@ -202,5 +202,7 @@ fn copy_of_a_pod_runs_with_a_debug_container() {
     let warned = text(&output.stderr);
     assert!(warned.contains("Warning: spec.shareProcessNamespace: has no effect"), "{warned}");
     up.ok("wait --for=condition=Ready pod/copy --timeout=180s");
-    assert_eq!(up.ok_args(&["exec", "copy", "-c", "extra", "--", "curl", "-s", "localhost:8000"]), "page\n");
+    // The copy has no probe, so its server may not listen yet.
+    let curl = ["curl", "-s", "--retry", "60", "--retry-delay", "1", "--retry-connrefused", "localhost:8000"];
+    assert_eq!(up.ok_args(&[&["exec", "copy", "-c", "extra", "--"], &curl[..]].concat()), "page\n");
 }

@@ -21,8 +21,9 @@ use crate::stats::{Samples, millis};
 
 const ROUNDS: usize = 10;
 const FORKS: usize = 10;
-/// Sandboxes whose memory is on disk, and of them the ones before these.
+/// Sandboxes whose memory is on disk.
 const SUSPENDED: usize = 500;
+/// Sandboxes before them, which are not counted: with them, the server makes what it makes once.
 const FIRST: usize = 5;
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -72,7 +73,6 @@ pub(crate) fn suspended() -> anyhow::Result<()> {
         bench.until(&bench.sandboxes(), &name, "Suspended")?;
         Ok(())
     };
-    // What is made once is not counted.
     (0..FIRST).try_for_each(one)?;
     let before = Held::of(&bench)?;
     (FIRST..FIRST + SUSPENDED).try_for_each(one)?;

@@ -11,6 +11,7 @@ use hutch_policy::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::serde::de::DeserializeOwned;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
 
@@ -24,8 +25,7 @@ pub type Labels = BTreeMap<String, String>;
 
 /// Reads a policy.
 pub fn policy(object: DynamicObject) -> StoredPolicy {
-    let read = serde_json::to_value(&object).and_then(serde_json::from_value::<PolicyObject>);
-    let read = read.map_err(|error| error.to_string());
+    let read = read::<PolicyObject>(&object);
     let read = read.and_then(|policy| StoredPolicy::new(policy).map_err(|error| error.to_string()));
     read.unwrap_or_else(|error| {
         tracing::warn!(policy = object.name_any(), error, "a policy is invalid");
@@ -36,13 +36,18 @@ pub fn policy(object: DynamicObject) -> StoredPolicy {
 /// Reads a provider of credentials; `None` for one that is invalid.
 pub fn provider(object: DynamicObject) -> Option<Arc<Provider>> {
     let name = object.name_any();
-    let read = serde_json::to_value(&object).and_then(serde_json::from_value::<ProviderObject>);
-    let read = read.map_err(|error| error.to_string());
+    let read = read::<ProviderObject>(&object);
     let read = read.and_then(|provider| match provider.check() {
         Ok(()) => Ok(Arc::new(provider.spec)),
         Err(error) => Err(error.to_string()),
     });
     read.inspect_err(|error| tracing::warn!(provider = name, error, "a CredentialProvider is invalid")).ok()
+}
+
+/// Reads an object of a known kind.
+fn read<T: DeserializeOwned>(object: &DynamicObject) -> Result<T, String> {
+    let read = serde_json::to_value(object).and_then(serde_json::from_value);
+    read.map_err(|error| error.to_string())
 }
 
 /// Parts of a template that concern policies.

@@ -9,6 +9,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use crate::uses::is_at;
+
 /// Maximum layers that one process has unpacked at once.
 const MAX_UNPACKED: usize = 2;
 
@@ -30,11 +32,7 @@ impl Turn {
     pub(crate) fn take(path: PathBuf) -> io::Result<Turn> {
         loop {
             let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
-            while let Err(errno) = rustix::fs::flock(&file, FlockOperation::LockExclusive) {
-                if errno != Errno::INTR {
-                    return Err(errno.into());
-                }
-            }
+            lock(&file)?;
             let held = file.metadata()?;
             match path.symlink_metadata() {
                 Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => {
@@ -56,18 +54,25 @@ impl Drop for Turn {
     }
 }
 
+/// Waits for the exclusive lock of a file or a folder.
+pub(crate) fn lock(file: &File) -> io::Result<()> {
+    loop {
+        match rustix::fs::flock(file, FlockOperation::LockExclusive) {
+            Err(Errno::INTR) => {}
+            locked => return Ok(locked?),
+        }
+    }
+}
+
 /// Removes lock files of killed processes.
 pub(crate) fn sweep(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(LOCK)) {
         let Ok(file) = File::open(entry.path()) else { continue };
-        let path = entry.path();
-        let same = |found: std::fs::Metadata| file.metadata().is_ok_and(|held| held.ino() == found.ino());
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-            && path.symlink_metadata().is_ok_and(same)
-        {
+        let is_free = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if is_free && is_at(&file, &entry.path()) {
             // A file that stays is used again.
-            let _ = std::fs::remove_file(&path);
+            let _ = std::fs::remove_file(entry.path());
         }
     }
 }

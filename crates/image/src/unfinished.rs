@@ -5,10 +5,10 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
 
 use crate::beneath::Folder;
 use crate::removal::remove_tree;
+use crate::turns;
 use crate::{Error, PathSegment};
 
 /// Name of unfinished folders.
@@ -120,12 +120,8 @@ fn open_unreadable(folder: &Path) -> std::io::Result<std::fs::File> {
 /// Waits for the right to make an unfinished folder, or to find that one is abandoned.
 fn lock_names(dir: &Path) -> std::io::Result<std::fs::File> {
     let dir = std::fs::File::open(dir)?;
-    loop {
-        match rustix::fs::flock(&dir, FlockOperation::LockExclusive) {
-            Err(Errno::INTR) => {}
-            locked => return Ok(locked.map(|()| dir)?),
-        }
-    }
+    turns::lock(&dir)?;
+    Ok(dir)
 }
 
 /// Removes what a killed process left.

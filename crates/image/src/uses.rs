@@ -188,7 +188,8 @@ fn touch(file: &File) {
     let _ = file.set_modified(SystemTime::now());
 }
 
-fn is_at(file: &File, path: &Path) -> bool {
+/// Returns true if a path leads to an open file, and not to another one that has taken its place.
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     let same = |a: &std::fs::Metadata, b: &std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     matches!((file.metadata(), path.symlink_metadata()), (Ok(a), Ok(b)) if same(&a, &b))
 }

@@ -448,7 +448,7 @@ fn sparse_file_in_a_layer_is_refused() {
     }
 }
 
-/// Bytes of a PAX header with extended attributes.
+/// An archive of one entry with extended attributes.
 fn archive_with_attributes(folder: bool, attributes: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let names: Vec<String> = attributes.iter().map(|(name, _)| format!("SCHILY.xattr.{name}")).collect();
@@ -466,6 +466,20 @@ fn archive_with_attributes(folder: bool, attributes: &[(&str, &[u8])]) -> Vec<u8
     builder.into_inner().unwrap()
 }
 
+/// Unpacks an entry with extended attributes. Returns the folder of the store, the entry, and the attributes that it has.
+fn unpacked_with(folder: bool, attributes: &[(&str, &[u8])]) -> (tempfile::TempDir, PathBuf, Vec<String>) {
+    let image = Image::new().packed("", archive_with_attributes(folder, attributes));
+    image.write();
+    let images = tempfile::tempdir().unwrap();
+    let store = Store::open(images.path()).unwrap();
+    let entry = store.resolve(&image.name()).unwrap().layers[0].join("entry");
+    let mut names = [0; 4096];
+    let length = rustix::fs::listxattr(&entry, &mut names[..]).unwrap();
+    let names = String::from_utf8_lossy(&names[..length]);
+    let names = names.split_terminator('\0').map(str::to_owned).collect();
+    (images, entry, names)
+}
+
 #[test]
 fn attributes_of_users_are_kept_and_those_with_a_meaning_for_the_kernel_are_not() {
     let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -479,14 +493,8 @@ fn attributes_of_users_are_kept_and_those_with_a_meaning_for_the_kernel_are_not(
         ("user.", b"no name"),
     ];
     for folder in [false, true] {
-        let image = Image::new().packed("", archive_with_attributes(folder, &attributes));
-        image.write();
-        let images = tempfile::tempdir().unwrap();
-        let store = Store::open(images.path()).unwrap();
-        let entry = store.resolve(&image.name()).unwrap().layers[0].join("entry");
-        let mut names = [0; 4096];
-        let length = rustix::fs::listxattr(&entry, &mut names[..]).unwrap();
-        assert_eq!(String::from_utf8_lossy(&names[..length]), "user.kept\0", "folder: {folder}");
+        let (_images, entry, names) = unpacked_with(folder, &attributes);
+        assert_eq!(names, ["user.kept"], "folder: {folder}");
         let mut value = [0; 16];
         let length = rustix::fs::getxattr(&entry, "user.kept", &mut value[..]).unwrap();
         assert_eq!(&value[..length], b"a=b\0");
@@ -501,15 +509,8 @@ fn attribute_without_room_in_the_file_system_is_left_out() {
     let attributes: [(&str, &[u8]); 4] =
         [("user.small", b"v"), ("user.page", &large[..5000]), ("user.large", &large), (&long, b"v")];
     for folder in [false, true] {
-        let image = Image::new().packed("", archive_with_attributes(folder, &attributes));
-        image.write();
-        let images = tempfile::tempdir().unwrap();
-        let store = Store::open(images.path()).unwrap();
-        let entry = store.resolve(&image.name()).unwrap().layers[0].join("entry");
-        let mut names = [0; 4096];
-        let length = rustix::fs::listxattr(&entry, &mut names[..]).unwrap();
-        let names = String::from_utf8_lossy(&names[..length]);
-        let kept: Vec<_> = names.split_terminator('\0').filter(|name| *name != "user.page").collect();
+        let (_images, _, names) = unpacked_with(folder, &attributes);
+        let kept: Vec<_> = names.iter().filter(|name| *name != "user.page").collect();
         assert_eq!(kept, ["user.small"], "folder: {folder}");
     }
 }

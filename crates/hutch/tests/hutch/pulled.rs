@@ -25,6 +25,20 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 /// Attribute of a file that has the capability CAP_NET_RAW.
 const NET_RAW: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
+/// An archive of files with these permission bits, and this user and group.
+fn tar(files: &[(&str, &[u8])], mode: u32, (user, group): (u64, u64)) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(mode);
+        header.set_uid(user);
+        header.set_gid(group);
+        archive.append_data(&mut header, name, *content).expect("added");
+    }
+    archive.into_inner().expect("an archive")
+}
+
 /// A running registry with the image `org/app:v1`.
 struct Registry(hutch_testkit::registry::Registry);
 

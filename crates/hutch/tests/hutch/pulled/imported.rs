@@ -12,18 +12,7 @@ fn save_as(folder: &Path, digest: impl Fn(&[u8]) -> String) -> PathBuf {
     let install = Command::new(HUTCH).args(["sandboxd", "install"]).arg(folder).output();
     succeeded("install", &install.expect("hutch"));
     let program = std::fs::read(folder.join("hutch-sandboxd")).expect("the program");
-    let tar = |files: &[(&str, &[u8])]| {
-        let mut archive = tar::Builder::new(Vec::new());
-        for (name, content) in files {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(content.len() as u64);
-            header.set_mode(0o755);
-            header.set_uid(0);
-            header.set_gid(0);
-            archive.append_data(&mut header, name, *content).expect("added");
-        }
-        archive.into_inner().expect("an archive")
-    };
+    let tar = |files: &[(&str, &[u8])]| super::tar(files, 0o755, (0, 0));
     let layer = tar(&[("hutch-sandboxd", &program)]);
     let architecture = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
     let config = json!({

@@ -211,18 +211,7 @@ impl Store {
 
 /// An archive of `docker save` of an image with two names, which it gets at once; its second layer has the text.
 fn archive_with(folder: &Path, content: &str) -> String {
-    let tar = |files: &[(&str, &[u8])]| {
-        let mut archive = tar::Builder::new(Vec::new());
-        for (name, content) in files {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(content.len() as u64);
-            header.set_mode(0o640);
-            header.set_uid(5);
-            header.set_gid(6);
-            archive.append_data(&mut header, name, *content).expect("added");
-        }
-        archive.into_inner().expect("an archive")
-    };
+    let tar = |files: &[(&str, &[u8])]| super::tar(files, 0o640, (5, 6));
     let layers =
         [tar(&[("base", &[1; 5000])]), tar(&[("d/e/text", content.as_bytes()), ("large", &[2; 100_000])])];
     let architecture = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };

@@ -296,7 +296,7 @@ fn serve() -> anyhow::Result<()> {
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;
     let runtime = match audience {
-        // Two tasks serve a request. With threads, the other one is often woken on another processor, which takes 20 us.
+        // There is one sandbox. A thread alone wakes no other one, which takes some microseconds of each round trip.
         Audience::User => one_thread()?,
         Audience::Starter | Audience::Log => runtime()?,
     };

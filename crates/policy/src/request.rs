@@ -145,10 +145,14 @@ impl Call {
         if message.get("jsonrpc")?.as_str()? != "2.0" {
             return None;
         }
+        let answers = message.contains_key("result") || message.contains_key("error");
         let Some(method) = message.get("method") else {
-            let answers = message.contains_key("result") || message.contains_key("error");
             return answers.then_some(Call { method: None, tool: None, arguments: Value::Null });
         };
+        if answers {
+            // Some readers take it for a call, others for an answer.
+            return None;
+        }
         let method = name(method)?;
         let parameters = message.get("params").cloned().unwrap_or(Value::Null);
         if method != "tools/call" {

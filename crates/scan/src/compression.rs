@@ -140,6 +140,11 @@ pub(crate) fn decompress(compression: Compression, bytes: &[u8]) -> Result<Decom
     }
 }
 
+/// Returns what a stream is decompressed to; `None` if it is damaged, exceeds the bounds, or is followed by something else.
+pub fn decompressed(compression: Compression, bytes: &[u8]) -> Option<Vec<u8>> {
+    decompress(compression, bytes).ok().filter(|output| output.whole).map(|output| output.bytes)
+}
+
 fn zstd(bytes: &[u8]) -> Result<Decompressed, Failure> {
     let mut all = Decompressed { bytes: Vec::new(), whole: true };
     let mut rest = bytes;

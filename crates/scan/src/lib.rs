@@ -27,11 +27,11 @@ mod text;
 mod validate;
 mod view;
 
-pub use compression::magic;
+pub use compression::{decompressed, magic};
 pub use credential::{Credentials, SHORTEST};
 pub use finding::{At, Compression, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
 pub use host::{Hosts, domain};
-pub use mcp::{Pins, Session};
+pub use mcp::{Pins, Session, messages};
 pub use rule::{Error, RuleSet};
 pub use scanner::Scanner;
 pub use sequence::{Calls, Sequences};

@@ -17,6 +17,10 @@ use crate::view::View;
 const PINS: usize = 4096;
 /// Maximum messages in one body.
 const MESSAGES: usize = 256;
+/// UTF-8 with which a text may begin, and which readers ignore.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+/// Kinds of definitions, each with the field that lists them.
+const LISTS: [(&str, &str); 3] = [("tool", "tools"), ("prompt", "prompts"), ("resource", "resources")];
 
 /// Definitions of tools and agents, each with the fingerprint of its first content.
 #[derive(Debug, Clone, Default)]
@@ -124,7 +128,7 @@ impl Session {
         if messages.is_empty() {
             return self.part(scanner, direction, At::Body, "", body);
         }
-        for message in &messages {
+        for message in messages.iter().take(MESSAGES) {
             match direction {
                 Direction::Outbound => self.outbound(scanner, message, &mut findings),
                 Direction::Inbound => self.inbound(scanner, message, &mut findings),
@@ -149,47 +153,68 @@ impl Session {
     }
 
     fn outbound(&mut self, scanner: &Scanner, message: &Value, findings: &mut Vec<Finding>) {
-        let parameters = message.get("params").or_else(|| message.get("result")).unwrap_or(message);
         let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
-        let tool = parameters.get("name").and_then(Value::as_str).filter(|_| method == "tools/call");
-        let name = tool.unwrap_or(method);
-        let arguments = parameters.get("arguments").filter(|_| tool.is_some()).unwrap_or(parameters);
-        let text = arguments.to_string();
-        findings.extend(self.part(scanner, Direction::Outbound, At::ToolArgs, name, text.as_bytes()));
-        if tool.is_some() || method == "message/send" || method == "message/stream" {
-            findings.extend(self.calls.observe(Sequences::builtin(), name, &text));
+        // A message can have both, and its reader decides which one counts.
+        let parts: Vec<&Value> = ["params", "result"].iter().filter_map(|name| message.get(name)).collect();
+        for part in if parts.is_empty() { vec![message] } else { parts } {
+            let tool = part.get("name").and_then(Value::as_str).filter(|_| method == "tools/call");
+            let name = tool.unwrap_or(method);
+            let arguments = part.get("arguments").filter(|_| tool.is_some()).unwrap_or(part);
+            let text = arguments.to_string();
+            findings.extend(self.part(scanner, Direction::Outbound, At::ToolArgs, name, text.as_bytes()));
+            if tool.is_some() || method == "message/send" || method == "message/stream" {
+                findings.extend(self.calls.observe(Sequences::builtin(), name, &text));
+            }
         }
     }
 
     fn inbound(&mut self, scanner: &Scanner, message: &Value, findings: &mut Vec<Finding>) {
-        let result = message.get("result").or_else(|| message.get("params")).unwrap_or(message);
-        let mut definitions = Vec::new();
-        for (kind, field) in [("tool", "tools"), ("prompt", "prompts"), ("resource", "resources")] {
-            for definition in result.get(field).and_then(Value::as_array).into_iter().flatten() {
-                let name = definition.get("name").or_else(|| definition.get("uri"));
-                definitions.push((kind, name.and_then(Value::as_str).unwrap_or_default(), definition));
-            }
-        }
-        if is_card(result) {
-            let name = result.get("name").and_then(Value::as_str).unwrap_or_default();
-            definitions.push(("agent", name, result));
-        }
-        for (kind, name, definition) in &definitions {
-            findings.extend(self.pins.compare(kind, name, definition));
-            let text = definition.to_string();
+        let mut rest = message.clone();
+        let parts = ["", "/result", "/params"];
+        let taken = parts.map(|part| rest.pointer_mut(part).map(take_definitions).unwrap_or_default());
+        for Definition { kind, name, value } in taken.into_iter().flatten() {
+            findings.extend(self.pins.compare(kind, &name, &value));
+            let text = value.to_string();
             findings.extend(self.part(
                 scanner,
                 Direction::Inbound,
                 At::ToolDefinition,
-                name,
+                &name,
                 text.as_bytes(),
             ));
         }
-        if definitions.is_empty() {
-            let text = message.to_string();
+        if !rest.is_null() {
+            let text = rest.to_string();
             findings.extend(self.part(scanner, Direction::Inbound, At::ToolResult, "", text.as_bytes()));
         }
     }
+}
+
+/// Definition of a tool, a prompt, a resource or an agent.
+struct Definition {
+    kind: &'static str,
+    name: String,
+    value: Value,
+}
+
+/// Takes the definitions out of a part of a message. What has no name stays.
+fn take_definitions(part: &mut Value) -> Vec<Definition> {
+    let mut taken = Vec::new();
+    for (kind, field) in LISTS {
+        let Some(list) = part.get_mut(field).and_then(Value::as_array_mut) else { continue };
+        list.retain_mut(|one| {
+            let name = one.get("name").or_else(|| one.get("uri")).and_then(Value::as_str).map(str::to_owned);
+            name.is_none_or(|name| {
+                taken.push(Definition { kind, name, value: one.take() });
+                false
+            })
+        });
+    }
+    if is_card(part) {
+        let name = part.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        taken.push(Definition { kind: "agent", name, value: part.take() });
+    }
+    taken
 }
 
 /// Reports whether an object is the card of an agent.
@@ -198,20 +223,40 @@ fn is_card(value: &Value) -> bool {
     has("name") && has("skills") && (has("url") || has("capabilities") || has("supportedInterfaces"))
 }
 
-/// Reads the messages of a body; empty if it is not JSON.
-fn messages(body: &[u8]) -> Vec<Value> {
-    let mut messages: Vec<Value> = match serde_json::from_slice(body) {
+/// Returns the messages of a body: of JSON, of each event of a stream, or of each line. Empty if none is an object or an array.
+pub fn messages(body: &[u8]) -> Vec<Value> {
+    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+    let messages = match serde_json::from_slice(body) {
         Ok(Value::Array(batch)) => batch,
         Ok(one) => vec![one],
-        Err(_) => {
-            let text = String::from_utf8_lossy(body);
-            let data = text.lines().map(|line| line.strip_prefix("data:").unwrap_or(line).trim());
-            data.filter_map(|data| serde_json::from_str(data).ok()).collect()
-        }
+        Err(_) => lines_and_events(&String::from_utf8_lossy(body)),
     };
-    messages.retain(|message| message.is_object() || message.is_array());
-    messages.truncate(MESSAGES);
-    messages
+    let is_message = |message: &Value| message.is_object() || message.is_array();
+    if messages.iter().any(is_message) { messages } else { Vec::new() }
+}
+
+/// Returns the JSON of each event of a stream, and of each line. The data of an event can have several lines, and a line can
+/// end with a line feed, a carriage return or both.
+fn lines_and_events(text: &str) -> Vec<Value> {
+    let (mut values, mut data) = (Vec::new(), Vec::new());
+    let mut take = |data: &mut Vec<&str>| {
+        match serde_json::from_str(&data.join("\n")) {
+            Ok(value) => values.push(value),
+            // Some readers take each line for an event.
+            Err(_) => values.extend(data.iter().filter_map(|line| serde_json::from_str(line.trim()).ok())),
+        }
+        data.clear();
+    };
+    let text = text.replace("\r\n", "\n");
+    for line in text.split(['\n', '\r']) {
+        match line.strip_prefix("data:") {
+            Some(line) => data.push(line),
+            None if line.is_empty() => take(&mut data),
+            None => take(&mut vec![line]),
+        }
+    }
+    take(&mut data);
+    values
 }
 
 #[cfg(test)]
@@ -258,5 +303,32 @@ mod tests {
         );
         let found = rules(&mut session, Direction::Inbound, &list(r#"{"name":"rеad_file"}"#));
         assert!(found.contains(&"definition-twin".to_owned()), "{found:?}");
+    }
+
+    #[test]
+    fn definitions_leave_the_rest_of_a_message() {
+        let mut message = serde_json::json!({"tools": [{"name": "a"}, "b", {"x": 1}], "content": "c"});
+        let taken: Vec<_> = take_definitions(&mut message).into_iter().map(|one| one.name).collect();
+        assert_eq!(taken, ["a"]);
+        assert_eq!(message, serde_json::json!({"tools": ["b", {"x": 1}], "content": "c"}));
+    }
+
+    #[test]
+    fn messages_of_every_kind_of_line_are_read() {
+        let one = serde_json::json!({"a": [1, 2]});
+        for body in [
+            r#"{"a": [1, 2]}"#,
+            "\u{feff}{\n\"a\":\n[1, 2]\n}",
+            "data: {\"a\":\ndata: [1, 2]}\n\n",
+            "event: x\r\ndata:{\"a\":\r\ndata:[1, 2]}\r\n\r\n",
+            "data: {\"a\":\rdata: [1, 2]}\r\r",
+            ": comment\ndata: {\"a\": [1, 2]}",
+            "data: x\ndata: {\"a\": [1, 2]}\n\n",
+            "{\"a\": [1, 2]}\nnothing\n",
+        ] {
+            assert_eq!(messages(body.as_bytes()), std::slice::from_ref(&one), "{body:?}");
+        }
+        assert!(messages(b"\"text\"").is_empty() && messages(b"a text").is_empty());
+        assert_eq!(messages(b"[{}, \"text\"]").len(), 2, "what stands beside a message");
     }
 }

@@ -1,8 +1,10 @@
 //! Scans a body that is there as a whole: a message of MCP or A2A, or any other one.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, HeaderValue, header};
 use hutch_policy::Call;
-use hutch_scan::{At, Compression, Direction, Finding, Location, redact};
+use hutch_scan::{At, Compression, Direction, Finding, Location, decompressed, messages, redact};
 use serde_json::Value;
 
 use super::memory::Talk;
@@ -62,20 +64,7 @@ fn has_name_of_protocol(body: &[u8]) -> bool {
 
 /// Returns the values of a body that is JSON, or a stream of events with JSON, if it can be a message of MCP or A2A.
 fn values(body: &[u8]) -> Vec<Value> {
-    if !has_name_of_protocol(body) {
-        return Vec::new();
-    }
-    let start = body.trim_ascii_start();
-    if matches!(start.first(), Some(b'{' | b'[')) {
-        return match serde_json::from_slice(start) {
-            Ok(Value::Array(batch)) => batch,
-            Ok(one) => vec![one],
-            Err(_) => Vec::new(),
-        };
-    }
-    let Ok(text) = std::str::from_utf8(body) else { return Vec::new() };
-    let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
-    data.filter_map(|data| serde_json::from_str(data.trim()).ok()).collect()
+    if has_name_of_protocol(body) { messages(body) } else { Vec::new() }
 }
 
 /// Returns true if a body is a message of MCP or A2A, a batch of them, or a stream of events with them.
@@ -115,8 +104,13 @@ fn protocol(
     }
     findings.extend(talk.session.scan(scanner(), direction, body));
     // A reader may see what this one does not.
-    if many || (direction == Direction::Outbound && Call::parse(body).is_none()) {
-        findings.extend(scanner().scan_whole(&mut state, &Location::new(At::Body), body));
+    if many || Call::parse(body).is_none() {
+        let mut others = scanner().scan_whole(&mut state, &Location::new(At::Body), body);
+        let is_known = |other: &Finding| {
+            findings.iter().any(|known| known.rule == other.rule && known.fingerprint == other.fingerprint)
+        };
+        others.retain(|other| !is_known(other));
+        findings.extend(others);
     }
     findings
 }
@@ -165,9 +159,15 @@ impl Scan {
         compression: Option<Compression>,
         body: &[u8],
     ) -> (Judged, bool) {
-        let values = if compression.is_none() { values(body) } else { Vec::new() };
+        // A server may compress what the client cannot have requested so.
+        let plain = match compression {
+            None => Some(Cow::Borrowed(body)),
+            Some(compression) => decompressed(compression, body).map(Cow::Owned),
+        };
+        let plain = plain.unwrap_or_default();
+        let values = values(&plain);
         if values.iter().any(is_of_protocol) {
-            let findings = protocol(self, talk, direction, body, values);
+            let findings = protocol(self, talk, direction, &plain, values);
             return (self.judge(direction, findings), true);
         }
         let location = Location { at: At::Body, name: String::new(), compression };

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use hutch_scan::{At, Compression, Direction, Finding, Location, OVERLAP, State, redact};
-use serde_json::{Value, json};
+use hutch_scan::{At, Compression, Direction, Finding, Location, OVERLAP, State, messages, redact};
+use serde_json::json;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{AT_ONCE, Judged, Scan, SharedTalk, scanner};
@@ -283,9 +283,7 @@ impl Watched {
 
 /// Returns the event that takes the place of a refused one, if a client waits for an answer with its id.
 fn answer(events: &[u8], found: &Found) -> Option<Bytes> {
-    let text = std::str::from_utf8(events).ok()?;
-    let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
-    let id = data.filter_map(|data| serde_json::from_str::<Value>(data.trim()).ok()).find_map(|value| {
+    let id = messages(events).into_iter().find_map(|value| {
         let answers = value.get("method").is_none() && value.get("jsonrpc").is_some();
         value.get("id").filter(|id| answers && (id.is_number() || id.is_string())).cloned()
     })?;

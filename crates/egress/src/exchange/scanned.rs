@@ -21,11 +21,11 @@ use crate::refusal::Reason;
 use crate::scan::{AT_ONCE, Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message};
 use hutch_screen::Found;
 
-/// Maximum bytes of a body that is held as a whole, and of one that is compressed.
+/// Maximum bytes of a body that is held as a whole, and of one that is compressed or answers a call of MCP.
 const WHOLE: usize = 1 << 20;
 const COMPRESSED: usize = 4 << 20;
-/// Maximum time for the body of a request, or of an answer, to arrive as a whole. Answers that take longer are passed on while
-/// they arrive.
+/// Maximum time for the body of a request or the answer to a call of MCP, or of another answer, to arrive as a whole. Answers
+/// that take longer are passed on while they arrive.
 const REQUEST: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(2);
 /// Time for a stream of events to end, so that it is judged before its head is sent.
@@ -70,6 +70,11 @@ fn whole(bytes: Bytes, trailers: Option<HeaderMap>, place: Option<OwnedSemaphore
         None => body.boxed_unsync(),
     };
     Keeping { body, _kept: place }.boxed_unsync()
+}
+
+/// Returns true for a call of MCP or A2A. Its answer is of no use before its end.
+fn is_of_protocol(call: &Call) -> bool {
+    call.method.as_deref().is_some_and(|method| method.contains('/') || method == "initialize")
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
@@ -254,9 +259,11 @@ impl Exchange {
             Err(()) if scan.blocks(Direction::Inbound) => return Err(unreadable()),
             Err(()) => None,
         };
+        let is_message = seen.calls.iter().any(is_of_protocol);
         let (passing, time) = match is_events(&parts.headers) {
             true => (Passing::Events, EVENTS),
             false if is_grpc(&parts.headers) => (Passing::Through, Duration::ZERO),
+            false if is_message => (Passing::Held, REQUEST),
             false => (Passing::Held, ANSWER),
         };
         let passing = if scan.judges_inbound() { passing } else { Passing::Through };
@@ -268,13 +275,16 @@ impl Exchange {
         let gathered = match passing {
             Passing::Through => Gathered::First(Bytes::new(), body),
             _ => {
-                let limit = if compression.is_some() { COMPRESSED } else { WHOLE };
+                let limit = if compression.is_some() || is_message { COMPRESSED } else { WHOLE };
                 gather(body, limit, time).await.map_err(Reason::Unreachable)?.0
             }
         };
         let (bytes, trailers) = match gathered {
             Gathered::Whole(bytes, trailers) => (bytes, trailers),
-            Gathered::First(..) if compression.is_some() && scan.blocks(Direction::Inbound) => {
+            Gathered::First(..)
+                if scan.blocks(Direction::Inbound)
+                    && (compression.is_some() || is_message && passing == Passing::Held) =>
+            {
                 return Err(unreadable());
             }
             Gathered::First(first, rest) => {

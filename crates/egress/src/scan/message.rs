@@ -62,6 +62,41 @@ fn has_name_of_protocol(body: &[u8]) -> bool {
     })
 }
 
+/// Bytes of a letter that is written as its number.
+const RPC_LETTER: usize = 6;
+/// Characters of the name of a field that each message of JSON-RPC has, with its quotes.
+const RPC: &str = "\"jsonrpc\"";
+/// Maximum bytes of the same, if each letter is written as its number.
+pub(super) const RPC_BYTES: usize = 2 + RPC_LETTER * (RPC.len() - 2);
+
+/// Returns true if bytes can be the beginning of JSON that is an object or a list.
+pub(super) fn may_be_json(bytes: &[u8]) -> bool {
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    matches!(bytes.trim_ascii_start().first(), None | Some(b'{' | b'['))
+}
+
+/// Returns true if JSON can have the field of JSON-RPC, however its letters are written.
+pub(super) fn has_name_of_rpc(body: &[u8]) -> bool {
+    memchr::memchr_iter(b'"', body).any(|at| {
+        let mut rest = &body[at..];
+        RPC.bytes().all(|wanted| {
+            let (found, length) = match rest {
+                [b'\\', b'u', digits @ ..] => (number(digits), RPC_LETTER),
+                [plain, ..] => (Some(*plain), 1),
+                [] => (None, 0),
+            };
+            rest = rest.get(length..).unwrap_or_default();
+            found == Some(wanted)
+        })
+    })
+}
+
+/// Returns the letter of ASCII with this number of four digits.
+fn number(digits: &[u8]) -> Option<u8> {
+    let text = std::str::from_utf8(digits.get(..4)?).ok()?;
+    u8::from_str_radix(text, 16).ok()
+}
+
 /// Returns the values of a body that is JSON, or a stream of events with JSON, if it can be a message of MCP or A2A.
 fn values(body: &[u8]) -> Vec<Value> {
     if has_name_of_protocol(body) { messages(body) } else { Vec::new() }

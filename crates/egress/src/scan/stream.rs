@@ -10,6 +10,7 @@ use hutch_scan::{At, Compression, Direction, Finding, Location, OVERLAP, State, 
 use serde_json::json;
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use super::message::{RPC_BYTES, has_name_of_rpc, may_be_json};
 use super::{AT_ONCE, Judged, Scan, SharedTalk, scanner};
 use crate::body::Body;
 use crate::refusal::{REFUSED, Reason};
@@ -44,6 +45,8 @@ pub(crate) struct Watched {
     location: Location,
     state: State,
     receiver: Receiver,
+    /// It is JSON that is too long to be read as a message, and may not be one.
+    no_message: bool,
     /// Bytes that were scanned and wait, and where they begin.
     held: Vec<u8>,
     start: u64,
@@ -91,6 +94,8 @@ impl Watched {
     ) -> Watched {
         let location = Location { at: At::Body, name: String::new(), compression };
         let state = scan.state(direction);
+        let whole = passing == Passing::Held && compression.is_none() && direction == Direction::Outbound;
+        let no_message = whole && scan.blocks(direction);
         Watched {
             body,
             scan,
@@ -100,6 +105,7 @@ impl Watched {
             location,
             state,
             receiver,
+            no_message,
             held: Vec::new(),
             start: 0,
             redacted: Vec::new(),
@@ -113,6 +119,7 @@ impl Watched {
 
     /// Scans the first bytes, which were read from the body before.
     pub(crate) async fn begin(mut self, first: Bytes) -> Watched {
+        self.no_message &= may_be_json(&first);
         self.take(first);
         std::future::poll_fn(|context| self.poll_scanned(context)).await;
         self
@@ -125,6 +132,9 @@ impl Watched {
         }
         let searched = self.held.len();
         self.held.extend_from_slice(&bytes);
+        if self.no_message && has_name_of_rpc(&self.held[searched.saturating_sub(RPC_BYTES)..]) {
+            return self.refuse(Found::unreadable(self.direction, At::Body), None);
+        }
         if self.passing == Passing::Events {
             let end = match events(&self.held, searched) {
                 0 if self.held.len() > EVENT => self.held.len(),

@@ -417,3 +417,53 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
+
+#[test]
+fn field_of_json_rpc_is_found_however_it_is_written() {
+    use super::message::{RPC_BYTES, has_name_of_rpc, may_be_json};
+    let escaped: String = "jsonrpc".chars().map(|letter| format!("\\u{:04X}", letter as u32)).collect();
+    assert_eq!(format!("\"{escaped}\"").len(), RPC_BYTES);
+    for text in
+        [r#"{"jsonrpc": 1"#.to_owned(), format!("\"{escaped}\""), r#"{"a":"\"","js\u006fnrpc""#.to_owned()]
+    {
+        assert!(has_name_of_rpc(text.as_bytes()), "{text}");
+    }
+    for text in [r#""\"jsonrpc\"""#, r#"{"jsonrp"#, r#""json\u00"#, "jsonrpc", ""] {
+        assert!(!has_name_of_rpc(text.as_bytes()), "{text}");
+    }
+    assert!(
+        may_be_json(b" \n[")
+            && may_be_json("\u{feff}{".as_bytes())
+            && may_be_json(b"  ")
+            && !may_be_json(b"x")
+    );
+}
+
+#[test]
+fn long_body_that_is_a_message_is_refused() {
+    use http_body_util::BodyExt;
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let passes = |text: String| {
+        let (first, rest) = text.split_at(text.len() - 12);
+        let (first, rest) = (bytes::Bytes::from(first.to_owned()), rest.to_owned().into());
+        let talk = (scan.clone(), SharedTalk::default());
+        let how = (Passing::Held, None);
+        runtime.block_on(async {
+            let body =
+                Watched::new(crate::body::full(rest), talk, Direction::Outbound, how, Box::new(|_| ()));
+            body.begin(first).await.collect().await.is_ok()
+        })
+    };
+    let padding = " ".repeat(5000);
+    assert!(
+        !passes(format!(r#"{{"jsonrpc": "2.0", "method": "tools/call"{padding}}}"#)),
+        "in the first part"
+    );
+    assert!(
+        !passes(format!(r#"{{"method": "tools/call"{padding}, "jsonrpc": "2.0"}}"#)),
+        "across both parts"
+    );
+    assert!(passes(format!(r#"{{"text": "a \"jsonrpc\" message"{padding}}}"#)));
+    assert!(passes(format!(r#"const x = {{"jsonrpc": "2.0"}};{padding}"#)), "no JSON");
+}

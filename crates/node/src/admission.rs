@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use hutch_image::PathSegment;
-use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
+use hutch_image::{PathSegment, StopSignal};
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, PodSpec, Probe, Volume};
 
 use crate::config::{Handler, ServiceKind};
 use crate::container::message;
@@ -213,16 +213,26 @@ fn check_container(container: &Container) -> Result<(), Refusal> {
         if handler.tcp_socket.is_some() {
             return refuse("lifecycle tcpSocket is not supported".into());
         }
+        if handler.http_get.as_ref().is_some_and(is_https) {
+            return refuse("lifecycle httpGet with scheme HTTPS is not supported: use HTTP or exec".into());
+        }
+    }
+    let signal = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
+    if let Some(signal) = signal.filter(|signal| StopSignal::parse(signal).is_none()) {
+        return refuse(format!("lifecycle stopSignal {signal:?} is no signal of Linux, such as SIGTERM"));
     }
     Ok(())
+}
+
+fn is_https(get: &HTTPGetAction) -> bool {
+    get.scheme.as_deref() == Some("HTTPS")
 }
 
 fn check_probe(probe: &Probe) -> Result<(), &'static str> {
     if probe.grpc.is_some() {
         return Err("grpc probes are not supported: use httpGet, tcpSocket or exec");
     }
-    let https = |get: &k8s_openapi::api::core::v1::HTTPGetAction| get.scheme.as_deref() == Some("HTTPS");
-    if probe.http_get.as_ref().is_some_and(https) {
+    if probe.http_get.as_ref().is_some_and(is_https) {
         return Err("httpGet probes with scheme HTTPS are not supported: use HTTP, tcpSocket or exec");
     }
     let kinds = [probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.exec.is_some()];
@@ -298,6 +308,11 @@ mod tests {
             (container(json!({"terminationMessagePath": "/proc/self/environ"})), "/proc"),
             (container(json!({"terminationMessagePath": "/dev/message"})), "/dev/shm"),
             (container(json!({"terminationMessagePath": "/"})), "cannot be mounted at /"),
+            (
+                container(json!({"lifecycle": {"preStop": {"httpGet": {"port": 1, "scheme": "HTTPS"}}}})),
+                "lifecycle httpGet with scheme HTTPS",
+            ),
+            (container(json!({"lifecycle": {"stopSignal": "SIGNOTHING"}})), "stopSignal \"SIGNOTHING\""),
             (container(json!({"name": "/etc"})), "RFC 1123"),
             (container(json!({"name": ".."})), "RFC 1123"),
             (json!({"volumes": [{"name": "/", "emptyDir": {}}]}), "RFC 1123"),

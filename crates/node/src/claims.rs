@@ -16,6 +16,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use serde_json::json;
 
+use crate::admission::Refusal;
 use crate::folders::remove_limited;
 use crate::persistent::{MEMORY_CLASS, STORAGE_CLASS, folder, is_in_memory, uid_of, volume_name};
 use crate::shared::Shared;
@@ -123,7 +124,7 @@ async fn try_bind(
     let bound = match is_in_memory(&claim) {
         _ if claim.metadata.deletion_timestamp.is_some() => return,
         true => in_memory::bind(node, &claim).await,
-        false => bind(node, &claim).await.map(|()| None),
+        false => bind(node, &claim).await,
     };
     let refusal = match bound {
         Ok(None) => return,
@@ -145,16 +146,16 @@ async fn try_bind(
     waiting.insert(uid, Waiting { claim, reported: at });
 }
 
-async fn bind(node: &Shared, claim: &PersistentVolumeClaim) -> Result<(), kube::Error> {
+/// Binds a claim to a folder. Returns why it cannot be bound.
+async fn bind(node: &Shared, claim: &PersistentVolumeClaim) -> Result<Option<Refusal>, kube::Error> {
     let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
     if phase == Some("Bound") {
-        return Ok(());
+        return Ok(None);
     }
-    let Ok(path) = folder(&node.places.volumes, claim) else {
-        // The Pod that uses it says why in its own events.
-        return Ok(());
-    };
-    bind_to(node, claim, &path, PROVISIONER).await
+    match folder(&node.places.volumes, claim) {
+        Ok(path) => bind_to(node, claim, &path, PROVISIONER).await.map(|()| None),
+        Err(message) => Ok(Some(Refusal { reason: "ProvisioningFailed", message })),
+    }
 }
 
 /// Makes the volume of a claim, and writes that the claim is bound to it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
-use hutch_image::{Resolved, SANDBOXD_PATH};
+use hutch_image::{Resolved, SANDBOXD_PATH, StopSignal};
 use hutch_jail::{Limits, Mount, MountSource, Root, Upper};
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume, VolumeMount};
 
@@ -116,12 +116,17 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         root: Root { layers: image.layers.clone(), upper },
         files: parts.files.rules(&shown, &beside)?,
         limits,
-        stop_signal: image.config.stop_signal,
+        stop_signal: stop_signal(container).unwrap_or(image.config.stop_signal),
         capabilities: security::capabilities(container, image),
         message: has_message.then_some(parts.message),
         late_env,
     };
     Ok((blueprint, held))
+}
+
+/// Returns the signal by which a container wants to be ended; `None` if it names none, and that of its image counts.
+fn stop_signal(container: &Container) -> Option<StopSignal> {
+    StopSignal::parse(container.lifecycle.as_ref()?.stop_signal.as_deref()?)
 }
 
 /// Returns the mount of the termination message of a container, which is in this folder.

@@ -218,7 +218,7 @@ impl Worker {
                 continue;
             }
             for &index in &plan.stop {
-                self.kill(index, "Completed");
+                self.kill(index, "Completed", None);
             }
             if plan.phase.is_final() && !self.anything_runs() {
                 self.node.capacity.release(&self.live.id.uid);
@@ -368,7 +368,13 @@ impl Worker {
                     kind.name().to_lowercase()
                 );
                 self.node.events.container(&self.pod, &state.name, false, "Killing", text);
-                self.kill(index, "its probe failed");
+                let container = &self.containers[index];
+                let probe = match kind {
+                    Kind::Startup => &container.startup_probe,
+                    _ => &container.liveness_probe,
+                };
+                let grace = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
+                self.kill(index, "its probe failed", grace);
             }
         }
     }
@@ -397,20 +403,20 @@ impl Worker {
                 let name = &self.states[index].name;
                 let text = format!("Container {name} definition changed, will be restarted");
                 self.node.events.container(&self.pod, name, false, "Killing", text);
-                self.kill(index, CHANGED);
+                self.kill(index, CHANGED, None);
             }
         }
     }
 
-    /// Asks a container to end, and kills it when it does not.
-    fn kill(&mut self, index: usize, why: &'static str) {
+    /// Asks a container to end, and kills it when it does not. `grace` are seconds in place of those of the Pod.
+    fn kill(&mut self, index: usize, why: &'static str, grace: Option<i64>) {
         let slot = &mut self.slots[index];
         let Some(running) = slot.running.clone() else { return };
         if slot.killed_for.replace(why).is_some() {
             return;
         }
-        let grace =
-            self.spec.termination_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(30);
+        let grace = grace.or(self.spec.termination_grace_period_seconds);
+        let grace = grace.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(30);
         slot.tasks.spawn(async move {
             running.container.signal(running.blueprint.stop_signal);
             tokio::time::sleep(Duration::from_secs(grace)).await;

@@ -348,6 +348,35 @@ async fn probes_make_ready_and_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn container_ends_by_its_own_signal_and_by_the_grace_of_its_probe() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let spec = |grace: i64| {
+        json!({"terminationGracePeriodSeconds": 3600, "main": {
+            "lifecycle": {"stopSignal": "SIGUSR1"},
+            "livenessProbe": {"exec": {"command": ["test", "!", "-e", "/tmp/dead"]}, "periodSeconds": 1,
+                "failureThreshold": 1, "terminationGracePeriodSeconds": grace},
+        }})
+    };
+    let held = "while :; do sleep 0.1; done";
+    let ends = format!("trap 'exit 7' USR1; trap '' TERM; {held}");
+    machine.run("signalled", &ends, spec(3600)).await;
+    machine.run("deaf", &format!("trap '' USR1 TERM; {held}"), spec(1)).await;
+    for (name, code) in [("signalled", 7), ("deaf", 137)] {
+        let pod = machine.ready(name).await;
+        machine.exec(&pod, &["touch", "/tmp/dead"]).await;
+        let ended = |pod: &k8s_openapi::api::core::v1::Pod| {
+            let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+            let last = statuses.and_then(|all| all[0].last_state.as_ref()?.terminated.as_ref());
+            last.is_some_and(|last| last.exit_code == code)
+        };
+        machine.wait(name, "ended as it should", ended).await;
+    }
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn restarted_node_continues_with_its_pods() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();

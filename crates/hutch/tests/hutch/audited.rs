@@ -534,7 +534,10 @@ fn program_of_the_documentation_finds_what_hutch_finds() {
     flipped[place] ^= 1;
     let removed = [&lines[..3], &lines[4..]].concat().concat();
     let cut = lines[..lines.len() - 2].concat();
-    for (what, bytes) in [("flipped bit", flipped), ("removed line", removed), ("cut end", cut)] {
+    let beheaded = lines[1..].concat();
+    for (what, bytes) in
+        [("flipped bit", flipped), ("removed line", removed), ("cut end", cut), ("cut start", beheaded)]
+    {
         std::fs::write(&segment, bytes).unwrap();
         assert!(!check(what), "{what} is not found");
     }

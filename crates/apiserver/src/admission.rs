@@ -36,7 +36,7 @@ use crate::core::Core;
 use crate::failure::Failure;
 use crate::hooks;
 use crate::json::{default, items, map};
-use crate::quota::limits;
+use crate::quota::{self, limits};
 use crate::registry::Resource;
 
 /// Completes a new object.
@@ -59,7 +59,7 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
         }
         ("", "resourcequotas") => {
             object["status"] = json!({});
-            Ok(())
+            quota::check_scopes(kind, object)
         }
         ("", "configmaps") => data::check(kind, None, object),
         ("", "secrets") => {
@@ -122,6 +122,7 @@ pub(crate) fn update(
             token_secret::fill(core, kind, object)?;
             data::check(kind, Some(old), object)
         }
+        ("", "resourcequotas") if old["spec"] != object["spec"] => quota::check_scopes(kind, object),
         ("apps", "controllerrevisions") => revision::check(kind, Some(old), object),
         ("apps" | "batch", _) | ("", "podtemplates" | "replicationcontrollers") => {
             workload::update(kind, old, object)
@@ -163,6 +164,7 @@ pub(crate) fn warn(call: &Call, object: &Value) {
     policy::warn(call, object);
     webhook::warn(call, object);
     validating_policy::warn(call, object);
+    workload::warn(call);
     effect::warn(call, object);
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use self::usage::{Amounts, amounts};
 use crate::core::Core;
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
 
@@ -21,6 +21,30 @@ use crate::meta;
 pub(crate) const QUOTAS: &str = "resourcequotas";
 /// Maximum tries to write the status of a quota against other writers.
 const TRIES: usize = 8;
+
+/// Known scopes. No Pod is in the last two.
+const SCOPES: [&str; 7] = [
+    "BestEffort",
+    "NotBestEffort",
+    "NotTerminating",
+    "PriorityClass",
+    "Terminating",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
+
+/// Refuses a quota with an unknown scope: it would bound nothing.
+pub(crate) fn check_scopes(kind: &Kind, object: &Value) -> Result<(), Failure> {
+    let spec = &object["spec"];
+    let plain = spec["scopes"].as_array().into_iter().flatten().map(|scope| ("spec.scopes", scope));
+    let terms = spec.pointer("/scopeSelector/matchExpressions").and_then(Value::as_array);
+    let selected = terms.into_iter().flatten();
+    let selected = selected.map(|term| ("spec.scopeSelector.matchExpressions.scopeName", &term["scopeName"]));
+    let unknown = plain.chain(selected).filter(|(_, scope)| !SCOPES.iter().any(|known| *scope == *known));
+    let causes: Vec<_> =
+        unknown.map(|(field, scope)| Cause::invalid(field, scope, "unsupported scope")).collect();
+    if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
+}
 
 /// One quota.
 struct Quota {
@@ -239,5 +263,21 @@ pub(crate) async fn refresh(core: &Core, namespace: &str) {
                 Ok(_) => break,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quota_with_an_unknown_scope_is_refused() {
+        let refused = |spec: Value| check_scopes(&Kind::default(), &json!({ "spec": spec })).is_err();
+        let selected = |name: &str| json!({"scopeSelector": {"matchExpressions": [{"scopeName": name}]}});
+        for scope in SCOPES {
+            assert!(!refused(json!({"scopes": [scope]})) && !refused(selected(scope)), "{scope}");
+        }
+        assert!(refused(json!({"scopes": ["BestEffort", "besteffort"]})) && refused(selected("Other")));
+        assert!(!refused(json!({})));
     }
 }

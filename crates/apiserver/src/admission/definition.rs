@@ -39,12 +39,29 @@ pub(crate) fn set_mark(definition: &mut Value, mark: &str) {
 pub(crate) fn create(kind: &Kind, object: &mut Value, now: Timestamp) -> Result<(), Failure> {
     default_names(object);
     super::default(&mut object["spec"], "conversion", json!({ "strategy": "None" }));
+    if let Some(cause) = unsupported(&object["spec"]) {
+        return Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]));
+    }
     if let Err(problem) = Kind::from_crd(object) {
         let cause = Cause::new("FieldValueInvalid", problem.path, problem.message);
         return Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]));
     }
     establish(object, now);
     Ok(())
+}
+
+/// Returns what objects of several versions need and do not get: only their name would be changed.
+fn unsupported(spec: &Value) -> Option<Cause> {
+    let served =
+        spec["versions"].as_array().into_iter().flatten().filter(|version| version["served"] == true);
+    let strategy = &spec["conversion"]["strategy"];
+    if *strategy == "Webhook" && served.count() > 1 {
+        let why = "hutch up calls no webhooks for conversion: serve one version, or use None if the versions have the same fields";
+        return Some(Cause::invalid("spec.conversion.strategy", strategy, why));
+    }
+    let preserve = &spec["preserveUnknownFields"];
+    let why = "must be false, or use x-kubernetes-preserve-unknown-fields in a schema";
+    (*preserve == true).then(|| Cause::invalid("spec.preserveUnknownFields", preserve, why))
 }
 
 pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value, now: Timestamp) -> Result<(), Failure> {
@@ -122,4 +139,25 @@ pub(crate) fn establish(object: &mut Value, now: Timestamp) {
 fn meta_value(object: &mut Value) -> &mut Value {
     let _ = meta::metadata(object);
     &mut object["metadata"]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: objects of another version got a new name of their version, and no other field was converted.
+    #[test]
+    fn versions_that_a_webhook_converts_are_refused() {
+        let field = |strategy: &str, served: [bool; 2], preserve: bool| {
+            let versions = served.map(|served| json!({"name": "v1", "served": served}));
+            let conversion = json!({ "strategy": strategy });
+            let spec =
+                json!({"versions": versions, "conversion": conversion, "preserveUnknownFields": preserve});
+            unsupported(&spec).map(|cause| cause.field)
+        };
+        assert_eq!(field("Webhook", [true, true], false).as_deref(), Some("spec.conversion.strategy"));
+        assert_eq!(field("Webhook", [true, false], false), None, "nothing to convert");
+        assert_eq!(field("None", [true, true], false), None);
+        assert_eq!(field("None", [true, true], true).as_deref(), Some("spec.preserveUnknownFields"));
+    }
 }

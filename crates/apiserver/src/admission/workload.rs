@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::names::must_be_one_of;
 use super::pod::check::Place;
 use super::{default, items, map, share};
 use crate::call::Call;
@@ -211,13 +212,17 @@ fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Checks the bounds of a rolling update.
+/// Checks how Pods are replaced, and the bounds of a rolling update.
 fn check_rollout(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
-    let (field, is_set) = match kind.plural.as_str() {
-        "deployments" => ("strategy", false),
-        "statefulsets" => ("updateStrategy", true),
+    let (field, is_set, types) = match kind.plural.as_str() {
+        "deployments" => ("strategy", false, ["Recreate", "RollingUpdate"]),
+        "statefulsets" => ("updateStrategy", true, ["OnDelete", "RollingUpdate"]),
         _ => return,
     };
+    let spec = &object["spec"];
+    causes.extend(must_be_one_of(&format!("spec.{field}.type"), &spec[field]["type"], &types));
+    let policies = ["OrderedReady", "Parallel"];
+    causes.extend(must_be_one_of("spec.podManagementPolicy", &spec["podManagementPolicy"], &policies));
     let rolling = &object["spec"][field]["rollingUpdate"];
     if object["spec"][field]["type"] != "RollingUpdate" || !rolling.is_object() {
         return;

@@ -82,7 +82,6 @@ pub(crate) async fn insert(
     admission::check_use(call, None, &stored)?;
     admission::check_metadata(call, None, &stored)?;
     admission::warn(call, &stored);
-    admission::workload::warn(call);
     // Webhooks and policies have seen this name only.
     let names = if admission.is_some() { 1 } else { NAMES };
     if let Some(admission) = admission {

@@ -1,13 +1,13 @@
 //! Tables of the fields that have no effect on one machine.
 
 use hutch_api::{UNSCHEDULABLE_TAINT, is_tracing};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::json::is_set;
 
 /// One field.
 pub(super) struct Field {
-    /// Its name, or its path from there with dots.
+    /// Its name, or its path from there with dots. `[]` stands for the items of a list, and a key with dots is in brackets.
     pub(super) name: &'static str,
     /// Returns true for a value that would have an effect elsewhere.
     pub(super) matters: fn(&Value) -> bool,
@@ -27,11 +27,17 @@ const ONE_NODE: &str = "there is one node, and Pods start in the order of their 
 const NAMES: &str = "names are resolved by the policies of the sandbox";
 const NO_MODULE: &str = "every sandbox has the rules of its jail";
 const LINUX: &str = "Pods run on Linux";
+const OWN_ADDRESS: &str = "the address of the Pod is used";
+const TOKEN: &str = "no token is mounted by itself: use a projected volume with a serviceAccountToken";
+const POD_SECURITY: &str = "no level is enforced: every Pod has the rules of its jail";
 const NO_BALANCER: &str = "nothing opens on the machine: use the router, or kubectl port-forward";
 
 /// Of the spec of a Pod.
 pub(super) const POD: &[Field] = &[
+    value("automountServiceAccountToken", is_true, TOKEN),
     field("resources.limits", "set the limits of each container"),
+    field("subdomain", "names of single Pods are not resolved"),
+    value("volumes[].emptyDir.medium", |medium| !matches!(text(medium), "" | "Memory"), "it is on the disk"),
     field("activeDeadlineSeconds", "use shutdownTime of a Sandbox"),
     field("affinity", ONE_NODE),
     field("dnsConfig", NAMES),
@@ -55,46 +61,118 @@ pub(super) const POD: &[Field] = &[
     field("securityContext.windowsOptions", LINUX),
 ];
 
-/// Of a container.
+/// Of an init container.
+pub(super) const INIT_CONTAINER: &[Field] = &[value(
+    "restartPolicy",
+    |policy| !matches!(text(policy), "" | "Always"),
+    "Always makes a sidecar of it; otherwise the policy of the Pod decides",
+)];
+
+/// Of a container that is no init container.
+pub(super) const MAIN_CONTAINER: &[Field] = &[field("restartPolicy", "the policy of the Pod decides")];
+
+/// Of each container.
 pub(super) const CONTAINER: &[Field] = &[
+    field("lifecycle.postStart.httpGet.host", OWN_ADDRESS),
+    field("lifecycle.preStop.httpGet.host", OWN_ADDRESS),
+    field("livenessProbe.tcpSocket.host", OWN_ADDRESS),
+    field("readinessProbe.tcpSocket.host", OWN_ADDRESS),
+    field("startupProbe.tcpSocket.host", OWN_ADDRESS),
+    value("ports[].hostPort", |port| port.as_u64().is_some_and(|port| port > 0), NO_BALANCER),
+    field("ports[].hostIP", NO_BALANCER),
     value("resizePolicy", restarts, "the resources of a Pod cannot be changed"),
     field("restartPolicyRules", "restartPolicy decides for every exit code"),
+    value("securityContext.allowPrivilegeEscalation", is_true, "no program gains privileges by its file"),
     field("securityContext.appArmorProfile", NO_MODULE),
     field("securityContext.seLinuxOptions", NO_MODULE),
     field("securityContext.windowsOptions", LINUX),
     value("securityContext.capabilities.add", traces, "no process of a sandbox traces others (SYS_PTRACE)"),
 ];
 
-/// Of a port of a container.
-pub(super) const CONTAINER_PORT: &[Field] = &[
-    value("hostPort", |port| port.as_u64().is_some_and(|port| port > 0), NO_BALANCER),
-    field("hostIP", NO_BALANCER),
+/// Returns the fields of an object of this kind, outside of templates of Pods.
+pub(super) fn others(group: &str, plural: &str) -> &'static [Field] {
+    let table = OTHERS.iter().find(|(of, name, _)| (*of, *name) == (group, plural));
+    table.map_or(&[], |(_, _, fields)| *fields)
+}
+
+/// Fields by group and plural of their kind.
+const OTHERS: &[(&str, &str, &[Field])] = &[
+    ("", "services", SERVICE),
+    ("", "persistentvolumes", &[field("spec", "no claim is bound to a volume that a client has made")]),
+    ("", "nodes", &[value("spec.taints", taints_others, "use kubectl cordon, or delete the Pods")]),
+    (
+        "",
+        "namespaces",
+        &[
+            field("metadata.labels.[pod-security.kubernetes.io/enforce]", POD_SECURITY),
+            field("metadata.labels.[pod-security.kubernetes.io/warn]", POD_SECURITY),
+            field("metadata.labels.[pod-security.kubernetes.io/audit]", POD_SECURITY),
+        ],
+    ),
+    ("", "serviceaccounts", &[value("automountServiceAccountToken", is_true, TOKEN)]),
+    (
+        "",
+        "persistentvolumeclaims",
+        &[field("spec.resources.limits", "the size of a volume is resources.requests.storage")],
+    ),
+    (
+        "",
+        "resourcequotas",
+        &[
+            value("spec.scopes[]", is_of_no_pod, "no Pod is in this scope"),
+            value("spec.scopeSelector.matchExpressions[].scopeName", is_of_no_pod, "no Pod is in this scope"),
+        ],
+    ),
+    (
+        "apps",
+        "statefulsets",
+        &[
+            value("spec.persistentVolumeClaimRetentionPolicy.whenDeleted", deletes, KEPT),
+            value("spec.persistentVolumeClaimRetentionPolicy.whenScaled", deletes, KEPT),
+        ],
+    ),
+    (
+        "storage.k8s.io",
+        "storageclasses",
+        &[field("provisioner", "claims use the classes hutch-local and hutch-memory")],
+    ),
+    ("scheduling.k8s.io", "priorityclasses", &[field("value", ONE_NODE)]),
+    (
+        "node.k8s.io",
+        "runtimeclasses",
+        &[field("overhead", "Pods count as they request"), field("scheduling", ONE_NODE)],
+    ),
+    (
+        "extensions.agents.x-k8s.io",
+        "sandboxtemplates",
+        &[field("spec.networkPolicy.ingress", "only the router, and sandboxes by policy, reach a Sandbox")],
+    ),
 ];
 
-/// Of the spec of a Service.
+const KEPT: &str = "claims are kept: delete them by kubectl";
+
+/// Of a Service.
 pub(super) const SERVICE: &[Field] = &[
-    value("type", |kind| matches!(text(kind), "NodePort" | "LoadBalancer"), NO_BALANCER),
-    field("externalIPs", NO_BALANCER),
-    field("externalTrafficPolicy", NO_BALANCER),
-    field("healthCheckNodePort", NO_BALANCER),
-    field("allocateLoadBalancerNodePorts", NO_BALANCER),
-    field("loadBalancerClass", NO_BALANCER),
-    field("loadBalancerIP", NO_BALANCER),
-    field("loadBalancerSourceRanges", NO_BALANCER),
-    field("externalName", NAMES),
+    value("spec.type", |kind| matches!(text(kind), "NodePort" | "LoadBalancer"), NO_BALANCER),
+    field("spec.externalIPs", NO_BALANCER),
+    field("spec.externalTrafficPolicy", NO_BALANCER),
+    field("spec.healthCheckNodePort", NO_BALANCER),
+    field("spec.allocateLoadBalancerNodePorts", NO_BALANCER),
+    field("spec.loadBalancerClass", NO_BALANCER),
+    field("spec.loadBalancerIP", NO_BALANCER),
+    field("spec.loadBalancerSourceRanges", NO_BALANCER),
+    field("spec.externalName", NAMES),
     value(
-        "ipFamilies",
-        |families| *families != serde_json::json!(["IPv4"]) && is_set(families),
+        "spec.ipFamilies",
+        |families| *families != json!(["IPv4"]) && is_set(families),
         "Services are IPv4",
     ),
-    value("ipFamilyPolicy", |policy| text(policy) == "RequireDualStack", "Services are IPv4"),
-    value("sessionAffinity", |kind| text(kind) == "ClientIP", "each connection may reach another Pod"),
-    field("sessionAffinityConfig", "each connection may reach another Pod"),
-    field("trafficDistribution", "there is one node"),
+    value("spec.ipFamilyPolicy", |policy| text(policy) == "RequireDualStack", "Services are IPv4"),
+    value("spec.sessionAffinity", |kind| text(kind) == "ClientIP", "each connection may reach another Pod"),
+    field("spec.sessionAffinityConfig", "each connection may reach another Pod"),
+    field("spec.ports[].nodePort", NO_BALANCER),
+    field("spec.trafficDistribution", "there is one node"),
 ];
-
-/// Of a port of a Service.
-pub(super) const SERVICE_PORT: &[Field] = &[field("nodePort", NO_BALANCER)];
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
@@ -102,6 +180,19 @@ fn text(value: &Value) -> &str {
 
 fn is_true(value: &Value) -> bool {
     *value == true
+}
+
+fn deletes(policy: &Value) -> bool {
+    text(policy) == "Delete"
+}
+
+fn is_of_no_pod(scope: &Value) -> bool {
+    matches!(text(scope), "CrossNamespacePodAffinity" | "VolumeAttributesClass")
+}
+
+/// The mark of a cordoned node comes with a taint.
+fn taints_others(taints: &Value) -> bool {
+    taints.as_array().into_iter().flatten().any(|taint| taint["key"] != UNSCHEDULABLE_TAINT)
 }
 
 /// The one taint that keeps Pods away is that of a cordoned node.

@@ -3,63 +3,94 @@ use std::collections::BTreeSet;
 use hutch_api::UNSCHEDULABLE_TAINT;
 use serde_json::json;
 
+use super::fields::SERVICE;
 use super::*;
 use crate::kinds::definition;
 
 /// Fields of each definition that have an effect, or that are refused by name: `volumeDevices`, `hostNetwork` and such.
-/// Each other one must be in a table of fields without effect.
-const OTHERS: &[(&str, &str)] = &[
+/// Each other one must be in a table of fields without effect. Before a definition stand its table and its path from there.
+const OTHERS: &[(&[Field], &str, &str, &str)] = &[
     (
-        "PodSpec",
-        "automountServiceAccountToken containers enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork \
-         hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers nodeName os readinessGates \
-         resourceClaims resources restartPolicy runtimeClassName securityContext serviceAccount serviceAccountName \
-         subdomain terminationGracePeriodSeconds volumes",
+        POD,
+        "",
+        "core.v1.PodSpec",
+        "containers enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers hostname \
+         hostnameOverride imagePullSecrets initContainers nodeName os readinessGates resourceClaims restartPolicy \
+         runtimeClassName serviceAccount serviceAccountName terminationGracePeriodSeconds",
     ),
     (
-        "PodSecurityContext",
+        POD,
+        "securityContext.",
+        "core.v1.PodSecurityContext",
         "fsGroup fsGroupChangePolicy runAsGroup runAsNonRoot runAsUser seccompProfile supplementalGroups \
          supplementalGroupsPolicy",
     ),
+    (POD, "resources.", "core.v1.ResourceRequirements", "claims requests"),
     (
-        "Container",
-        "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resources \
-         restartPolicy securityContext startupProbe stdin stdinOnce terminationMessagePath terminationMessagePolicy tty \
-         volumeDevices volumeMounts workingDir",
+        POD,
+        "volumes[].",
+        "core.v1.Volume",
+        "awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI ephemeral fc flexVolume flocker \
+         gcePersistentDisk gitRepo glusterfs hostPath image iscsi name nfs persistentVolumeClaim photonPersistentDisk \
+         portworxVolume projected quobyte rbd scaleIO secret storageos vsphereVolume",
+    ),
+    (POD, "volumes[].emptyDir.", "core.v1.EmptyDirVolumeSource", "sizeLimit"),
+    (
+        CONTAINER,
+        "",
+        "core.v1.Container",
+        "args command env envFrom image imagePullPolicy name resources restartPolicy stdin stdinOnce terminationMessagePath \
+         terminationMessagePolicy tty volumeDevices volumeMounts workingDir",
     ),
     (
-        "SecurityContext",
-        "allowPrivilegeEscalation capabilities privileged procMount readOnlyRootFilesystem runAsGroup runAsNonRoot \
-         runAsUser seccompProfile",
+        CONTAINER,
+        "securityContext.",
+        "core.v1.SecurityContext",
+        "privileged procMount readOnlyRootFilesystem runAsGroup runAsNonRoot runAsUser seccompProfile",
     ),
-    ("ContainerPort", "containerPort name protocol"),
-    ("ServiceSpec", "clusterIP clusterIPs internalTrafficPolicy ports publishNotReadyAddresses selector"),
-    ("ServicePort", "appProtocol name port protocol targetPort"),
+    (CONTAINER, "securityContext.capabilities.", "core.v1.Capabilities", "drop"),
+    (CONTAINER, "ports[].", "core.v1.ContainerPort", "containerPort name protocol"),
+    (CONTAINER, "lifecycle.", "core.v1.Lifecycle", "stopSignal"),
+    (CONTAINER, "lifecycle.preStop.", "core.v1.LifecycleHandler", "exec sleep tcpSocket"),
+    (CONTAINER, "lifecycle.postStart.", "core.v1.LifecycleHandler", "exec sleep tcpSocket"),
+    (CONTAINER, "lifecycle.preStop.httpGet.", "core.v1.HTTPGetAction", "httpHeaders path port scheme"),
+    (CONTAINER, "lifecycle.postStart.httpGet.", "core.v1.HTTPGetAction", "httpHeaders path port scheme"),
+    (CONTAINER, "livenessProbe.", "core.v1.Probe", PROBE),
+    (CONTAINER, "readinessProbe.", "core.v1.Probe", PROBE),
+    (CONTAINER, "startupProbe.", "core.v1.Probe", PROBE),
+    (CONTAINER, "livenessProbe.tcpSocket.", "core.v1.TCPSocketAction", "port"),
+    (CONTAINER, "readinessProbe.tcpSocket.", "core.v1.TCPSocketAction", "port"),
+    (CONTAINER, "startupProbe.tcpSocket.", "core.v1.TCPSocketAction", "port"),
+    (
+        SERVICE,
+        "spec.",
+        "core.v1.ServiceSpec",
+        "clusterIP clusterIPs internalTrafficPolicy publishNotReadyAddresses selector",
+    ),
+    (SERVICE, "spec.ports[].", "core.v1.ServicePort", "appProtocol name port protocol targetPort"),
 ];
+const PROBE: &str = "exec failureThreshold grpc httpGet initialDelaySeconds periodSeconds successThreshold \
+    terminationGracePeriodSeconds timeoutSeconds";
 
-fn named<'a>(fields: &'a [Field], prefix: &'a str) -> impl Iterator<Item = &'a str> {
-    let inner = fields.iter().filter_map(move |field| field.name.strip_prefix(prefix));
-    inner.filter(|name| !name.contains('.'))
+/// Returns the first names of fields of a table beneath a path.
+fn named<'a>(fields: &'a [Field], path: &'a str) -> BTreeSet<&'a str> {
+    let inner = fields.iter().filter_map(move |field| field.name.strip_prefix(path));
+    inner.map(|name| name.split(['.', '[']).next().unwrap_or(name)).collect()
 }
 
 #[test]
 fn every_field_of_kubernetes_has_an_effect_or_a_warning() {
-    for (name, others) in OTHERS {
-        let without: Vec<&str> = match *name {
-            "PodSpec" => named(POD, "").collect(),
-            "PodSecurityContext" => named(POD, "securityContext.").collect(),
-            "Container" => named(CONTAINER, "").collect(),
-            "SecurityContext" => named(CONTAINER, "securityContext.").collect(),
-            "ContainerPort" => named(CONTAINER_PORT, "").collect(),
-            "ServiceSpec" => named(SERVICE, "").collect(),
-            _ => named(SERVICE_PORT, "").collect(),
-        };
-        let schema = definition(&format!("io.k8s.api.core.v1.{name}")).unwrap();
+    for (table, path, name, others) in OTHERS {
+        let schema = definition(&format!("io.k8s.api.{name}")).unwrap();
         let fields: BTreeSet<&str> =
             schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
-        let known: Vec<&str> = others.split_whitespace().chain(without).collect();
-        assert_eq!(known.iter().copied().collect::<BTreeSet<_>>(), fields, "{name}");
-        assert_eq!(known.len(), fields.len(), "{name}: one is named twice");
+        let others: Vec<&str> = others.split_whitespace().collect();
+        let known: BTreeSet<&str> = others.iter().copied().chain(named(table, path)).collect();
+        assert_eq!(known, fields, "{name}");
+        // Of what is named twice, the parts have no effect.
+        for twice in others.iter().filter(|other| named(table, path).contains(**other)) {
+            assert!(!table.iter().any(|field| field.name == format!("{path}{twice}")), "{name} {twice}");
+        }
     }
 }
 
@@ -94,9 +125,10 @@ fn fields_without_effect_are_named_and_others_are_not() {
 fn service_that_opens_nothing_outside_is_named() {
     let plain = json!({"type": "ClusterIP", "sessionAffinity": "None", "ipFamilies": ["IPv4"],
         "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster", "ports": [{"port": 80}]});
-    assert!(of_service(&plain, "spec").is_empty());
+    let warnings = |spec: &Value| of_object("", "services", &json!({ "spec": spec }));
+    assert!(warnings(&plain).is_empty());
     let spec = json!({"type": "NodePort", "sessionAffinity": "ClientIP", "ports": [{"port": 80, "nodePort": 30080}]});
-    let found = of_service(&spec, "spec");
+    let found = warnings(&spec);
     let fields: Vec<_> = found.iter().filter_map(|warning| warning.split(':').next()).collect();
     assert_eq!(fields, ["spec.type", "spec.sessionAffinity", "spec.ports[0].nodePort"]);
 }
@@ -123,13 +155,51 @@ fn values_that_hold_here_too_give_no_warning_and_others_do() {
             json!([{"restartPolicy": "RestartContainer"}]),
         ),
         (CONTAINER, "securityContext.capabilities.add", json!(["CHOWN"]), json!(["SYS_PTRACE"])),
-        (CONTAINER_PORT, "hostPort", json!(0), json!(80)),
-        (SERVICE, "type", json!("ClusterIP"), json!("LoadBalancer")),
-        (SERVICE, "ipFamilies", json!(["IPv4"]), json!(["IPv6"])),
-        (SERVICE, "ipFamilyPolicy", json!("PreferDualStack"), json!("RequireDualStack")),
-        (SERVICE, "sessionAffinity", json!("None"), json!("ClientIP")),
+        (CONTAINER, "ports[].hostPort", json!(0), json!(80)),
+        (CONTAINER, "securityContext.allowPrivilegeEscalation", json!(false), json!(true)),
+        (INIT_CONTAINER, "restartPolicy", json!("Always"), json!("Never")),
+        (POD, "volumes[].emptyDir.medium", json!("Memory"), json!("HugePages")),
+        (SERVICE, "spec.type", json!("ClusterIP"), json!("LoadBalancer")),
+        (SERVICE, "spec.ipFamilies", json!(["IPv4"]), json!(["IPv6"])),
+        (SERVICE, "spec.ipFamilyPolicy", json!("PreferDualStack"), json!("RequireDualStack")),
+        (SERVICE, "spec.sessionAffinity", json!("None"), json!("ClientIP")),
     ] {
         assert!(!warned(fields, name, holds) && !warned(fields, name, Value::Null), "{name}");
         assert!(warned(fields, name, other), "{name}");
+    }
+}
+
+#[test]
+fn objects_of_other_kinds_are_warned_about_by_their_paths() {
+    for (group, plural, object, expected) in [
+        ("", "persistentvolumes", json!({"spec": {"capacity": {"storage": "1Gi"}}}), "spec"),
+        ("", "nodes", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}), "spec.taints"),
+        ("", "nodes", json!({"spec": {"taints": [{"key": UNSCHEDULABLE_TAINT}]}}), ""),
+        (
+            "",
+            "namespaces",
+            json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted", "a": "b"}}}),
+            "metadata.labels.pod-security.kubernetes.io/enforce",
+        ),
+        (
+            "apps",
+            "statefulsets",
+            json!({"spec": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"}}}),
+            "spec.persistentVolumeClaimRetentionPolicy.whenDeleted",
+        ),
+        ("storage.k8s.io", "storageclasses", json!({"provisioner": "a.b/c"}), "provisioner"),
+        ("node.k8s.io", "runtimeclasses", json!({"handler": "gvisor"}), ""),
+        (
+            "",
+            "resourcequotas",
+            json!({"spec": {"scopes": ["BestEffort", "VolumeAttributesClass"]}}),
+            "spec.scopes[1]",
+        ),
+        ("", "configmaps", json!({"data": {"a": "b"}}), ""),
+    ] {
+        let found = of_object(group, plural, &object);
+        let fields: Vec<_> = found.iter().filter_map(|warning| warning.split(": ").next()).collect();
+        let expected: Vec<&str> = expected.split_whitespace().collect();
+        assert_eq!(fields, expected, "{plural} {object}");
     }
 }

@@ -555,6 +555,18 @@ fn refused_client_of_tls_gets_the_reason_where_it_trusts_the_proxy() {
 }
 
 #[test]
+fn gvisor_without_root_is_refused_and_runs_nothing() {
+    hutch_testkit::require!(root, user_namespaces);
+    let site = Site::new();
+    for more in [&[][..], &["--allow", "web.example"]] {
+        let options = [&["--isolation", "gvisor"], more].concat();
+        let output = site.run(Caller::Ordinary, &options, &["echo", "ran"]);
+        refused(&output, 125, &["--isolation gvisor needs root", "--isolation hutch"]);
+        assert_eq!(text(&output.stdout), "");
+    }
+}
+
+#[test]
 fn invalid_policy_is_refused_by_the_name_of_its_field() {
     hutch_testkit::require!(root, user_namespaces);
     let site = Site::new();

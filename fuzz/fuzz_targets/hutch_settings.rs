@@ -1,6 +1,9 @@
 #![no_main]
 #![allow(dead_code, reason = "the program uses more of these files")]
 
+#[path = "../../crates/hutch/src/upstream_proxy.rs"]
+mod upstream_proxy;
+
 #[path = "../../crates/hutch/src/policy/import"]
 mod import {
     mod notes;

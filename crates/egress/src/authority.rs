@@ -13,6 +13,7 @@ use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
@@ -139,6 +140,14 @@ impl Authority {
         }
         configs.insert(host.clone(), (now + Duration::days(LEAF_DAYS - 1), config.clone()));
         Ok(config)
+    }
+
+    /// Returns a configuration for one connection, of which nothing is kept: neither the certificate nor a session.
+    pub(crate) fn config_once(&self, host: &Host) -> Result<Arc<ServerConfig>, AuthorityError> {
+        let mut config = self.sign(host, OffsetDateTime::now_utc())?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
     }
 
     fn sign(&self, host: &Host, now: OffsetDateTime) -> Result<ServerConfig, AuthorityError> {

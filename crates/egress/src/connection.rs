@@ -14,12 +14,14 @@ use tokio::time::timeout;
 
 use crate::check::{Spoken, first_bytes};
 use crate::dial::{dial, may_stay};
+use crate::first::First;
 use crate::inspect::inspect;
 use crate::plan::DNS;
 use crate::record::Ground;
-use crate::refusal::{Denial, Reason, Refusal, close, refuse, reset};
+use crate::refusal::{Denial, Reason, Refusal, answer, close, first_of_refused, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
+use crate::tls_refusal::refuse_tls;
 
 /// How often the conditions of the rules of an open connection are evaluated.
 const RECHECK: Duration = Duration::from_secs(1);
@@ -55,8 +57,8 @@ impl Permit {
 pub(crate) trait Door: Send {
     /// Reports that the connection is open. Returns false if the client has gone.
     fn accept(&self, client: &mut TcpStream) -> impl Future<Output = bool> + Send;
-    /// Reports why it is refused.
-    fn refuse(self, client: TcpStream, refusal: &Refusal) -> impl Future<Output = ()> + Send;
+    /// Reports why it is refused, with advice.
+    fn refuse(self, client: TcpStream, refusal: &Refusal, advice: &str) -> impl Future<Output = ()> + Send;
 }
 
 /// Treatment of a connection that is allowed.
@@ -125,9 +127,25 @@ impl Sandbox {
         }
     }
 
-    async fn refuse(&self, client: TcpStream, first: &mut Vec<u8>, refusal: Refusal) {
+    /// Reports a refusal, and sends its reason to a client that speaks HTTP: also within TLS if the sandbox trusts an
+    /// authority of the proxy and the levels deny the destination. Resets any other connection.
+    async fn refuse(&self, mut client: TcpStream, first: &mut Vec<u8>, refusal: Refusal) {
         self.refused(refusal.clone());
-        refuse(client, first, &refusal).await;
+        match first_of_refused(&mut client, first).await {
+            First::Http(_) => {
+                Box::pin(answer(client, refusal.status(), &refusal, &self.advice(&refusal))).await;
+            }
+            // A server that fails ends a connection without an answer too.
+            First::Tls(name) if refusal.status() == 403 => {
+                let (Some(authority), Ok(_place)) = (self.authority(), self.refusing.try_acquire()) else {
+                    return reset(&client);
+                };
+                let first = (name, std::mem::take(first));
+                // What needs much memory for a while is on the heap.
+                Box::pin(refuse_tls(authority, client, first, &refusal, &self.advice(&refusal))).await;
+            }
+            _ => reset(&client),
+        }
     }
 
     /// Returns why the levels do not allow a connection.
@@ -224,7 +242,7 @@ impl Sandbox {
             Ok(opened) => opened,
             Err(refusal) => {
                 self.refused(refusal.clone());
-                return door.refuse(client, &refusal).await;
+                return door.refuse(client, &refusal, &self.advice(&refusal)).await;
             }
         };
         if !door.accept(&mut client).await {

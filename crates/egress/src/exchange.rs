@@ -227,7 +227,7 @@ pub(crate) async fn exchange(
                 // A client that could not send all of a body may not read the answer.
                 let _ = timeout(UNREAD_TIME, discard(body, UNREAD)).await;
             }
-            let mut response = answer(&refusal, seen.id);
+            let mut response = answer(&refusal, &of.sandbox.advice(&refusal), seen.id);
             if ends {
                 // It is not certain where the next one begins.
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -243,11 +243,11 @@ fn is_plain(method: &Method) -> bool {
     method.len() <= METHOD && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-')
 }
 
-/// Returns the answer to a refused request: a problem, or an error of JSON-RPC to a call with this id.
-pub(crate) fn answer(refusal: &Refusal, id: Option<serde_json::Value>) -> Response<Body> {
+/// Returns the answer to a refused request: a problem with this advice, or an error of JSON-RPC to a call with this id.
+pub(crate) fn answer(refusal: &Refusal, advice: &str, id: Option<serde_json::Value>) -> Response<Body> {
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);
     let (kind, text) = match id {
-        None => ("application/problem+json", problem(refusal, status.as_u16())),
+        None => ("application/problem+json", problem(refusal, status.as_u16(), advice)),
         Some(id) => {
             let message = format!("refused {}: {}", refusal.destination, refusal.reason);
             let error = serde_json::json!({"jsonrpc": "2.0", "id": id, "error": {"code": REFUSED, "message": message}});

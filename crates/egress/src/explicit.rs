@@ -213,8 +213,8 @@ impl Door for ByConnect {
         client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.is_ok()
     }
 
-    async fn refuse(self, client: TcpStream, refusal: &Refusal) {
-        crate::refusal::answer(client, refusal.status(), refusal).await;
+    async fn refuse(self, client: TcpStream, refusal: &Refusal, advice: &str) {
+        crate::refusal::answer(client, refusal.status(), refusal, advice).await;
     }
 }
 
@@ -233,7 +233,7 @@ impl Door for BySocks {
         BySocks::answer(client, code::GRANTED).await
     }
 
-    async fn refuse(self, mut client: TcpStream, refusal: &Refusal) {
+    async fn refuse(self, mut client: TcpStream, refusal: &Refusal, _advice: &str) {
         let code = if refusal.status() == 502 { code::UNREACHABLE } else { code::NOT_ALLOWED };
         BySocks::answer(&mut client, code).await;
     }
@@ -300,14 +300,14 @@ pub(crate) async fn serve_opening(
         Opening::Invalid(why) => {
             let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) };
             sandbox.refused(refusal.clone());
-            crate::refusal::answer(client, 400, &refusal).await;
+            crate::refusal::answer(client, 400, &refusal, "").await;
         }
         // Its time is over.
         Opening::Incomplete => {
             let reason = Reason::Ambiguous("its head does not end".to_owned());
             let refusal = Refusal { destination: "a client".to_owned(), reason };
             sandbox.refused(refusal.clone());
-            crate::refusal::answer(client, 408, &refusal).await;
+            crate::refusal::answer(client, 408, &refusal, "").await;
         }
     }
 }
@@ -358,7 +358,7 @@ async fn serve_named(
     let scanned = scan_written(sandbox, &destination, written);
     if let Err(refusal) = scanned.and_then(|()| sandbox.take_name(&destination)) {
         sandbox.refused(refusal.clone());
-        return door.refuse(client, &refusal).await;
+        return door.refuse(client, &refusal, &sandbox.advice(&refusal)).await;
     }
     sandbox.serve_named(client, destination, door, rest).await;
 }

@@ -242,7 +242,7 @@ async fn identify(
         None => {
             unidentified();
             let destination = "a client".to_owned();
-            answer(client, 407, &Refusal { destination, reason: Reason::Unidentified }).await;
+            answer(client, 407, &Refusal { destination, reason: Reason::Unidentified }, "").await;
             None
         }
     }

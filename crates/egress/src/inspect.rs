@@ -103,7 +103,10 @@ pub(crate) async fn inspect(
 
 /// Accepts TLS, which ends here. `None` if the client takes too long. The connection is on the heap: it is large, and each
 /// future through which it passes would have room for it.
-async fn end_tls(config: Arc<ServerConfig>, stream: Resumed) -> Option<io::Result<Box<TlsStream<Resumed>>>> {
+pub(crate) async fn end_tls(
+    config: Arc<ServerConfig>,
+    stream: Resumed,
+) -> Option<io::Result<Box<TlsStream<Resumed>>>> {
     // A client of TLS 1.3 takes the connection for open before the proxy does.
     stream.break_unless_closed();
     let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();

@@ -16,7 +16,8 @@
 //! Programs outside a sandbox have an explicit proxy, to which they name each destination, and servers of MCP on standard
 //! input and output a guard. Both decide in the same way.
 //!
-//! Anything else is refused and reported: HTTP without TLS gets status 403 with the reason, another connection is reset.
+//! Anything else is refused and reported: HTTP gets status 403 with the reason, also within TLS if the sandbox has an
+//! authority. Another connection is reset.
 //!
 //! The process that serves holds no secret but the values of credentials, and needs no file except those by which names are
 //! resolved.
@@ -54,6 +55,7 @@ mod sandbox;
 mod scan;
 mod server;
 mod stdio;
+mod tls_refusal;
 mod upstream;
 mod usage;
 mod way;
@@ -65,6 +67,6 @@ pub use gateway::TokenHash;
 pub use hutch_screen::Found;
 pub use plan::plan;
 pub use record::{Alarm, Decided, Outcome, Record, Recorder};
-pub use refusal::{Denial, FLAGS, Reason, Refusal};
+pub use refusal::{Denial, FLAGS, OWN_POLICY, Reason, Refusal, advice};
 pub use stdio::{Stdio, Verdict};
 pub use way::{UpstreamProxy, Way};

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use hutch_policy::{Decision, Mode, Opinion};
+use hutch_policy::{Decision, Destination, Forbidden, Host, Identity, Mode, Opinion, check_address};
 use rustix::net::sockopt::set_socket_linger;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::first::{First, classify};
+use crate::first::{self, First, classify};
 use hutch_screen::Found;
 
 /// Text about user information in a URL. It shows none of it, because there may be a password.
@@ -21,7 +21,7 @@ pub(crate) const REFUSED: i32 = -32001;
 const SPEAKS: Duration = Duration::from_millis(200);
 /// Maximum bytes that are read after a request that was refused, and the time for them.
 const REST: u64 = 1 << 20;
-const REST_TIME: Duration = Duration::from_secs(5);
+pub(crate) const REST_TIME: Duration = Duration::from_secs(5);
 
 /// A connection or request that was refused, or that a level would have refused that only observes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +112,8 @@ impl Reason {
 
 /// Name of the level that the flags of `hutch run` make.
 pub const FLAGS: &str = "--allow";
+/// Begin of the name of the policy that `hutch allow` writes for one Sandbox. The name of the Sandbox follows.
+pub const OWN_POLICY: &str = "allow-";
 
 /// The level that does not allow a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,30 +166,77 @@ impl Refusal {
             _ => 403,
         }
     }
+
+    /// Returns how its destination can be allowed, as the end of a message, or why it cannot. Empty if a policy must change,
+    /// which the reason names.
+    pub(crate) fn advice(&self, sandbox: &Identity) -> String {
+        let Refusal { destination, reason: Reason::Denied(Denial { level, rule: None }) } = self else {
+            return String::new();
+        };
+        let Identity { name, namespace, .. } = sandbox;
+        if level == FLAGS {
+            return advice(destination);
+        }
+        let is_own = level.strip_prefix(OWN_POLICY) == Some(name);
+        let Ok(Destination { host, .. }) = destination.parse() else { return String::new() };
+        let is_open = match host {
+            Host::Name(_) => true,
+            Host::Address(address) => check_address(address, &[], &[]).is_ok(),
+        };
+        match !name.is_empty() && (level.is_empty() || is_own) && is_open {
+            true => format!("; to allow it: hutch allow -n {namespace} {name} {destination}"),
+            false => String::new(),
+        }
+    }
 }
 
-/// Returns the body of an answer with the reason: `application/problem+json`.
-pub(crate) fn problem(refusal: &Refusal, status: u16) -> String {
+/// Returns how the flags of `hutch run` can allow a destination that none of them names, or why they cannot.
+pub fn advice(destination: &str) -> String {
+    let allow = format!("--allow {destination}");
+    let Ok(Destination { host: Host::Address(address), .. }) = destination.parse() else {
+        return format!("; {allow} allows it");
+    };
+    match check_address(address, &[], &[]) {
+        Ok(()) => format!("; {allow} allows it"),
+        Err(never @ (Forbidden::Metadata | Forbidden::NoHost)) => format!(": {never}"),
+        Err(_) => format!("; {allow} with --allow-private {address} allows it"),
+    }
+}
+
+/// Returns the body of an answer with the reason, and with advice at its end: `application/problem+json`.
+pub(crate) fn problem(refusal: &Refusal, status: u16, advice: &str) -> String {
     let title = title(status);
-    let detail = format!("refused {}: {}", refusal.destination, refusal.reason);
+    let detail = format!("refused {}: {}{advice}", refusal.destination, refusal.reason);
     serde_json::json!({"type": "about:blank", "title": title, "status": status, "detail": detail}).to_string()
 }
 
-/// Sends the reason of a refusal to a client that speaks HTTP without TLS, and resets any other connection.
-pub(crate) async fn refuse(mut client: TcpStream, first: &mut Vec<u8>, refusal: &Refusal) {
-    if first.is_empty() {
-        // Not within the future, which is part of that of every connection.
-        first.reserve(4096);
-        // A client that waits for the server to speak is not kept waiting. One that fails has sent nothing.
-        let _ = timeout(SPEAKS, client.read_buf(first)).await;
-    }
-    let First::Http(_) = classify(first) else { return reset(&client) };
-    answer(client, refusal.status(), refusal).await;
+/// Reads the first bytes of a client that is refused, unless it waits for the server to speak, and classifies them.
+pub(crate) async fn first_of_refused(client: &mut TcpStream, first: &mut Vec<u8>) -> First {
+    // Not within the future, which is part of that of every connection.
+    first.reserve(4096);
+    let read = async {
+        loop {
+            match classify(first) {
+                First::Incomplete if first.len() < first::LIMIT => {}
+                found => return found,
+            }
+            // One that fails sends no more.
+            if client.read_buf(first).await.unwrap_or(0) == 0 {
+                return First::Other;
+            }
+        }
+    };
+    timeout(SPEAKS, read).await.unwrap_or(First::Other)
 }
 
-/// Sends the reason of a refusal to a client that speaks HTTP, and ends the connection.
-pub(crate) async fn answer(mut client: TcpStream, status: u16, refusal: &Refusal) {
-    let body = problem(refusal, status);
+/// Sends the reason of a refusal to a client that speaks HTTP, with advice, and ends the connection.
+pub(crate) async fn answer(
+    mut client: impl AsyncRead + AsyncWrite + Unpin,
+    status: u16,
+    refusal: &Refusal,
+    advice: &str,
+) {
+    let body = problem(refusal, status, advice);
     let head = format!(
         "HTTP/1.1 {status} {}\r\nContent-Type: application/problem+json\r\nConnection: close",
         title(status)
@@ -197,7 +246,11 @@ pub(crate) async fn answer(mut client: TcpStream, status: u16, refusal: &Refusal
         _ => head,
     };
     let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    if let Ok(Ok(())) = timeout(SPEAKS, client.write_all(answer.as_bytes())).await {
+    let sent = async {
+        client.write_all(answer.as_bytes()).await?;
+        client.flush().await
+    };
+    if let Ok(Ok(())) = timeout(SPEAKS, sent).await {
         let _ = client.shutdown().await;
         // Closing before everything is read would be a reset, which takes the answer from the client.
         let mut rest = tokio::io::sink();
@@ -213,4 +266,42 @@ pub(crate) fn reset(client: &TcpStream) {
 /// Makes the end of a connection orderly again: bytes that wait to be sent are sent first.
 pub(crate) fn close(connection: &TcpStream) {
     let _ = set_socket_linger(connection, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_names_what_allows_the_destination_and_nothing_where_a_policy_must_change() {
+        let advice = |level: &str, rule: Option<&str>, name: &str, destination: &str| {
+            let denial = Denial { level: level.to_owned(), rule: rule.map(str::to_owned) };
+            let refusal = Refusal { destination: destination.to_owned(), reason: Reason::Denied(denial) };
+            let (name, namespace) = (name.to_owned(), "team".to_owned());
+            refusal.advice(&Identity { name, namespace, ..Identity::default() })
+        };
+        let allow = "; to allow it: hutch allow -n team mine a.example:443";
+        for (level, rule, name, destination, expected) in [
+            (FLAGS, None, "", "a.example:443", "; --allow a.example:443 allows it"),
+            (
+                FLAGS,
+                None,
+                "",
+                "10.1.2.3:443",
+                "; --allow 10.1.2.3:443 with --allow-private 10.1.2.3 allows it",
+            ),
+            ("", None, "mine", "a.example:443", allow),
+            ("allow-mine", None, "mine", "a.example:443", allow),
+            ("allow-other", None, "mine", "a.example:443", ""),
+            ("allow-mine", Some("x"), "mine", "a.example:443", ""),
+            ("team", None, "mine", "a.example:443", ""),
+            ("", None, "", "a.example:443", ""),
+            ("", None, "mine", "10.1.2.3:443", ""),
+            ("", None, "mine", "GET https://a.example:443/", ""),
+        ] {
+            assert_eq!(advice(level, rule, name, destination), expected, "{level} {destination}");
+        }
+        let other = Refusal { destination: "a.example:443".to_owned(), reason: Reason::TooMany };
+        assert_eq!(other.advice(&Identity { name: "mine".to_owned(), ..Identity::default() }), "");
+    }
 }

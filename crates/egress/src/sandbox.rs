@@ -24,6 +24,7 @@ use crate::record::{Asked, Counters, Ground, Outcome, outcome};
 use crate::records::Records;
 use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::scan::{Memory, Scan, scanner};
+use crate::tls_refusal;
 use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
 use crate::way::{Unreachable, Way};
@@ -96,6 +97,8 @@ pub(crate) struct Sandbox {
     resolves: AtomicBool,
     connections: Semaphore,
     pub(crate) inspected: Semaphore,
+    /// Places of refused clients whose TLS ends here.
+    pub(crate) refusing: Semaphore,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) reading: Arc<Semaphore>,
     pub(crate) resolving: Arc<Semaphore>,
@@ -130,6 +133,7 @@ impl Sandbox {
             resolves: AtomicBool::new(false),
             connections: Semaphore::new(CONNECTIONS),
             inspected: Semaphore::new(INSPECTED),
+            refusing: Semaphore::new(tls_refusal::PLACES),
             requests: Arc::new(Semaphore::new(REQUESTS)),
             reading: Arc::new(Semaphore::new(READING)),
             resolving: Arc::new(Semaphore::new(RESOLVING)),
@@ -308,6 +312,11 @@ impl Sandbox {
 
     fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how a refused destination can be allowed, as the end of a message.
+    pub(crate) fn advice(&self, refusal: &Refusal) -> String {
+        refusal.advice(&self.rules().facts.sandbox)
     }
 
     /// Reports a refusal of a connection and counts it.

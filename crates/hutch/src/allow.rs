@@ -76,21 +76,10 @@ pub(crate) fn without_effect(text: &str, ranges: &[Cidr]) -> Option<String> {
     })
 }
 
-/// Returns how the flags can allow a destination that none of them names, or why they cannot.
-pub(crate) fn advice(destination: &str) -> String {
-    let allow = format!("--allow {destination}");
-    let Ok(Destination { host: Host::Address(address), .. }) = destination.parse() else {
-        return format!("; {allow} allows it");
-    };
-    match check_address(address, &[], &[]) {
-        Ok(()) => format!("; {allow} allows it"),
-        Err(never @ (Forbidden::Metadata | Forbidden::NoHost)) => format!(": {never}"),
-        Err(_) => format!("; {allow} with --allow-private {address} allows it"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use hutch_egress::advice;
+
     use super::*;
 
     #[test]

@@ -459,7 +459,7 @@ impl Printed {
 pub(crate) fn line(Refusal { destination, reason }: &Refusal) -> String {
     let text = match reason {
         Reason::Denied(denial) | Reason::Name(denial) if denial.level == FLAGS => {
-            format!("refused {destination}{}", crate::allow::advice(destination))
+            format!("refused {destination}{}", hutch_egress::advice(destination))
         }
         Reason::Observed(_) | Reason::ObservedName(_) => format!("would refuse {destination}: {reason}"),
         Reason::FoundOnly(found) => format!("passed {destination}: {found}"),

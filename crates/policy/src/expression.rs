@@ -3,6 +3,7 @@
 //! Code inside a sandbox can influence only `request` and `args`. An expression that cannot be evaluated has no value; the
 //! rule then counts as the stricter one of the two.
 
+mod fields;
 mod truth;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 use kube_cel::cel::objects::Map;
 use kube_cel::cel::{Context, Program, Value, to_value};
 use serde::{Deserialize, Serialize};
+
+pub use fields::UnknownField;
 
 use crate::host::shown;
 use crate::request::{Call, Request};
@@ -68,6 +71,12 @@ impl Expression {
     /// Returns true if the expression uses this variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.variables.iter().any(|name| name == variable)
+    }
+
+    /// Returns a field that does not exist, on which the expression depends. It then never has a value, or the field has no
+    /// effect.
+    pub fn unknown_field(&self) -> Option<UnknownField> {
+        fields::unknown(&self.program.expression().expr)
     }
 
     /// Evaluates the expression; `None` if it has no value that is true or false, or a different one if servers read the

@@ -104,11 +104,11 @@ pub fn calls(bytes: &[u8]) {
     }
 }
 
-/// Reads any bytes as an expression, and evaluates it.
+/// Reads any bytes as an expression, evaluates it and judges its fields.
 pub fn expression(bytes: &[u8]) {
     let Ok(text) = String::from_utf8(bytes.to_vec()) else { return };
     if let Ok(expression) = Expression::try_from(text) {
-        let _ = expression.evaluate(&Moment::default(), None, None);
+        let _ = (expression.evaluate(&Moment::default(), None, None), expression.unknown_field());
     }
 }
 

@@ -49,7 +49,7 @@ pub use decide::{
 };
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;
-pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Session};
+pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Session, UnknownField};
 pub use files::{Access, FilePath, FileRule, InvalidPath, Restrictions, access_at, looser, restrictions};
 pub use given::check_given;
 pub use host::{Host, HostName, InvalidHost};

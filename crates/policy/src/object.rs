@@ -17,7 +17,7 @@ use crate::egress::Egress;
 use crate::files::FileRule;
 use crate::rule::{EgressRule, Tls};
 use crate::scanner::{Door, ScannerRules};
-use requests::check_requests;
+use requests::{check_conditions, check_requests};
 
 /// Maximum rules of a policy.
 const RULES: usize = 256;
@@ -185,7 +185,8 @@ impl PolicyObject {
         found
     }
 
-    /// Checks a policy that is new or changed: also for ranges that open nothing, which a stored one may have.
+    /// Checks a policy that is new or changed: also for ranges that open nothing and for conditions on fields that do not
+    /// exist, which a stored one may have. Its other rules, files and scanner count on.
     ///
     /// # Errors
     /// As [`PolicyObject::check`].
@@ -198,6 +199,7 @@ impl PolicyObject {
                     return Err(invalid(field, format!("{range} opens nothing: {why}")));
                 }
             }
+            check_conditions(rule, &|name| format!("spec.egress.rules[{index}]{name}"))?;
         }
         Ok(())
     }
@@ -568,6 +570,14 @@ mod tests {
             (r#"{"egress": {"rules": [{"name": "", "any": true}]}}"#.to_owned(), "rules[0].name: "),
             (r#"{"expires": "tomorrow"}"#.to_owned(), "\"tomorrow\" is not a time; write it like"),
             (rule(r#""any": true, "expires": 5"#), "expected a string"),
+            (
+                rule(r#""any": true, "when": "sandbox.lables.app == 'x'""#),
+                "rules[0].when: \"sandbox.lables.app == 'x'\": sandbox has no field \"lables\"",
+            ),
+            (
+                rule(r#""any": true, "mcp": [{}, {"args": "session.anomaly < 3"}]"#),
+                "rules[0].mcp[1].args: \"session.anomaly < 3\": session has no field \"anomaly\"; the fields are",
+            ),
             (rule(r#""sandboxes": [{"name": "db"}]"#), "rules[0].ports: a rule about"),
             (
                 rule(r#""sandboxes": [{"name": "db"}], "ports": [1], "any": true"#),

@@ -210,6 +210,9 @@ impl NotEnforceable {
 mod tests {
     use super::*;
     use crate::attach::policy_names;
+    use crate::decide::decide;
+    use crate::destination::Decision;
+    use crate::expression::Moment;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -283,6 +286,29 @@ mod tests {
         let missing = Subject { by_claim: policy_names("named,missing"), ..subject() };
         assert_eq!(names(&missing, 60), ["all", "named"]);
         assert_eq!(names(&Subject { namespace: "other".into(), ..subject() }, 0), [""; 0]);
+    }
+
+    #[test]
+    fn stored_condition_on_an_unknown_field_allows_nothing_and_takes_nothing_else() {
+        let spec = r#"{"appliesTo": {}, "files": [{"path": "/a", "access": "None"}], "egress": {"rules": [
+            {"name": "a", "hosts": ["a.example"], "when": "session.anomaly < 3"},
+            {"name": "b", "hosts": ["b.example"]},
+            {"name": "c", "hosts": ["c.example"]},
+            {"name": "d", "hosts": ["c.example"], "decision": "Deny", "when": "session.anomaly > 3"}]}}"#;
+        let all = policies(&[("p", spec)]);
+        let policy = all.values().next().and_then(StoredPolicy::object).unwrap();
+        let error = policy.check_new().unwrap_err();
+        assert_eq!(error.field, "spec.egress.rules[0].when");
+        assert!(error.reason.contains("session has no field \"anomaly\""), "{error}");
+        let none = Policies::new();
+        let levels = applying(&subject(), &none, &all, None, at(0)).unwrap().levels;
+        for (host, expected) in
+            [("a.example", Decision::Deny), ("b.example", Decision::Allow), ("c.example", Decision::Deny)]
+        {
+            let verdict = decide(&levels, &host.parse().unwrap(), &Moment::default());
+            assert_eq!(verdict.decision, expected, "{host}");
+        }
+        assert_eq!(file_rules(&subject(), &none, &all, at(0))[0].rules.len(), 1);
     }
 
     #[test]

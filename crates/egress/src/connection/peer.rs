@@ -80,7 +80,7 @@ impl Sandbox {
         match self.connect_peer(peer, &destination).await {
             Err(refusal) => {
                 self.refused(refusal.clone());
-                door.refuse(client, &refusal).await;
+                door.refuse(client, &refusal, &self.advice(&refusal)).await;
             }
             Ok(peered) if door.accept(&mut client).await => {
                 self.join_peer(client, peered, &destination, first).await;

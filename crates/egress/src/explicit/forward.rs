@@ -29,7 +29,7 @@ pub(super) async fn forward(
         Ok(response) => response,
         Err(refusal) => {
             sandbox.refused(refusal.clone());
-            answer(&refusal, None)
+            answer(&refusal, &sandbox.advice(&refusal), None)
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, fi
     let Ok(_place) = sandbox.read_place() else {
         let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::TooMany };
         sandbox.refused(refusal.clone());
-        return ByConnect.refuse(client, &refusal).await;
+        return ByConnect.refuse(client, &refusal, "").await;
     };
     let (named, added) = Named::new();
     let named = Arc::new(named);
@@ -74,7 +74,7 @@ async fn serve_request(
         Err(why) => {
             let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) };
             sandbox.refused(refusal.clone());
-            let mut response = answer(&refusal, None);
+            let mut response = answer(&refusal, "", None);
             *response.status_mut() = http::StatusCode::BAD_REQUEST;
             response.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
             return Ok(response);
@@ -84,7 +84,7 @@ async fn serve_request(
     if let Some(peer) = sandbox.peer(&destination) {
         if let Err(refusal) = named.add(&destination, rules) {
             sandbox.refused(refusal.clone());
-            return Ok(answer(&refusal, None));
+            return Ok(answer(&refusal, &sandbox.advice(&refusal), None));
         }
         return Ok(forward::forward(&sandbox, &peer, &destination, request).await);
     }
@@ -108,7 +108,7 @@ async fn serve_request(
             refusal.clone(),
             &Asked { destination: &destination, method, path: &path, calls: &[] },
         );
-        return Ok(answer(&refusal, None));
+        return Ok(answer(&refusal, &sandbox.advice(&refusal), None));
     }
     let (heads, counted) = (Some(heads), Arc::default());
     let of = Exchange { sandbox, destination, tls: false, tunnel, heads, conversations, counted };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use hutch_api::Sandbox;
+use hutch_egress::OWN_POLICY;
 use hutch_policy::{
     Authority, Decision, EgressRule, Host, Level, Mode, Moment, NetworkLevel, Opinion, PolicyObject, decide,
     may_dial,
@@ -21,9 +22,6 @@ use super::attached::{Attached, described, resource};
 use crate::cli::AllowArguments;
 use crate::client::finish;
 
-/// Begin of the name of the policy of a Sandbox.
-const PREFIX: &str = "allow-";
-
 /// Opens the host, or says which policy must change.
 pub(crate) fn main(arguments: &AllowArguments) -> ExitCode {
     finish("allow", 1, allow(arguments))
@@ -35,7 +33,8 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     let expires = arguments.lasts.map(|lasts| end(now, lasts)).transpose()?;
     let mut rule = crate::allow::rule(&arguments.host).map_err(anyhow::Error::msg)?;
     rule.expires = expires;
-    let (sandbox, name) = (attached.sandbox.name_any(), format!("{PREFIX}{}", attached.sandbox.name_any()));
+    let (sandbox, name) =
+        (attached.sandbox.name_any(), format!("{OWN_POLICY}{}", attached.sandbox.name_any()));
     let levels = attached.applying()?.levels;
     let is_own = |level: &Level| level.authority == Authority::Namespace && level.name == name;
     let (own, mut others): (Vec<_>, Vec<_>) = levels.into_iter().partition(|level| is_own(level));

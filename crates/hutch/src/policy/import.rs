@@ -1,22 +1,19 @@
 //! Other formats of policies, converted to egress rules. The conversions are pure.
 
+mod file;
 mod notes;
 pub(crate) mod sandbox_config;
 pub(crate) mod srt;
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::path::Path;
+use std::io::Write;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, ensure};
+pub(crate) use file::{in_one_line, read_file};
 use hutch_policy::{EgressRule, PolicyObject};
 pub(crate) use notes::Notes;
 use serde_json::json;
 
 use crate::cli::{PolicyFormat, PolicyImportArguments};
-
-/// Maximum bytes of a file that describes a sandbox.
-const FILE_BYTES: u64 = 64 << 10;
 
 /// Prints a file of another format as a policy.
 pub(super) fn main(arguments: &PolicyImportArguments) -> anyhow::Result<()> {
@@ -68,19 +65,4 @@ fn yaml(format: PolicyFormat, rules: Vec<EgressRule>) -> anyhow::Result<String> 
     }))?;
     object.check_new()?;
     Ok(serde_saphyr::to_string(&object)?)
-}
-
-/// Returns an error without the lines of the file that it quotes.
-pub(crate) fn in_one_line(error: serde_saphyr::Error) -> anyhow::Error {
-    let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    anyhow!("{}", line.strip_prefix("error: ").unwrap_or(line))
-}
-
-/// Reads a file that describes a sandbox.
-pub(crate) fn read_file(file: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    File::open(file)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
-    ensure!(text.len() as u64 <= FILE_BYTES, "larger than {FILE_BYTES} bytes");
-    Ok(text)
 }

@@ -1,108 +1,21 @@
 //! `hutch policy test`: cases that are kept beside a policy.
 
-use std::collections::BTreeMap;
-use std::num::NonZeroU16;
-use std::path::Path;
+pub(crate) mod documents;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use hutch_policy::{
-    Authority, Call, Decision, Destination, Facts, Identity, Kind, Level, Moment, Policies, PolicyObject,
-    StoredPolicy, Subject, applying, check_given, names_sandboxes,
-};
+use documents::{Case, Documents, KIND, OtherSandbox};
+use hutch_policy::{Decision, Destination, Facts, Level, Moment, Subject, names_sandboxes};
 use k8s_openapi::jiff::Timestamp;
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::explain::verdict;
-use super::import::{in_one_line, read_file};
+use super::import::read_file;
 use super::judge::{Details, Judgment, judge};
 use super::peer;
 use crate::cli::PolicyTestArguments;
 use crate::question::Question;
-
-/// Kind of a document with cases.
-const KIND: &str = "PolicyTest";
-/// Namespace of policies for tests that name no sandbox.
-const NAMESPACE: &str = "default";
-
-/// Cases for policies.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct PolicyTest {
-    #[serde(rename = "apiVersion")]
-    _api_version: ApiVersion,
-    #[serde(rename = "kind")]
-    _kind: Value,
-    #[serde(default, rename = "metadata")]
-    _metadata: Value,
-    /// The sandbox. Without it, all policies apply.
-    sandbox: Option<TestSandbox>,
-    cases: Vec<Case>,
-}
-
-#[derive(Deserialize)]
-enum ApiVersion {
-    #[serde(rename = "policy.hutch.dev/v1alpha1")]
-    V1alpha1,
-}
-
-/// Sandbox that connects.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct TestSandbox {
-    name: String,
-    namespace: Option<String>,
-    namespace_labels: BTreeMap<String, String>,
-    labels: BTreeMap<String, String>,
-    template: Option<String>,
-    task: BTreeMap<String, String>,
-    user: Option<String>,
-}
-
-/// A destination or a request, and what is expected.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    name: String,
-    url: Option<String>,
-    host: Option<String>,
-    sandbox: Option<OtherSandbox>,
-    method: Option<String>,
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
-    /// JSON-RPC in the body.
-    mcp: Option<McpCall>,
-    expect: Decision,
-    /// Rule that decides.
-    rule: Option<String>,
-}
-
-/// Another Sandbox, and its port.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct OtherSandbox {
-    #[serde(default)]
-    name: String,
-    /// Without it, that of the Sandbox that connects.
-    namespace: Option<String>,
-    #[serde(default)]
-    namespace_labels: BTreeMap<String, String>,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    port: NonZeroU16,
-}
-
-/// A call of MCP.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct McpCall {
-    method: Option<String>,
-    tool: Option<String>,
-    #[serde(default)]
-    args: Value,
-}
 
 /// Method of a request that names none.
 const GET: &str = "GET";
@@ -111,7 +24,7 @@ const GET: &str = "GET";
 pub(super) fn main(arguments: &PolicyTestArguments) -> ExitCode {
     let mut documents = Documents::default();
     for file in &arguments.files {
-        if let Err(error) = documents.read(file) {
+        if let Err(error) = read_file(file).and_then(|text| documents.add(&text)) {
             eprintln!("hutch policy test: {}: {error:#}", file.display());
             return ExitCode::from(2);
         }
@@ -126,30 +39,7 @@ pub(super) fn main(arguments: &PolicyTestArguments) -> ExitCode {
     }
 }
 
-/// Documents of all files.
-#[derive(Default)]
-struct Documents {
-    policies: Vec<PolicyObject>,
-    tests: Vec<PolicyTest>,
-}
-
 impl Documents {
-    fn read(&mut self, file: &Path) -> anyhow::Result<()> {
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
-        for document in documents {
-            match document["kind"] == KIND {
-                true => self.tests.push(serde_json::from_value(document).context(KIND)?),
-                false => {
-                    check_given(&document)?;
-                    let policy: PolicyObject = serde_json::from_value(document).context("a policy")?;
-                    policy.check_new().with_context(|| format!("policy {:?}", policy.name()))?;
-                    self.policies.push(policy);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Prints each case and a count. Returns true if all pass.
     fn run(&self) -> anyhow::Result<bool> {
         ensure!(!self.policies.is_empty(), "the files contain no policy");
@@ -178,54 +68,6 @@ impl Documents {
         println!("{} of {number} cases passed", number - failed);
         Ok(failed == 0)
     }
-
-    /// Returns the levels for a test, or why nothing is reachable.
-    fn levels(&self, test: &PolicyTest, now: Timestamp) -> Result<Vec<Arc<Level>>, String> {
-        let (mut cluster, mut namespaced) = (Policies::new(), Policies::new());
-        let subject = test.subject();
-        for object in &self.policies {
-            let stored = StoredPolicy::new(object.clone()).map_err(|error| error.to_string())?;
-            let name = object.name().to_owned();
-            match object.kind {
-                Kind::ClusterSandboxPolicy => cluster.insert((String::new(), name), stored),
-                Kind::SandboxPolicy => namespaced.insert((subject.namespace.clone(), name), stored),
-            };
-        }
-        if test.sandbox.is_some() {
-            let found =
-                applying(&subject, &cluster, &namespaced, None, now).map_err(|error| error.to_string())?;
-            return Ok(found.levels);
-        }
-        let all = cluster.values().map(|policy| (Authority::Cluster, policy));
-        let all = all.chain(namespaced.values().map(|policy| (Authority::Namespace, policy)));
-        Ok(all
-            .filter_map(|(authority, policy)| policy.level(authority, now))
-            .map(|(level, _)| level)
-            .collect())
-    }
-}
-
-impl PolicyTest {
-    fn subject(&self) -> Subject {
-        let sandbox = self.sandbox.as_ref();
-        let namespace = sandbox.and_then(|sandbox| sandbox.namespace.clone());
-        let mut subject =
-            Subject { namespace: namespace.unwrap_or_else(|| NAMESPACE.to_owned()), ..Subject::default() };
-        if let Some(sandbox) = sandbox {
-            subject.namespace_labels = sandbox.namespace_labels.clone();
-            subject.labels = sandbox.labels.clone();
-            subject.template = sandbox.template.clone();
-            subject.sandbox = Some(sandbox.name.clone());
-        }
-        subject
-    }
-
-    fn facts(&self) -> Facts {
-        let Subject { namespace, labels, sandbox, .. } = self.subject();
-        let (task, user) =
-            self.sandbox.as_ref().map(|about| (about.task.clone(), about.user.clone())).unwrap_or_default();
-        Facts { task, user, sandbox: Identity { name: sandbox.unwrap_or_default(), namespace, labels } }
-    }
 }
 
 impl Case {
@@ -239,7 +81,7 @@ impl Case {
             (None, None, Some(sandbox)) => return self.judge_peer(levels, from, sandbox),
             _ => bail!("it needs `url`, `host` or `sandbox`, and one of them only"),
         };
-        let calls = self.mcp.as_ref().map(McpCall::calls).transpose()?;
+        let calls = self.mcp.as_ref().map(documents::McpCall::calls).transpose()?;
         let headers = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let method = self.method.as_deref().unwrap_or(GET);
         let details = Details { method, headers, calls: calls.as_deref() };
@@ -287,14 +129,27 @@ impl Case {
     }
 }
 
-impl McpCall {
-    fn calls(&self) -> anyhow::Result<Vec<Call>> {
-        let method = self.method.clone().unwrap_or_else(|| "tools/call".to_owned());
-        let parameters = match &self.tool {
-            Some(tool) => json!({ "name": tool, "arguments": self.args }),
-            None => self.args.clone(),
-        };
-        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": parameters });
-        Call::parse(message.to_string().as_bytes()).context("mcp: it needs `method`, or `tool` with `args`")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_cases_are_judged() {
+        hutch_testkit::hostile::feed("hutch_tests", |bytes| {
+            let mut documents = Documents::default();
+            let text = String::from_utf8_lossy(bytes);
+            if documents.add(&text).is_err() {
+                return;
+            }
+            for test in &documents.tests {
+                let (facts, subject) = (test.facts(), test.subject());
+                let Ok(levels) = documents.levels(test, Timestamp::UNIX_EPOCH) else { continue };
+                for case in &test.cases {
+                    if let Ok(judgment) = case.judge(&levels, &subject, &facts) {
+                        let _ = case.mistake(&judgment, names_sandboxes(&levels));
+                    }
+                }
+            }
+        });
     }
 }

@@ -522,6 +522,51 @@ fn refused_http_request_is_answered_with_the_reason() {
 }
 
 #[test]
+fn refused_client_of_tls_gets_the_reason_where_it_trusts_the_proxy() {
+    hutch_testkit::require!(root, user_namespaces, curl);
+    let site = Site::new();
+    let rule = |name: &str, more: &str| {
+        policy(&site, name, "Enforce", &format!("    - {{name: web, hosts: [web.example]{more}}}\n"))
+    };
+    let (joins, reads) = (rule("joins", ""), rule("reads", ", http: [{methods: [GET]}]"));
+    for caller in callers() {
+        for url in ["https://8.8.8.8/", "https://web.example:8443/"] {
+            let run =
+                |policy: &str| site.run(caller, &["--policy", policy], &["curl", "-sSi", "--no-alpn", url]);
+            let output = run(&reads);
+            let printed = text(&output.stdout);
+            let reason = "no rule of policy \\\"reads\\\" allows it";
+            assert!(
+                printed.starts_with("HTTP/1.1 403 Forbidden") && printed.contains(reason),
+                "{caller:?} {url}: {printed} {}",
+                text(&output.stderr)
+            );
+            // One line, also within TLS.
+            let lines = text(&output.stderr).lines().filter(|line| line.contains("refused ")).count();
+            assert_eq!(lines, 1, "{caller:?} {url}: {}", text(&output.stderr));
+            let output = run(&joins);
+            assert!(!output.status.success() && output.stdout.is_empty(), "{caller:?} {url}: {output:?}");
+        }
+        let curl = ["curl", "-sS", "http://8.8.8.8/"];
+        let output = site.run(caller, &["--allow", "web.example"], &curl);
+        let advice = "no --allow names it; --allow 8.8.8.8:80 allows it";
+        assert!(text(&output.stdout).contains(advice), "{caller:?}: {output:?}");
+    }
+}
+
+#[test]
+fn gvisor_without_root_is_refused_and_runs_nothing() {
+    hutch_testkit::require!(root, user_namespaces);
+    let site = Site::new();
+    for more in [&[][..], &["--allow", "web.example"]] {
+        let options = [&["--isolation", "gvisor"], more].concat();
+        let output = site.run(Caller::Ordinary, &options, &["echo", "ran"]);
+        refused(&output, 125, &["--isolation gvisor needs root", "--isolation hutch"]);
+        assert_eq!(text(&output.stdout), "");
+    }
+}
+
+#[test]
 fn invalid_policy_is_refused_by_the_name_of_its_field() {
     hutch_testkit::require!(root, user_namespaces);
     let site = Site::new();

@@ -136,6 +136,11 @@ fn sandbox_reaches_what_its_policies_allow_and_another_one_nothing() {
         let address = format!("http://192.0.2.1:{}/", server.port);
         let answer = up.kubectl_args(&["exec", name, "--", "curl", "-s", "-m", "20", &address]);
         assert!(harness::text(&answer.stdout).contains("no rule of policy"), "{class}: {answer:?}");
+        // Pods trust the proxy, so it answers within TLS.
+        let tls = ["exec", &other, "--", "curl", "-sS", "-m", "20", "https://8.8.8.8/"];
+        let answer = up.kubectl_args(&tls);
+        let advice = format!("nothing allows it; to allow it: hutch allow -n default {other} 8.8.8.8:443");
+        assert!(harness::text(&answer.stdout).contains(&advice), "{class}: {answer:?}");
         up.eventually("get events", |events| {
             events.contains("EgressRefused") && events.contains("192.0.2.1")
         });
@@ -229,6 +234,11 @@ fn policy_without_meaning_is_refused_by_its_field() {
             "spec.egress.rules[0].credentials",
         ),
         (json!({}), json!({"name": "a", "any": true, "when": "1"}), "spec.egress.rules[0].when"),
+        (
+            json!({}),
+            json!({"name": "a", "any": true, "when": "session.anomaly < 3"}),
+            "spec.egress.rules[0].when: \"session.anomaly < 3\": session has no field \"anomaly\"; the fields are",
+        ),
         (
             json!({}),
             json!({"name": "a", "any": true, "private": ["10.0.0.0/8", "169.254.169.254"]}),

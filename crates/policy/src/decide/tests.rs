@@ -178,7 +178,8 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
             plaintext,
             protocol,
             private: private.into_iter().map(|text| text.parse().unwrap()).collect(),
-            decision,
+            // Beside entries it has no effect, and is refused.
+            decision: if reads.2 == "[]" && reads.3 == "[]" { decision } else { Decision::Allow },
             ..EgressRule::default()
         },
     )

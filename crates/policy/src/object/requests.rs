@@ -55,6 +55,22 @@ pub(super) fn check_requests(
     Ok(())
 }
 
+/// Refuses conditions on fields that do not exist. Such a condition never has a value, so its rule never allows.
+pub(super) fn check_conditions(
+    rule: &EgressRule,
+    field: &impl Fn(&str) -> String,
+) -> Result<(), InvalidPolicy> {
+    let when = rule.when.iter().map(|when| (".when".to_owned(), when));
+    let args = rule.mcp.iter().enumerate();
+    let args = args.filter_map(|(index, entry)| Some((format!(".mcp[{index}].args"), entry.args.as_ref()?)));
+    for (name, condition) in when.chain(args) {
+        if let Some(unknown) = condition.unknown_field() {
+            return Err(invalid(field(&name), format!("{condition:?}: {unknown}")));
+        }
+    }
+    Ok(())
+}
+
 fn check_entry(entry: &HttpRule, field: &impl Fn(&str) -> String) -> Result<(), InvalidPolicy> {
     let lists = [
         (".methods", entry.methods.len()),

@@ -1,5 +1,8 @@
 //! A `sandbox_config`: one JSON or YAML object that describes a sandbox.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
+
 use std::path::PathBuf;
 
 use anyhow::{anyhow, ensure};

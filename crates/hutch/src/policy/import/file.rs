@@ -1,0 +1,25 @@
+//! Files that describe a sandbox.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{anyhow, ensure};
+
+/// Maximum bytes of a file that describes a sandbox.
+const FILE_BYTES: u64 = 64 << 10;
+
+/// Returns an error without the lines of the file that it quotes.
+pub(crate) fn in_one_line(error: serde_saphyr::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    anyhow!("{}", line.strip_prefix("error: ").unwrap_or(line))
+}
+
+/// Reads a file that describes a sandbox.
+pub(crate) fn read_file(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    File::open(file)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
+    ensure!(text.len() as u64 <= FILE_BYTES, "larger than {FILE_BYTES} bytes");
+    Ok(text)
+}

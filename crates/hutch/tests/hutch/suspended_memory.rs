@@ -71,6 +71,25 @@ fn request_wakes_an_idle_sandbox_from_its_memory() {
 }
 
 #[test]
+fn request_that_arrives_while_memory_is_written_is_answered_by_the_same_process() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = start();
+    sandbox(&up, "s");
+    up.ok("annotate sandbox s hutch.dev/suspend-after=1s hutch.dev/wake-on-connect=true");
+    for number in 0..5_u32 {
+        // At other moments of the suspend each time: its begin, when its snapshot appears, and later ones.
+        std::thread::sleep(std::time::Duration::from_millis(u64::from(number) * 60));
+        assert_eq!(answer(&up, "s"), number.to_string());
+        let mode = "get sandbox s -o jsonpath={.spec.operatingMode}";
+        up.eventually(mode, |mode| mode == "Suspended");
+        if number % 2 == 1 {
+            until("a snapshot", || !snapshots(&up).is_empty());
+        }
+    }
+    assert_eq!(answer(&up, "s"), "5");
+}
+
+#[test]
 fn suspended_memory_outlives_the_death_of_the_node() {
     hutch_testkit::require!(root, kubectl, runsc);
     let mut up = start();

@@ -38,6 +38,7 @@ fn kubectl_undoes_a_rollout_and_drain_heeds_a_disruption_budget() {
     let up = Up::start(&[]);
     stateful_set(&up);
     halted_update(&up);
+    stuck_rollout(&up);
     replication_controller(&up);
     disruption_budget(&up);
 }
@@ -156,6 +157,23 @@ fn halted_update(up: &Up) {
     up.ok("rollout status statefulset/h --timeout=60s");
     assert_eq!(versions(up, "halted"), "3 3");
     up.ok("delete statefulset h");
+}
+
+/// A rollout that makes no progress ends `kubectl rollout status` at its deadline, and goes through once it can.
+fn stuck_rollout(up: &Up) {
+    let deployment = |version: &str, probe: Value| {
+        let mut template = template(version, "stuck");
+        template["spec"]["containers"][0]["readinessProbe"] = probe;
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "stuck"}, "spec": {
+            "progressDeadlineSeconds": 1, "selector": {"matchLabels": {"app": "stuck"}}, "template": template}})
+    };
+    apply(up, &deployment("1", json!({"tcpSocket": {"port": 9}})));
+    let waits = up.kubectl("rollout status deployment/stuck --timeout=60s");
+    let said = text(&waits.stderr);
+    assert!(!waits.status.success() && said.contains("exceeded its progress deadline"), "{said}");
+    apply(up, &deployment("2", Value::Null));
+    up.ok("rollout status deployment/stuck --timeout=60s");
+    up.ok("delete deployment stuck");
 }
 
 fn replication_controller(up: &Up) {

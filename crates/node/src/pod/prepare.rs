@@ -12,6 +12,8 @@ use hutch_image::PathSegment;
 use hutch_jail::{IdRange, NetworkPlan};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::Api;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -21,7 +23,7 @@ use super::state::{Life, Role, State};
 use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
 use crate::admission::{self, Choice, Refusal};
 use crate::claims;
-use crate::config::Bundle;
+use crate::config::{Bundle, Handler};
 use crate::disk;
 use crate::environment;
 use crate::live::{Live, Update};
@@ -249,10 +251,22 @@ async fn choose(node: &Shared, spec: &PodSpec) -> Result<Choice, Refusal> {
     if spec.runtime_class_name.is_none() {
         return admission::choose(spec, &node.config.runtime_classes, Runsc::usable);
     }
+    let mut classes = node.config.runtime_classes.clone();
+    if let Some(name) = spec.runtime_class_name.as_ref().filter(|name| !classes.contains_key(*name)) {
+        let class = Api::<RuntimeClass>::all(node.client.clone()).get_opt(name).await.map_err(no_sandbox)?;
+        let handler = class.and_then(|class| handler_of(&class.handler, &classes));
+        classes.extend(handler.map(|handler| (name.clone(), handler)));
+    }
     // The program is started to learn its features.
-    let (spec, classes) = (spec.clone(), node.config.runtime_classes.clone());
+    let spec = spec.clone();
     let chosen = move || admission::choose(&spec, &classes, Runsc::usable);
     tokio::task::spawn_blocking(chosen).await.map_err(no_sandbox)?
+}
+
+/// Returns what this node runs for the handler of a class that a user has made: the same as for the class of that name.
+fn handler_of(handler: &str, classes: &BTreeMap<String, Handler>) -> Option<Handler> {
+    let name = if handler == "runsc" { Handler::Gvisor.name() } else { handler };
+    classes.get(name).copied()
 }
 
 /// Waits until the rules for files of a Pod are known.

@@ -377,6 +377,26 @@ async fn container_ends_by_its_own_signal_and_by_the_grace_of_its_probe() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn class_of_a_user_names_a_handler() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let classes: kube::Api<k8s_openapi::api::node::v1::RuntimeClass> = kube::Api::all(machine.client.clone());
+    for (name, handler) in [("mine", "hutch"), ("other", "kata")] {
+        let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+            "metadata": {"name": name}, "handler": handler});
+        classes
+            .create(&kube::api::PostParams::default(), &serde_json::from_value(class).unwrap())
+            .await
+            .unwrap();
+        machine.run(name, "exec sleep 1000", json!({"runtimeClassName": name})).await;
+    }
+    machine.ready("mine").await;
+    machine.event("other", "no handler for runtimeClassName").await;
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn restarted_node_continues_with_its_pods() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();

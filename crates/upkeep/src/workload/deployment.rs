@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hutch_api::Read;
 use hutch_reconcile::controller::Controller;
@@ -21,6 +22,7 @@ use serde_json::json;
 
 use super::claim::Claimant;
 use super::family::{Family, Selecting};
+use super::progress::{Counts, progress};
 use super::rollout::{self, Replicas, Strategy};
 use super::template::{HASH_LABEL, fingerprint};
 use super::{drive, ownership};
@@ -94,13 +96,16 @@ struct Plan {
     resize: Vec<(String, i32)>,
     remove: Vec<String>,
     status: DeploymentStatus,
+    /// Time until the deadline of the rollout.
+    deadline: Option<Duration>,
 }
 
 fn plan(view: &View, now: Timestamp) -> Plan {
     let spec = view.deployment.spec.clone().unwrap_or_default();
     let new = view.new.as_ref().map_or(Replicas { wanted: 0, there: 0, available: 0 }, replicas);
     let old: Vec<Replicas> = view.old.iter().map(replicas).collect();
-    let mut plan = Plan { status: status(view, new, &old, now), ..Plan::default() };
+    let (status, deadline) = status(view, new, &old, now);
+    let mut plan = Plan { status, deadline, ..Plan::default() };
     if view.deployment.metadata.deletion_timestamp.is_some() {
         return plan;
     }
@@ -123,7 +128,13 @@ fn plan(view: &View, now: Timestamp) -> Plan {
     plan
 }
 
-fn status(view: &View, new: Replicas, old: &[Replicas], now: Timestamp) -> DeploymentStatus {
+/// Returns the status, and the time until the deadline of the rollout.
+fn status(
+    view: &View,
+    new: Replicas,
+    old: &[Replicas],
+    now: Timestamp,
+) -> (DeploymentStatus, Option<Duration>) {
     let before = view.deployment.status.clone().unwrap_or_default();
     let wanted = view.wanted();
     let all = || old.iter().chain([&new]);
@@ -142,17 +153,12 @@ fn status(view: &View, new: Replicas, old: &[Replicas], now: Timestamp) -> Deplo
     } else {
         ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.".to_owned())
     };
-    let progress = if complete {
-        ("True", "NewReplicaSetAvailable", format!("ReplicaSet \"{name}\" has successfully progressed."))
-    } else {
-        ("True", "ReplicaSetUpdated", format!("ReplicaSet \"{name}\" is progressing."))
-    };
+    let counts = Counts { all: there, updated: new.there, ready, available };
+    let (progress, left) = progress(&view.deployment, &name, (counts, complete), now);
+    let (state, reason, message) = available_now;
     let conditions = before.conditions.unwrap_or_default();
-    let conditions = [("Available", available_now), ("Progressing", progress)]
-        .into_iter()
-        .map(|(kind, (status, reason, message))| condition(&conditions, kind, status, reason, message, now))
-        .collect();
-    DeploymentStatus {
+    let available_now = condition(&conditions, "Available", state, reason, message, now);
+    let status = DeploymentStatus {
         observed_generation: view.deployment.metadata.generation,
         replicas: Some(there),
         updated_replicas: Some(new.there),
@@ -160,12 +166,13 @@ fn status(view: &View, new: Replicas, old: &[Replicas], now: Timestamp) -> Deplo
         available_replicas: Some(available),
         unavailable_replicas: Some(wanted.saturating_sub(available).max(0)),
         collision_count: before.collision_count,
-        conditions: Some(conditions),
+        conditions: Some(vec![available_now, progress]),
         ..DeploymentStatus::default()
-    }
+    };
+    (status, left)
 }
 
-fn condition(
+pub(super) fn condition(
     before: &[DeploymentCondition],
     kind: &str,
     status: &str,
@@ -222,7 +229,7 @@ async fn reconcile(Key { namespace, name }: Key, reader: Arc<Reader>) -> Result<
         let answer = deployments.patch_status(&name, &PatchParams::default(), &patch).await;
         gone_is_fine(answer).map_err(Error::write(format!("status of {what}")))?;
     }
-    Ok(Outcome::Settled)
+    Ok(plan.deadline.map_or(Outcome::Settled, Outcome::Again))
 }
 
 /// The ReplicaSets of a Deployment after adoption and release.

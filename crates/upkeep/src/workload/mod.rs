@@ -5,6 +5,7 @@ pub(crate) mod deployment;
 mod family;
 mod ownership;
 pub(crate) mod pod;
+mod progress;
 pub(crate) mod replica_set;
 mod rollout;
 pub(crate) mod share;

@@ -164,3 +164,35 @@ pub(crate) fn shape(blueprint: &Blueprint) -> String {
     });
     digest(shape.to_string().as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_of_another_runtime_flags_or_processor_is_refused_by_name() {
+        let runtime = |digest: &str| SnapshotRuntime {
+            name: "runsc".into(),
+            version: "release-1".into(),
+            digest: digest.repeat(32),
+        };
+        let machine = |digest, flags: &str, cpu: &str| Machine {
+            runtime: runtime(digest),
+            flags: flags.into(),
+            cpu: cpu.into(),
+        };
+        let here = machine("ab", "--platform=systrap", "avx2");
+        assert_eq!(here.difference(&machine("ab", "--platform=systrap", "avx2")), None);
+        for (other, expected) in [
+            (machine("cd", "--platform=kvm", "avx"), "by runsc release-1 (sha256 cdcdcdcdcdcd…)"),
+            (
+                machine("ab", "--platform=kvm", "avx"),
+                "with the flags --platform=kvm, now they are --platform=systrap",
+            ),
+            (machine("ab", "--platform=systrap", "avx"), "on a CPU with other features"),
+        ] {
+            let said = other.difference(&here).unwrap_or_default();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}

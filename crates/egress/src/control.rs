@@ -309,7 +309,7 @@ impl Proxy {
                 }
             }
             Order::Authority { sandbox, keys } => {
-                self.find(sandbox)?.sandbox.set_authority(authority(&keys)?);
+                self.find(sandbox)?.sandbox.set_authority_keys(keys);
             }
             Order::CommonAuthority { keys } => self.authority = Some(authority(&keys)?),
             Order::Facts { sandbox, facts } => self.find(sandbox)?.sandbox.set_facts(facts),

@@ -14,7 +14,7 @@ use hutch_scan::At;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError, watch};
 
-use crate::authority::Authority;
+use crate::authority::{Authority, AuthorityKeys};
 use crate::credentials::{Issued, Set};
 use crate::descriptors::CONNECTION;
 use crate::dial::dial;
@@ -24,7 +24,6 @@ use crate::record::{Asked, Counters, Ground, Outcome, outcome};
 use crate::records::Records;
 use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::scan::{Memory, Scan, scanner};
-use crate::tls_refusal;
 use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
 use crate::way::{Unreachable, Way};
@@ -33,6 +32,8 @@ use crate::way::{Unreachable, Way};
 const CONNECTIONS: usize = 512;
 /// Maximum open connections whose requests are read. Each has buffers of some 100 KiB.
 const INSPECTED: usize = 64;
+/// Maximum refused clients of TLS that are answered at once. Each has buffers of TLS; others are reset.
+pub(crate) const REFUSING: usize = 16;
 
 /// Port for which the reason is given why a name has no address.
 const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
@@ -86,6 +87,16 @@ fn are_alike(one: &Level, other: &Level, destination: &Destination) -> bool {
         && rules(one, destination).eq(rules(other, destination))
 }
 
+/// Authority that a sandbox trusts.
+#[derive(Default)]
+enum Trusted {
+    #[default]
+    None,
+    /// Most sandboxes never need it.
+    Keys(AuthorityKeys),
+    Made(Arc<Authority>),
+}
+
 /// A sandbox.
 pub(crate) struct Sandbox {
     /// None once it has ended.
@@ -105,7 +116,7 @@ pub(crate) struct Sandbox {
     /// Places of requests, and of answers, whose bodies are held.
     pub(crate) holding: [Arc<Semaphore>; 2],
     pub(crate) usage: Usage,
-    authority: Mutex<Option<Arc<Authority>>>,
+    authority: Mutex<Trusted>,
     /// Made for the first request that is read.
     upstream: OnceLock<Upstream>,
     pub(crate) way: Arc<Way>,
@@ -133,7 +144,7 @@ impl Sandbox {
             resolves: AtomicBool::new(false),
             connections: Semaphore::new(CONNECTIONS),
             inspected: Semaphore::new(INSPECTED),
-            refusing: Semaphore::new(tls_refusal::PLACES),
+            refusing: Semaphore::new(REFUSING),
             requests: Arc::new(Semaphore::new(REQUESTS)),
             reading: Arc::new(Semaphore::new(READING)),
             resolving: Arc::new(Semaphore::new(RESOLVING)),
@@ -253,11 +264,26 @@ impl Sandbox {
 
     /// Sets the authority by which TLS ends here.
     pub(crate) fn set_authority(&self, authority: Arc<Authority>) {
-        *self.authority.lock().unwrap_or_else(PoisonError::into_inner) = Some(authority);
+        *self.authority.lock().unwrap_or_else(PoisonError::into_inner) = Trusted::Made(authority);
     }
 
+    /// Sets the authority by which TLS ends here. It is made on first use.
+    pub(crate) fn set_authority_keys(&self, keys: AuthorityKeys) {
+        *self.authority.lock().unwrap_or_else(PoisonError::into_inner) = Trusted::Keys(keys);
+    }
+
+    /// Returns the authority by which TLS ends here, if there is one.
     pub(crate) fn authority(&self) -> Option<Arc<Authority>> {
-        self.authority.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut trusted = self.authority.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Trusted::Keys(keys) = &*trusted {
+            let made =
+                Authority::new(keys).inspect_err(|error| tracing::warn!(%error, "TLS cannot end here"));
+            *trusted = made.map_or(Trusted::None, |made| Trusted::Made(Arc::new(made)));
+        }
+        match &*trusted {
+            Trusted::Made(authority) => Some(authority.clone()),
+            Trusted::None | Trusted::Keys(_) => None,
+        }
     }
 
     /// Ends all connections.

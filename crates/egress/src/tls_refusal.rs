@@ -19,8 +19,6 @@ use crate::inspect::end_tls;
 use crate::refusal::{REST_TIME, Refusal, answer};
 use crate::resumed::Resumed;
 
-/// Maximum clients of a sandbox that are answered at once. Each has buffers of TLS; others are reset.
-pub(crate) const PLACES: usize = 16;
 /// Bounds of a connection of HTTP/2, of which only the first requests are answered.
 const STREAMS: u32 = 4;
 const HEAD_LIST: u32 = 16 << 10;

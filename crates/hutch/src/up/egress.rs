@@ -32,7 +32,7 @@ use super::broker::Broker;
 use super::issuer::{Issuer, key};
 use super::sources::Sources;
 use crate::egress::orders::send;
-use crate::egress::{Audience, Outside, Process, reads_requests, spawn};
+use crate::egress::{Audience, Outside, Process, spawn};
 use crate::folder::DataFolder;
 
 /// Pause before the process is started again.
@@ -224,8 +224,6 @@ impl Pod {
 #[derive(Default)]
 struct About {
     authority: Option<AuthorityKeys>,
-    /// The process has it.
-    sent: bool,
     facts: Facts,
     credentials: Vec<Issued>,
     /// Number of the task that has issued them.
@@ -322,8 +320,7 @@ impl Supervisor {
                 let new: Vec<Order> = levels.iter().filter_map(|level| self.hold(level)).collect();
                 let gone: Vec<Order> = old.iter().filter_map(|level| self.release(level)).collect();
                 let order = Order::Levels { sandbox: number, levels: self.numbers(&levels) };
-                let authority = self.authority(&uid, number, &levels);
-                for order in new.into_iter().chain(authority).chain([order]).chain(gone) {
+                for order in new.into_iter().chain([order]).chain(gone) {
                     send(channel, order).await?;
                 }
                 Ok(())
@@ -339,12 +336,9 @@ impl Supervisor {
             }
             Change::Dialed(_) | Change::Recorded(_) => Ok(()),
             Change::Authority(uid, keys) => {
-                let about = self.about.entry(uid.clone()).or_default();
-                (about.authority, about.sent) = (Some(keys), false);
-                let Some(pod) = self.pods.get(&uid) else { return Ok(()) };
-                let (number, levels) = (pod.number, pod.levels.clone());
-                match self.authority(&uid, number, &levels) {
-                    Some(order) => send(channel, order).await,
+                self.about.entry(uid.clone()).or_default().authority = Some(keys.clone());
+                match self.pods.get(&uid) {
+                    Some(pod) => send(channel, Order::Authority { sandbox: pod.number, keys }).await,
                     None => Ok(()),
                 }
             }
@@ -396,17 +390,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Returns the order that sets the authority of a Pod, if its levels need one and the process has it not.
-    fn authority(&mut self, uid: &str, sandbox: u64, levels: &[Arc<Level>]) -> Option<Order> {
-        let about = self.about.get_mut(uid)?;
-        if about.sent || !reads_requests(levels.iter().map(AsRef::as_ref)) {
-            return None;
-        }
-        let keys = about.authority.clone()?;
-        about.sent = true;
-        Some(Order::Authority { sandbox, keys })
-    }
-
     /// Counts a use of a level. Returns the order that makes it known, if it is new.
     fn hold(&mut self, level: &Arc<Level>) -> Option<Order> {
         if let Some(known) = self.levels.get_mut(&address(level)) {
@@ -445,39 +428,36 @@ impl Supervisor {
     }
 
     /// Informs a new process of everything.
-    async fn send_everything(&mut self, channel: &Channel) -> std::io::Result<()> {
+    async fn send_everything(&self, channel: &Channel) -> std::io::Result<()> {
         self.begin(channel).await?;
         for known in self.levels.values() {
             let order = Order::Level { id: known.number, level: Level::clone(&known.level) };
             send(channel, order).await?;
         }
-        self.about.values_mut().for_each(|about| about.sent = false);
-        let pods = std::mem::take(&mut self.pods);
-        let mut sent = Ok(());
-        for (uid, pod) in &pods {
-            sent = self.serve(uid, pod, channel).await;
-            if sent.is_err() {
-                break;
-            }
+        for (uid, pod) in &self.pods {
+            self.serve(uid, pod, channel).await?;
         }
-        self.pods = pods;
-        sent
+        Ok(())
     }
 
     /// Has a Pod served whose levels are known.
-    async fn serve(&mut self, uid: &str, pod: &Pod, channel: &Channel) -> std::io::Result<()> {
+    async fn serve(&self, uid: &str, pod: &Pod, channel: &Channel) -> std::io::Result<()> {
         let (sandbox, levels) = (pod.number, self.numbers(&pod.levels));
         channel.send(&Order::Levels { sandbox, levels }, &[]).await?;
         send(channel, pod.peers()).await?;
         let about = self.about.get(uid).into_iter().flat_map(|about| {
             let credentials = about.credentials.clone();
+            // Refused clients of TLS are answered by it, so every Pod needs it.
+            let authority = about.authority.clone().map(|keys| Order::Authority { sandbox, keys });
             [
                 Order::Facts { sandbox, facts: about.facts.clone() },
                 Order::Credentials { sandbox, credentials },
             ]
+            .into_iter()
+            .chain(authority)
         });
         let about: Vec<_> = about.collect();
-        for order in about.into_iter().chain(self.authority(uid, sandbox, &pod.levels)) {
+        for order in about {
             send(channel, order).await?;
         }
         pod.send_names(channel).await?;

@@ -211,13 +211,13 @@ fn conditions_know_the_sandbox_its_creator_and_the_attributes_of_its_claim() {
         }
     }
     site.up.ok(&format!("annotate sandbox {name} attr.policy.hutch.dev/risk=3 --overwrite"));
-    until("a change counts", || site.status(&name, "GET") == "000");
+    until("a change counts", || site.status(&name, "GET") == "403");
     site.up.ok(&format!("annotate sandbox {name} attr.policy.hutch.dev/risk=1 --overwrite"));
     until("a change counts", || site.status(&name, "GET") == "200");
     site.up.ok(&format!("annotate sandbox {name} attr.policy.hutch.dev/id-"));
-    until("a missing attribute allows nothing", || site.status(&name, "GET") == "000");
+    until("a missing attribute allows nothing", || site.status(&name, "GET") == "403");
     // A Sandbox without a claim has no attributes.
     site.ready(&sandbox("other", &json!({}), None));
     enforced(&site.up, "other", "Enforced");
-    assert_eq!(site.status("other", "GET"), "000");
+    assert_eq!(site.status("other", "GET"), "403");
 }

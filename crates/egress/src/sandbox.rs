@@ -114,7 +114,7 @@ pub(crate) struct Sandbox {
     pub(crate) reading: Arc<Semaphore>,
     pub(crate) resolving: Arc<Semaphore>,
     /// Places of requests, and of answers, whose bodies are held.
-    pub(crate) holding: [Arc<Semaphore>; 2],
+    pub(crate) holding: [Arc<Semaphore>; 3],
     pub(crate) usage: Usage,
     authority: Mutex<Trusted>,
     /// Made for the first request that is read.
@@ -148,7 +148,7 @@ impl Sandbox {
             requests: Arc::new(Semaphore::new(REQUESTS)),
             reading: Arc::new(Semaphore::new(READING)),
             resolving: Arc::new(Semaphore::new(RESOLVING)),
-            holding: [(); 2].map(|()| Arc::new(Semaphore::new(HOLDING))),
+            holding: [(); 3].map(|()| Arc::new(Semaphore::new(HOLDING))),
             usage: Usage::default(),
             authority: Mutex::default(),
             upstream: OnceLock::new(),

@@ -53,12 +53,17 @@ async fn answer_http1(mut stream: impl AsyncRead + AsyncWrite + Unpin, refusal: 
     let mut head = Vec::with_capacity(4096);
     let read = async {
         loop {
+            let known = head.len();
+            if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
+                return false;
+            }
+            // A head ends with a line.
+            if !head[known..].contains(&b'\n') && known > 0 && head.len() < first::LIMIT {
+                continue;
+            }
             match classify(&head) {
                 First::Incomplete if head.len() < first::LIMIT => {}
                 found => return matches!(found, First::Http(_)),
-            }
-            if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
-                return false;
             }
         }
     };

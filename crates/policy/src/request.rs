@@ -149,7 +149,7 @@ impl Call {
         let Some(method) = message.get("method") else {
             return answers.then_some(Call { method: None, tool: None, arguments: Value::Null });
         };
-        if answers {
+        if ["result", "error"].iter().any(|field| message.get(*field).is_some_and(|value| !value.is_null())) {
             // Some readers take it for a call, others for an answer.
             return None;
         }

@@ -1,6 +1,6 @@
 //! Messages of MCP and A2A: arguments, results and definitions scanned as such; definitions pinned; calls followed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -15,30 +15,39 @@ use crate::view::View;
 
 /// Maximum pinned definitions.
 const PINS: usize = 4096;
-/// Maximum messages in one body.
-const MESSAGES: usize = 256;
+/// Maximum messages and definitions of a body that are scanned as such. All of them are pinned and followed.
+const PARTS: usize = 256;
+/// Maximum bytes of a name that is kept.
+const NAME: usize = 256;
 /// UTF-8 with which a text may begin, and which readers ignore.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+/// Methods of A2A that send a message.
+const SENDS: [&str; 4] = ["message/send", "message/stream", "SendMessage", "SendStreamingMessage"];
 /// Kinds of definitions, each with the field that lists them.
 const LISTS: [(&str, &str); 3] = [("tool", "tools"), ("prompt", "prompts"), ("resource", "resources")];
 
-/// Definitions of tools and agents, each with the fingerprint of its first content.
+/// Definitions of tools and agents, each with the fingerprint of its first content. A clone shares them until one changes.
 #[derive(Debug, Clone, Default)]
-pub struct Pins(BTreeMap<String, Fingerprint>);
+pub struct Pins(Arc<Pinned>);
+
+#[derive(Debug, Clone, Default)]
+struct Pinned {
+    all: BTreeMap<String, Fingerprint>,
+    /// Names as they look to a reader.
+    folded: BTreeSet<String>,
+}
 
 impl Pins {
     /// Pins a definition, or compares it with its pin. A definition that differs is a finding; the pin stays.
     fn compare(&mut self, kind: &str, name: &str, definition: &Value) -> Option<Finding> {
         let fingerprint = Fingerprint::of(canonical(definition).as_bytes());
-        let key = format!("{kind}:{name}");
-        let rule = match self.0.get(&key) {
+        let key = key(kind, name);
+        let rule = match self.0.all.get(&key) {
             Some(pinned) if *pinned == fingerprint => return None,
             Some(_) => "definition-changed",
-            None if self.0.len() >= PINS => "definition-unpinned",
+            None if self.0.all.len() >= PINS => "definition-unpinned",
             None => {
-                let twin = self.0.keys().any(|known| folded(known) == folded(&key));
-                self.0.insert(key, fingerprint);
-                if !twin {
+                if self.insert(key, fingerprint) {
                     return None;
                 }
                 "definition-twin"
@@ -56,20 +65,43 @@ impl Pins {
         })
     }
 
+    /// Pins a definition. Returns false if its name looks like one that is pinned.
+    fn insert(&mut self, key: String, fingerprint: Fingerprint) -> bool {
+        let pinned = Arc::make_mut(&mut self.0);
+        let is_new = pinned.folded.insert(folded(&key));
+        pinned.all.insert(key, fingerprint);
+        is_new
+    }
+
     /// Accepts the next definition of a name, whatever it is.
     pub fn forget(&mut self, name: &str) {
-        self.0.retain(|key, _| key.split_once(':').is_none_or(|(_, known)| known != name));
+        let is_other =
+            |key: &String| key.split_once(':').is_none_or(|(kind, _)| *key != self::key(kind, name));
+        let kept = self.0.all.iter().filter(|(key, _)| is_other(key));
+        *self = kept.map(|(key, fingerprint)| (key.clone(), *fingerprint)).collect();
     }
 
     /// Returns all pins.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Fingerprint)> {
-        self.0.iter().map(|(name, fingerprint)| (name.as_str(), *fingerprint))
+        self.0.all.iter().map(|(name, fingerprint)| (name.as_str(), *fingerprint))
     }
 }
 
 impl<S: Into<String>> FromIterator<(S, Fingerprint)> for Pins {
     fn from_iter<I: IntoIterator<Item = (S, Fingerprint)>>(pins: I) -> Pins {
-        Pins(pins.into_iter().map(|(name, fingerprint)| (name.into(), fingerprint)).collect())
+        let mut all = Pins::default();
+        for (key, fingerprint) in pins {
+            all.insert(key.into(), fingerprint);
+        }
+        all
+    }
+}
+
+/// Returns the name of a pin. A long name stands there by its fingerprint.
+fn key(kind: &str, name: &str) -> String {
+    match name.len() {
+        0..=NAME => format!("{kind}:{name}"),
+        _ => format!("{kind}:{}", Fingerprint::of(name.as_bytes())),
     }
 }
 
@@ -123,18 +155,44 @@ impl Session {
 
     /// Scans one body: a message, a batch, or events of a stream (`data:` lines). Other text is scanned as a body.
     pub fn scan(&mut self, scanner: &Scanner, direction: Direction, body: &[u8]) -> Vec<Finding> {
-        let mut findings = Vec::new();
         let messages = messages(body);
-        if messages.is_empty() {
-            return self.part(scanner, direction, At::Body, "", body);
-        }
-        for message in messages.iter().take(MESSAGES) {
-            match direction {
-                Direction::Outbound => self.outbound(scanner, message, &mut findings),
-                Direction::Inbound => self.inbound(scanner, message, &mut findings),
-            }
+        let (mut findings, all) = self.scan_messages(scanner, direction, &messages);
+        if messages.is_empty() || !all {
+            findings.extend(self.part(scanner, direction, At::Body, "", body));
         }
         findings
+    }
+
+    /// Scans the messages of one body. Returns also whether all of them were scanned: some are only followed if there are many.
+    pub fn scan_messages(
+        &mut self,
+        scanner: &Scanner,
+        direction: Direction,
+        messages: &[Value],
+    ) -> (Vec<Finding>, bool) {
+        let (mut findings, mut left) = (Vec::new(), PARTS);
+        for message in messages {
+            match direction {
+                Direction::Outbound => self.outbound(scanner, message, &mut left, &mut findings),
+                Direction::Inbound => self.inbound(scanner, message, &mut left, &mut findings),
+            }
+        }
+        (findings, left > 0)
+    }
+
+    /// Scans a part of a message as such, if that is not one of too many.
+    fn counted(
+        &mut self,
+        scanner: &Scanner,
+        (direction, at, name): (Direction, At, &str),
+        text: &str,
+        left: &mut usize,
+    ) -> Vec<Finding> {
+        if *left == 0 {
+            return Vec::new();
+        }
+        *left -= 1;
+        self.part(scanner, direction, at, name, text.as_bytes())
     }
 
     fn part(
@@ -152,7 +210,13 @@ impl Session {
         scanner.scan_whole(state, &Location::named(at, name), bytes)
     }
 
-    fn outbound(&mut self, scanner: &Scanner, message: &Value, findings: &mut Vec<Finding>) {
+    fn outbound(
+        &mut self,
+        scanner: &Scanner,
+        message: &Value,
+        left: &mut usize,
+        findings: &mut Vec<Finding>,
+    ) {
         let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
         // A message can have both, and its reader decides which one counts.
         let parts: Vec<&Value> = ["params", "result"].iter().filter_map(|name| message.get(name)).collect();
@@ -161,31 +225,27 @@ impl Session {
             let name = tool.unwrap_or(method);
             let arguments = part.get("arguments").filter(|_| tool.is_some()).unwrap_or(part);
             let text = arguments.to_string();
-            findings.extend(self.part(scanner, Direction::Outbound, At::ToolArgs, name, text.as_bytes()));
-            if tool.is_some() || method == "message/send" || method == "message/stream" {
+            let at = (Direction::Outbound, At::ToolArgs, name);
+            findings.extend(self.counted(scanner, at, &text, left));
+            if tool.is_some() || SENDS.contains(&method) {
                 findings.extend(self.calls.observe(Sequences::builtin(), name, &text));
             }
         }
     }
 
-    fn inbound(&mut self, scanner: &Scanner, message: &Value, findings: &mut Vec<Finding>) {
+    fn inbound(&mut self, scanner: &Scanner, message: &Value, left: &mut usize, findings: &mut Vec<Finding>) {
         let mut rest = message.clone();
-        let parts = ["", "/result", "/params"];
+        // The whole last: as the card of an agent it would take the others with it.
+        let parts = ["/result", "/params", ""];
         let taken = parts.map(|part| rest.pointer_mut(part).map(take_definitions).unwrap_or_default());
         for Definition { kind, name, value } in taken.into_iter().flatten() {
             findings.extend(self.pins.compare(kind, &name, &value));
-            let text = value.to_string();
-            findings.extend(self.part(
-                scanner,
-                Direction::Inbound,
-                At::ToolDefinition,
-                &name,
-                text.as_bytes(),
-            ));
+            let at = (Direction::Inbound, At::ToolDefinition, name.as_str());
+            findings.extend(self.counted(scanner, at, &value.to_string(), left));
         }
         if !rest.is_null() {
-            let text = rest.to_string();
-            findings.extend(self.part(scanner, Direction::Inbound, At::ToolResult, "", text.as_bytes()));
+            let at = (Direction::Inbound, At::ToolResult, "");
+            findings.extend(self.counted(scanner, at, &rest.to_string(), left));
         }
     }
 }
@@ -240,10 +300,16 @@ pub fn messages(body: &[u8]) -> Vec<Value> {
 fn lines_and_events(text: &str) -> Vec<Value> {
     let (mut values, mut data) = (Vec::new(), Vec::new());
     let mut take = |data: &mut Vec<&str>| {
-        match serde_json::from_str(&data.join("\n")) {
-            Ok(value) => values.push(value),
+        let read: Vec<Value> = match serde_json::from_str(&data.join("\n")) {
+            Ok(value) => vec![value],
             // Some readers take each line for an event.
-            Err(_) => values.extend(data.iter().filter_map(|line| serde_json::from_str(line.trim()).ok())),
+            Err(_) => data.iter().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect(),
+        };
+        for value in read {
+            match value {
+                Value::Array(batch) => values.extend(batch),
+                one => values.push(one),
+            }
         }
         data.clear();
     };

@@ -37,11 +37,15 @@ pub(crate) fn set_mark(definition: &mut Value, mark: &str) {
 }
 
 pub(crate) fn create(kind: &Kind, object: &mut Value, now: Timestamp) -> Result<(), Failure> {
-    default_names(object);
-    super::default(&mut object["spec"], "conversion", json!({ "strategy": "None" }));
     if let Some(cause) = unsupported(&object["spec"]) {
         return Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]));
     }
+    complete(kind, object, now)
+}
+
+fn complete(kind: &Kind, object: &mut Value, now: Timestamp) -> Result<(), Failure> {
+    default_names(object);
+    super::default(&mut object["spec"], "conversion", json!({ "strategy": "None" }));
     if let Err(problem) = Kind::from_crd(object) {
         let cause = Cause::new("FieldValueInvalid", problem.path, problem.message);
         return Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]));
@@ -88,7 +92,12 @@ pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value, now: Timestam
         }
     }
     let status = old["status"].clone();
-    create(kind, object, now)?;
+    // What was stored before this was refused can be changed and deleted.
+    if unsupported(&old["spec"]).is_some() {
+        complete(kind, object, now)?;
+    } else {
+        create(kind, object, now)?;
+    }
     // Versions that were ever stored stay named until someone has rewritten the objects.
     let mut stored = status["storedVersions"].as_array().cloned().unwrap_or_default();
     for version in object["status"]["storedVersions"].as_array().into_iter().flatten() {

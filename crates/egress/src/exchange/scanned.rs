@@ -11,7 +11,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hutch_policy::Call;
 use hutch_scan::{At, Compression, Direction};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::calls::id_of;
@@ -32,6 +32,8 @@ const ANSWER: Duration = Duration::from_secs(2);
 const EVENTS: Duration = Duration::from_millis(200);
 /// Time for a request of gRPC to end. Longer ones are streams, whose server may answer before they end.
 const GRPC: Duration = Duration::from_millis(100);
+/// Large bodies, of all sandboxes, that are scanned at the same time.
+static LARGE: Semaphore = Semaphore::const_new(4);
 /// Maximum bytes of the name of a session.
 const SESSION: usize = 128;
 
@@ -74,7 +76,10 @@ fn whole(bytes: Bytes, trailers: Option<HeaderMap>, place: Option<OwnedSemaphore
 
 /// Returns true for a call of MCP or A2A. Its answer is of no use before its end.
 fn is_of_protocol(call: &Call) -> bool {
-    call.method.as_deref().is_some_and(|method| method.contains('/') || method == "initialize")
+    let is_named = |method: &str| {
+        method.contains('/') || method == "initialize" || method.starts_with(|c: char| c.is_ascii_uppercase())
+    };
+    call.method.as_deref().is_some_and(is_named)
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
@@ -90,9 +95,11 @@ async fn scan_whole(
     compression: Option<Compression>,
     bytes: &Bytes,
 ) -> (Judged, Option<Vec<u8>>) {
-    if bytes.len() <= AT_ONCE && compression.is_none() {
+    if bytes.len() <= AT_ONCE && compression.is_none() && !talk.is_busy() {
         return scan.body(talk, direction, compression, bytes);
     }
+    // The values of a message need some times its bytes.
+    let _turn = LARGE.acquire().await;
     let (scan, talk, bytes) = (scan.clone(), talk.clone(), bytes.clone());
     let task = tokio::task::spawn_blocking(move || scan.body(&talk, direction, compression, &bytes));
     let failed = |_| {
@@ -218,7 +225,7 @@ impl Exchange {
         line: &Line,
         seen: &mut Seen,
     ) -> Result<(Body, bool), Reason> {
-        if compression.is_none() && is_message(&bytes) {
+        if compression.is_none() && is_message(&bytes) == Some(true) {
             seen.id = seen.id.take().or_else(|| id_of(&bytes));
             if seen.calls.is_empty() {
                 seen.calls = Call::parse(&bytes).unwrap_or_default();
@@ -259,7 +266,8 @@ impl Exchange {
             Err(()) if scan.blocks(Direction::Inbound) => return Err(unreadable()),
             Err(()) => None,
         };
-        let is_message = seen.calls.iter().any(is_of_protocol);
+        // A request that is compressed can have been a message.
+        let is_message = seen.calls.iter().any(is_of_protocol) || of.contains_key(header::CONTENT_ENCODING);
         let (passing, time) = match is_events(&parts.headers) {
             true => (Passing::Events, EVENTS),
             false if is_grpc(&parts.headers) => (Passing::Through, Duration::ZERO),
@@ -270,7 +278,8 @@ impl Exchange {
         let changes = scan.redacts(Direction::Inbound);
         let place = match passing {
             Passing::Through => None,
-            _ => self.sandbox.holding[1].clone().acquire_owned().await.ok(),
+            // Answers that can take long do not keep others waiting.
+            _ => self.sandbox.holding[if is_message { 2 } else { 1 }].clone().acquire_owned().await.ok(),
         };
         let gathered = match passing {
             Passing::Through => Gathered::First(Bytes::new(), body),

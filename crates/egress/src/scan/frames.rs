@@ -109,7 +109,7 @@ impl Frames {
             return Ok(());
         }
         let direction = self.direction;
-        let judged = if content.len() <= AT_ONCE {
+        let judged = if content.len() <= AT_ONCE && !self.talk.is_busy() {
             judge(&self.scan, &self.talk, direction, &mut self.state, &content)
         } else {
             let (scan, talk) = (self.scan.clone(), self.talk.clone());
@@ -131,7 +131,7 @@ impl Frames {
 fn judge(scan: &Scan, talk: &SharedTalk, direction: Direction, state: &mut State, content: &[u8]) -> Judged {
     let findings = scanner().scan_whole(state, &Location::new(At::Frame), content);
     let mut judged = scan.refuse_redacted(direction, scan.judge(direction, findings));
-    if judged.blocked.is_none() && is_message(content) {
+    if judged.blocked.is_none() && is_message(content) != Some(false) {
         let (of_message, _) = scan.body(talk, direction, None, content);
         judged.add(scan.refuse_redacted(direction, of_message));
     }

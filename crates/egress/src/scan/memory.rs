@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hutch_scan::{At, Calls, Direction, Hosts, Location, Pins, Session, State};
@@ -47,8 +47,6 @@ struct Talks {
 /// Conversation with one destination, or one session with it.
 #[derive(Debug, Clone)]
 pub(crate) struct Talk {
-    /// Earlier URLs.
-    pub(super) urls: State,
     /// Messages of MCP and A2A.
     pub(super) session: Session,
 }
@@ -57,7 +55,18 @@ pub(crate) struct Talk {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SharedTalk {
     talk: Arc<Mutex<Talk>>,
+    /// Earlier URLs. They have a lock of their own: the scan of a body can take long.
+    urls: Arc<Mutex<Urls>>,
     calls: Arc<Called>,
+}
+
+#[derive(Debug)]
+struct Urls(State);
+
+impl Default for Urls {
+    fn default() -> Urls {
+        Urls(State::new(Direction::Outbound))
+    }
 }
 
 /// Calls of one conversation.
@@ -81,7 +90,12 @@ impl SharedTalk {
     fn another(&self) -> SharedTalk {
         let calls = Mutex::new(lock(&self.calls.calls).clone());
         let calls = Arc::new(Called { calls, ended: Some(self.calls.clone()) });
-        SharedTalk { talk: self.talk.clone(), calls }
+        SharedTalk { talk: self.talk.clone(), urls: self.urls.clone(), calls }
+    }
+
+    /// Returns true while a body of the conversation is scanned.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.talk.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Locks the conversation.
@@ -141,10 +155,7 @@ impl Conversations {
 impl Default for Talk {
     fn default() -> Talk {
         let [outbound, inbound] = [Direction::Outbound, Direction::Inbound].map(State::new);
-        Talk {
-            urls: State::new(Direction::Outbound),
-            session: Session::new(outbound, inbound, Pins::default()),
-        }
+        Talk { session: Session::new(outbound, inbound, Pins::default()) }
     }
 }
 
@@ -201,13 +212,13 @@ impl Memory {
 impl Scan {
     /// Scans the target of a request.
     pub(crate) fn url(&self, talk: &SharedTalk, target: &str) -> Judged {
-        let mut talk = talk.enter();
-        let before = talk.urls.clone();
-        talk.urls.set_credentials(self.exact.clone());
-        let findings = scanner().scan_whole(&mut talk.urls, &Location::new(At::Url), target.as_bytes());
+        let Urls(urls) = &mut *lock(&talk.urls);
+        let before = urls.clone();
+        urls.set_credentials(self.exact.clone());
+        let findings = scanner().scan_whole(urls, &Location::new(At::Url), target.as_bytes());
         let judged = self.refuse_redacted(Direction::Outbound, self.judge(Direction::Outbound, findings));
         if judged.blocked.is_some() {
-            talk.urls = before;
+            *urls = before;
         }
         judged
     }

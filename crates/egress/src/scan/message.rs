@@ -5,13 +5,18 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderValue, header};
 use hutch_policy::Call;
 use hutch_scan::{At, Compression, Direction, Finding, Location, decompressed, messages, redact};
-use serde_json::Value;
+use hutch_screen::Found;
+use serde_json::{Map, Value};
 
 use super::memory::Talk;
 use super::{Judged, Scan, SharedTalk, scanner};
 
 /// Maximum messages of a body that are scanned as such.
 const MESSAGES: usize = 256;
+/// Maximum memory for the values of a body, in bytes, and what an object and another value need.
+const MEMORY: usize = 32 << 20;
+const OBJECT: usize = 700;
+const VALUE: usize = 64;
 /// Maximum layers of declared compression. More are not undone.
 const LAYERS: usize = 1;
 
@@ -75,7 +80,7 @@ pub(super) fn may_be_json(bytes: &[u8]) -> bool {
     matches!(bytes.trim_ascii_start().first(), None | Some(b'{' | b'['))
 }
 
-/// Returns true if JSON can have the field of JSON-RPC, however its letters are written.
+/// Returns true if JSON can have the field of JSON-RPC, however its letters are written. Its end may be that of the bytes.
 pub(super) fn has_name_of_rpc(body: &[u8]) -> bool {
     memchr::memchr_iter(b'"', body).any(|at| {
         let mut rest = &body[at..];
@@ -87,7 +92,7 @@ pub(super) fn has_name_of_rpc(body: &[u8]) -> bool {
             };
             rest = rest.get(length..).unwrap_or_default();
             found == Some(wanted)
-        })
+        }) && matches!(rest.trim_ascii_start().first(), None | Some(b':'))
     })
 }
 
@@ -97,14 +102,59 @@ fn number(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(text, 16).ok()
 }
 
-/// Returns the values of a body that is JSON, or a stream of events with JSON, if it can be a message of MCP or A2A.
-fn values(body: &[u8]) -> Vec<Value> {
-    if has_name_of_protocol(body) { messages(body) } else { Vec::new() }
+/// Returns the memory that JSON needs when it is read, about. No text of JSON has a line break.
+fn memory(body: &[u8]) -> usize {
+    let (mut bytes, mut in_text, mut escaped) = (0, false, false);
+    for byte in body {
+        match byte {
+            b'\n' | b'\r' => {
+                (in_text, escaped) = (false, false);
+                bytes += VALUE;
+            }
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'{' => bytes += OBJECT,
+            b'[' | b',' => bytes += VALUE,
+            _ => {}
+        }
+    }
+    bytes
 }
 
-/// Returns true if a body is a message of MCP or A2A, a batch of them, or a stream of events with them.
-pub(crate) fn is_message(body: &[u8]) -> bool {
-    values(body).iter().any(is_of_protocol)
+/// Returns the values of a body that is JSON, or a stream of events with JSON, if it can be a message of MCP or A2A: no value
+/// for one that is none. `None` if it needs too much memory.
+fn values(body: &[u8]) -> Option<Vec<Value>> {
+    match has_name_of_protocol(body) {
+        false => Some(Vec::new()),
+        true => (memory(body) <= MEMORY).then(|| messages(body)),
+    }
+}
+
+/// Returns true if a body is a message of MCP or A2A, a batch of them, or a stream of events with them; `None` if that cannot
+/// be known.
+pub(crate) fn is_message(body: &[u8]) -> Option<bool> {
+    values(body).map(|values| values.iter().any(is_of_protocol))
+}
+
+/// Returns the fields of a message that are scanned as such: outside of results, and of parameters but for those of a call.
+fn fields(message: &Map<String, Value>) -> Map<String, Value> {
+    let is_call = message.get("method").is_some_and(|method| method == "tools/call");
+    let mut fields = Map::new();
+    for (name, value) in message {
+        match (name.as_str(), value) {
+            ("jsonrpc" | "result", _) => {}
+            ("params", Value::Object(parameters)) if is_call => {
+                let others = parameters.iter().filter(|(name, _)| *name != "arguments");
+                let others = others.map(|(name, value)| (name.clone(), value.clone()));
+                fields.insert(name.clone(), Value::Object(others.collect()));
+            }
+            ("params", _) => {}
+            _ => drop(fields.insert(name.clone(), value.clone())),
+        }
+    }
+    fields
 }
 
 /// Scans a message of MCP or A2A, with its fields outside of parameters and results.
@@ -113,41 +163,38 @@ fn protocol(
     talk: &mut Talk,
     direction: Direction,
     body: &[u8],
-    values: Vec<Value>,
+    values: &[Value],
 ) -> Vec<Finding> {
     let begins = |value: &Value| value.get("method").is_some_and(|method| method == "initialize");
     if direction == Direction::Outbound && values.iter().any(begins) {
         talk.begin();
     }
-    let many = values.len() > MESSAGES;
     let (mut findings, mut state) = (Vec::new(), scan.state(direction));
     talk.session.set_credentials(scan.exact.clone());
     // First, as a finding in arguments has the name of their tool.
-    for mut value in values {
-        let Some(fields) = value.as_object_mut().filter(|fields| fields.contains_key("jsonrpc")) else {
-            continue;
-        };
-        let is_call = fields.get("method").is_some_and(|method| method == "tools/call");
-        fields.retain(|name, _| {
-            !matches!(name.as_str(), "jsonrpc" | "result") && (name != "params" || is_call)
-        });
-        if let Some(parameters) = fields.get_mut("params").and_then(Value::as_object_mut) {
-            parameters.remove("arguments");
+    for value in values.iter().take(MESSAGES) {
+        let message = value.as_object().filter(|fields| fields.contains_key("jsonrpc"));
+        if let Some(message) = message {
+            let text = Value::Object(fields(message)).to_string();
+            findings.extend(scanner().scan_whole(&mut state, &Location::new(At::Body), text.as_bytes()));
         }
-        let text = value.to_string();
-        findings.extend(scanner().scan_whole(&mut state, &Location::new(At::Body), text.as_bytes()));
     }
-    findings.extend(talk.session.scan(scanner(), direction, body));
+    let (of_parts, all) = talk.session.scan_messages(scanner(), direction, values);
+    findings.extend(of_parts);
     // A reader may see what this one does not.
-    if many || Call::parse(body).is_none() {
-        let mut others = scanner().scan_whole(&mut state, &Location::new(At::Body), body);
-        let is_known = |other: &Finding| {
-            findings.iter().any(|known| known.rule == other.rule && known.fingerprint == other.fingerprint)
-        };
-        others.retain(|other| !is_known(other));
-        findings.extend(others);
+    if !all || values.len() > MESSAGES || Call::parse(body).is_none() {
+        add(&mut findings, scanner().scan_whole(&mut state, &Location::new(At::Body), body));
     }
     findings
+}
+
+/// Adds those findings that are not known yet.
+fn add(findings: &mut Vec<Finding>, mut others: Vec<Finding>) {
+    let is_known = |other: &Finding| {
+        findings.iter().any(|known| known.rule == other.rule && known.fingerprint == other.fingerprint)
+    };
+    others.retain(|other| !is_known(other));
+    findings.extend(others);
 }
 
 impl Scan {
@@ -199,14 +246,28 @@ impl Scan {
             None => Some(Cow::Borrowed(body)),
             Some(compression) => decompressed(compression, body).map(Cow::Owned),
         };
-        let plain = plain.unwrap_or_default();
-        let values = values(&plain);
-        if values.iter().any(is_of_protocol) {
-            let findings = protocol(self, talk, direction, &plain, values);
-            return (self.judge(direction, findings), true);
+        let read = plain.as_ref().map(|plain| values(plain));
+        let unreadable = match &read {
+            // What some readers decompress in part, or to more than is read here.
+            None => !body.is_empty(),
+            Some(values) => values.is_none(),
+        };
+        if unreadable && self.blocks(direction) {
+            let blocked = Some(Found::unreadable(direction, At::Body));
+            return (Judged { blocked, ..Judged::default() }, true);
         }
+        let read = read.flatten().unwrap_or_default();
         let location = Location { at: At::Body, name: String::new(), compression };
-        let findings = scanner().scan_whole(&mut self.state(direction), &location, body);
-        (self.judge(direction, findings), false)
+        let raw = |scan: &Scan| scanner().scan_whole(&mut scan.state(direction), &location, body);
+        if !read.iter().any(is_of_protocol) {
+            return (self.judge(direction, raw(self)), false);
+        }
+        let plain = plain.unwrap_or_default();
+        let mut findings = protocol(self, talk, direction, &plain, &read);
+        if compression.is_some() {
+            // What stands beside the message: in names of files, or behind its end.
+            add(&mut findings, raw(self));
+        }
+        (self.judge(direction, findings), true)
     }
 }

@@ -137,6 +137,9 @@ impl Watched {
         }
         if self.passing == Passing::Events {
             let end = match events(&self.held, searched) {
+                0 if self.held.len() > EVENT && self.scan.blocks(self.direction) => {
+                    return self.refuse(Found::unreadable(self.direction, At::Body), None);
+                }
                 0 if self.held.len() > EVENT => self.held.len(),
                 end => end,
             };
@@ -185,7 +188,7 @@ impl Watched {
         }
         let rest = self.held.split_off(end);
         let events = std::mem::replace(&mut self.held, rest);
-        if events.len() <= AT_ONCE {
+        if events.len() <= AT_ONCE && !self.talk.is_busy() {
             let outcome = self.scan.body(&self.talk, self.direction, None, &events);
             return self.settle_events(events, outcome);
         }

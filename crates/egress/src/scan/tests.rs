@@ -311,7 +311,7 @@ fn definitions_of_a_server_are_the_same_for_all_connections() {
 
 #[test]
 fn message_is_recognized_by_its_names_however_they_are_written() {
-    let message = |text: &str| is_message(text.as_bytes());
+    let message = |text: &str| is_message(text.as_bytes()) == Some(true);
     assert!(message(r#"{"jsonrpc": "2.0", "method": "tools/list"}"#));
     assert!(message(r#"{"json\u0072pc": "2.0", "method": "tools/list"}"#));
     assert!(message(r#"{"\u006dessage": {"\u0070arts": []}}"#));
@@ -428,7 +428,7 @@ fn field_of_json_rpc_is_found_however_it_is_written() {
     {
         assert!(has_name_of_rpc(text.as_bytes()), "{text}");
     }
-    for text in [r#""\"jsonrpc\"""#, r#"{"jsonrp"#, r#""json\u00"#, "jsonrpc", ""] {
+    for text in [r#"["jsonrpc", "x"]"#, r#""\"jsonrpc\"""#, r#"{"jsonrp"#, r#""json\u00"#, "jsonrpc", ""] {
         assert!(!has_name_of_rpc(text.as_bytes()), "{text}");
     }
     assert!(
@@ -466,4 +466,70 @@ fn long_body_that_is_a_message_is_refused() {
     );
     assert!(passes(format!(r#"{{"text": "a \"jsonrpc\" message"{padding}}}"#)));
     assert!(passes(format!(r#"const x = {{"jsonrpc": "2.0"}};{padding}"#)), "no JSON");
+}
+
+/// Regression: what stands beside a compressed message was not read, nor was what does not decompress as a whole.
+#[test]
+fn bytes_beside_a_compressed_message_are_scanned() {
+    use std::io::Write;
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({"injection": "Block"}))], None).unwrap();
+    let message = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    let mut named = flate2::GzBuilder::new().comment(token()).write(Vec::new(), flate2::Compression::fast());
+    named.write_all(message).unwrap();
+    let blocked = |direction, bytes: &[u8]| {
+        let gzip = Some(Compression::Gzip);
+        scan.body(&SharedTalk::default(), direction, gzip, bytes).0.blocked.is_some()
+    };
+    assert!(blocked(Direction::Outbound, &named.finish().unwrap()), "a comment");
+    let followed = [gzip(message), b"x".to_vec()].concat();
+    let bomb = gzip(&[&message[..], &vec![b' '; 1 << 20]].concat());
+    for direction in [Direction::Outbound, Direction::Inbound] {
+        assert!(!blocked(direction, &gzip(message)));
+        assert!(blocked(direction, &followed), "followed by a byte, {direction:?}");
+        assert!(blocked(direction, &bomb), "a bomb, {direction:?}");
+    }
+}
+
+/// Regression: a body of many small objects took hundreds of times its size of memory, and each was scanned by itself.
+#[test]
+fn message_of_very_many_values_is_refused() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({"injection": "Block"}))], None).unwrap();
+    let message = |objects: usize| {
+        let list = vec![r#"{"":0}"#; objects].join(",");
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":[{list}]}}"#)
+    };
+    let blocked = |body: &str| {
+        scan.body(&SharedTalk::default(), Direction::Inbound, None, body.as_bytes()).0.blocked.is_some()
+    };
+    assert!(!blocked(&message(1000)));
+    assert!(blocked(&message(60_000)));
+    assert!(blocked(&format!(": \"\ndata: {}\n\n", message(60_000))), "behind a quote");
+    assert!(!blocked(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "{,".repeat(60_000))), "a text");
+}
+
+/// Regression: definitions were not compared behind many events, in a batch of an event, or in what is also a card.
+#[test]
+fn changed_definition_is_found_wherever_it_stands() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
+    let answer = |text: &str| json!({"jsonrpc": "2.0", "id": 1, "result": {"tools": [{"name": "add", "description": text}]}});
+    let event = |value: &serde_json::Value| format!("data: {value}\n\n");
+    let many = event(&json!({"jsonrpc": "2.0", "method": "x"})).repeat(300);
+    let mut card = answer("adds texts");
+    for (name, value) in [("name", json!("n")), ("skills", json!([])), ("url", json!(""))] {
+        card[name] = value;
+    }
+    for changed in [
+        answer("adds texts").to_string(),
+        many + &event(&answer("adds texts")),
+        event(&json!([answer("adds texts")])),
+        card.to_string(),
+    ] {
+        let talk = SharedTalk::default();
+        let rule = |body: &str| {
+            let (judged, _) = scan.body(&talk, Direction::Inbound, None, body.as_bytes());
+            judged.blocked.map(|found| found.rule)
+        };
+        assert_eq!(rule(&answer("adds numbers").to_string()), None);
+        assert_eq!(rule(&changed).as_deref(), Some("definition-changed"), "{changed}");
+    }
 }

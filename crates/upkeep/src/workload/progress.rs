@@ -36,7 +36,7 @@ impl Counts {
 
     fn is_further_than(self, before: Counts) -> bool {
         self.updated > before.updated
-            || self.all - self.updated < before.all - before.updated
+            || self.all.saturating_sub(self.updated) < before.all.saturating_sub(before.updated)
             || self.ready > before.ready
             || self.available > before.available
     }

@@ -123,8 +123,8 @@ fn memory(body: &[u8]) -> usize {
     bytes
 }
 
-/// Returns the values of a body that is JSON, or a stream of events with JSON, if it can be a message of MCP or A2A: no value
-/// for one that is none. `None` if it needs too much memory.
+/// Returns the values of a body that is JSON, or a stream of events with JSON. An empty list stands for a body that cannot be a
+/// message of MCP or A2A, `None` for one that needs too much memory.
 fn values(body: &[u8]) -> Option<Vec<Value>> {
     match has_name_of_protocol(body) {
         false => Some(Vec::new()),

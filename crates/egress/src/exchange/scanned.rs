@@ -18,7 +18,7 @@ use super::calls::id_of;
 use super::{Exchange, Line, Seen, UNREAD, UNREAD_TIME};
 use crate::body::{Body, Keeping};
 use crate::refusal::Reason;
-use crate::scan::{AT_ONCE, Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message};
+use crate::scan::{Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message, is_quick};
 use hutch_screen::Found;
 
 /// Maximum bytes of a body that is held as a whole, and of one that is compressed.
@@ -85,7 +85,7 @@ async fn scan_whole(
     compression: Option<Compression>,
     bytes: &Bytes,
 ) -> (Judged, Option<Vec<u8>>) {
-    if bytes.len() <= AT_ONCE && compression.is_none() {
+    if compression.is_none() && is_quick(bytes) {
         return scan.body(talk, direction, compression, bytes);
     }
     let (scan, talk, bytes) = (scan.clone(), talk.clone(), bytes.clone());

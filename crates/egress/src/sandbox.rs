@@ -42,6 +42,8 @@ const REQUESTS: usize = 256;
 const READING: usize = 8;
 /// Maximum bodies of each direction that the scanner holds as a whole.
 const HOLDING: usize = 32;
+/// Maximum large bodies that are scanned at the same time: their values need some times their bytes.
+const LARGE: usize = 2;
 /// Maximum names that are resolved at once. Each holds a thread of the process.
 const RESOLVING: usize = 16;
 
@@ -115,6 +117,8 @@ pub(crate) struct Sandbox {
     pub(crate) resolving: Arc<Semaphore>,
     /// Places of requests, and of answers, whose bodies are held.
     pub(crate) holding: [Arc<Semaphore>; 3],
+    /// Places of large bodies that are scanned.
+    pub(crate) large: Semaphore,
     pub(crate) usage: Usage,
     authority: Mutex<Trusted>,
     /// Made for the first request that is read.
@@ -149,6 +153,7 @@ impl Sandbox {
             reading: Arc::new(Semaphore::new(READING)),
             resolving: Arc::new(Semaphore::new(RESOLVING)),
             holding: [(); 3].map(|()| Arc::new(Semaphore::new(HOLDING))),
+            large: Semaphore::new(LARGE),
             usage: Usage::default(),
             authority: Mutex::default(),
             upstream: OnceLock::new(),

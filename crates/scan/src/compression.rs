@@ -171,8 +171,13 @@ fn zstd(bytes: &[u8]) -> Result<Decompressed, Failure> {
     Ok(all)
 }
 
+/// Returns the maximum bytes of output of a stream of this many bytes.
+pub(crate) fn bound(input: usize) -> usize {
+    OUTPUT.min((input * RATIO).max(FREE))
+}
+
 fn read(decoder: &mut impl Read, input: usize) -> Result<Decompressed, Failure> {
-    let bound = OUTPUT.min((input * RATIO).max(FREE));
+    let bound = bound(input);
     let mut output = Vec::new();
     let mut buffer = [0; 8192];
     loop {

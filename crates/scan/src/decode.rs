@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::digits::{self, RANDOM, base64_into};
 use crate::escape;
 use crate::finding::Step;
 use crate::view::{Builder, View};
@@ -15,6 +16,8 @@ const RUN: usize = 20;
 const TEXT: usize = 8;
 /// Maximum digits of a run that is also decoded from its second, third and fourth digit.
 const SHIFTED: usize = 4096;
+/// Maximum digits of a run of which the first digits are tried before it is decoded.
+const SHORT: usize = 256;
 /// Minimum bytes of a run of digits, spaces and dashes.
 const DIGITS: usize = 10;
 /// Minimum digits in such a run.
@@ -27,8 +30,6 @@ const TOKEN_MAX: usize = 512;
 const NUMBERS: usize = 8;
 /// Maximum bytes of a binary result whose compression is inspected.
 const BINARY: usize = 256 << 10;
-/// Bytes of a binary result without a known start that is decompressed.
-const RANDOM: std::ops::RangeInclusive<usize> = 48..=8192;
 /// Maximum binary results of one view without a known start.
 const BINARIES: usize = 8;
 
@@ -42,7 +43,6 @@ const DECIMAL_LIST: u8 = 64;
 const PRINTABLE: u8 = 128;
 
 const CLASSES: [u8; 256] = classes();
-const VALUES: [u8; 256] = values();
 
 const fn classes() -> [u8; 256] {
     let mut table = [0; 256];
@@ -80,44 +80,32 @@ const fn classes() -> [u8; 256] {
     table
 }
 
-const fn values() -> [u8; 256] {
-    let mut table = [0; 256];
-    let mut at = 0;
-    while at < 26 {
-        table[b'A' as usize + at] = at as u8;
-        table[b'a' as usize + at] = at as u8 + 26;
-        at += 1;
+/// Returns the runs of at least `shortest` bytes of a class; at least 4. It samples four bytes at a time, or eight for long
+/// runs: every such run holds a sample, and text without long runs costs little.
+fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
+    match shortest < 2 * 8 {
+        true => sampled::<CLASS, 4>(bytes, shortest),
+        false => sampled::<CLASS, 8>(bytes, shortest),
     }
-    at = 0;
-    while at < 10 {
-        table[b'0' as usize + at] = at as u8 + 52;
-        at += 1;
-    }
-    table[b'+' as usize] = 62;
-    table[b'-' as usize] = 62;
-    table[b'/' as usize] = 63;
-    table[b'_' as usize] = 63;
-    table
 }
 
-/// Returns the runs of at least `shortest` bytes of a class; at least 4. It samples four bytes at a time: every such run holds
-/// a sample, and text without long runs costs little.
-fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
+fn sampled<const CLASS: u8, const SAMPLE: usize>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
     let is_in = |byte: &u8| CLASSES[usize::from(*byte)] & CLASS != 0;
-    let step = shortest - 3;
+    let all_in = |bytes: &[u8]| bytes.iter().fold(CLASS, |all, byte| all & CLASSES[usize::from(*byte)]) != 0;
+    let step = shortest + 1 - SAMPLE;
     let mut found = Vec::new();
     let (mut at, mut done) = (0, 0);
-    while let Some(sample) = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
-        let all = sample.iter().fold(CLASS, |all, byte| all & CLASSES[usize::from(*byte)]);
+    while let Some(sample) = bytes.get(at..).and_then(|rest| rest.first_chunk::<SAMPLE>()) {
         // Indentation is no separator.
-        if all == 0 || (sample == b"    " && CLASS != PRINTABLE) {
+        let may_be = CLASS != NUMBER || may_be_number(sample);
+        if !may_be || !all_in(sample) || (sample == &[b' '; SAMPLE] && CLASS != PRINTABLE) {
             at += step;
             continue;
         }
         let start = at - bytes[done..at].iter().rev().take_while(|byte| is_in(byte)).count();
-        let mut end = at + 4;
+        let mut end = at + SAMPLE;
         for eight in bytes[end..].as_chunks::<8>().0 {
-            if eight.iter().fold(CLASS, |all, byte| all & CLASSES[usize::from(*byte)]) == 0 {
+            if !all_in(eight) {
                 break;
             }
             end += 8;
@@ -130,6 +118,13 @@ fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
         at = end + 1;
     }
     found
+}
+
+/// Returns false if the first four bytes are spaces, or one is not between a space and a question mark, as all of a number are.
+fn may_be_number(sample: &[u8]) -> bool {
+    const SPACES: u32 = 0x2020_2020;
+    let four = sample.first_chunk().map_or(0, |four| u32::from_le_bytes(*four));
+    (four & 0xe0e0_e0e0 == SPACES) & (four != SPACES)
 }
 
 /// Returns the runs of digits, spaces and dashes in which numbers of cards and persons are searched.
@@ -206,7 +201,9 @@ fn run_view(view: &View<'_>, step: Step, long: &[Range<usize>], decoded: &mut De
             many => many.iter().flat_map(|part| &bytes[part.clone()]).copied().collect::<Vec<_>>().into(),
         };
         let shifts = if digits.len() <= SHIFTED { shifts(step) } else { 1 };
-        for shift in 0..shifts {
+        let is_short = step == Step::Base64 && digits.len() <= SHORT;
+        let promising = if is_short { digits::promising(&digits, &mut result) } else { usize::MAX };
+        for shift in (0..shifts).filter(|shift| promising >> shift & 1 == 1) {
             let digits = &digits[shift.min(digits.len())..];
             result.clear();
             decode(step, digits, &mut result);
@@ -266,6 +263,7 @@ enum Text {
     Wide,
 }
 
+/// Returns the text in decoded bytes.
 fn text(bytes: &[u8]) -> Text {
     if bytes.len() < TEXT {
         return Text::None;
@@ -339,26 +337,6 @@ pub(crate) fn base64(digits: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Decodes digits of base64.
-fn base64_into(digits: &[u8], output: &mut Vec<u8>) {
-    let value = |byte: u8| u32::from(VALUES[usize::from(byte)]);
-    let (groups, rest) = digits.as_chunks::<4>();
-    let start = output.len();
-    output.resize(start + groups.len() * 3, 0);
-    for (group, three) in groups.iter().zip(output[start..].as_chunks_mut::<3>().0) {
-        let bits = value(group[0]) << 18 | value(group[1]) << 12 | value(group[2]) << 6 | value(group[3]);
-        let [_, a, b, c] = bits.to_be_bytes();
-        *three = [a, b, c];
-    }
-    let bits = rest.iter().fold(0, |bits, byte| bits << 6 | value(*byte)) << (6 * (4 - rest.len()));
-    let [_, a, b, _] = bits.to_be_bytes();
-    match rest.len() {
-        2 => output.push(a),
-        3 => output.extend([a, b]),
-        _ => {}
-    }
-}
-
 fn hex(digits: &[u8]) -> Vec<u8> {
     let value = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
     digits.as_chunks::<2>().0.iter().map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
@@ -429,6 +407,10 @@ fn spaced(view: &View<'_>) -> Option<View<'static>> {
     let mut at = RUN;
     while at < bytes.len() {
         // Sampled: such a text alternates at every place.
+        if bytes.get(at - 1..at + 3).is_none_or(|four| (four[0] != four[2]) & (four[1] != four[3])) {
+            at += RUN;
+            continue;
+        }
         let separates = |place: usize| {
             let Some([first, between, last]) = bytes.get(place..place + 3) else { return false };
             first == last && b" .-_,|".contains(first) && between.is_ascii_graphic()
@@ -474,6 +456,29 @@ mod tests {
     }
 
     proptest::proptest! {
+        #[test]
+        fn only_digits_that_count_are_decoded(
+            before in "[a-zA-Z0-9_-]{0,9}",
+            text in "[a-zé\\n€ѣ]{8,20}",
+            wide in proptest::bool::ANY,
+        ) {
+            use base64::Engine;
+            let text = match wide {
+                true => text.encode_utf16().flat_map(u16::to_le_bytes).collect(),
+                false => text.into_bytes(),
+            };
+            let digits = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(&text);
+            let all = [before.as_bytes(), digits.as_bytes()].concat();
+            for shift in 0..4 {
+                let mut decoded = Vec::new();
+                base64_into(&all[shift..], &mut decoded);
+                let counts =
+                    !matches!(super::text(&decoded), Text::None) && decoded.iter().any(u8::is_ascii_graphic);
+                let promising = digits::promising(&all, &mut Vec::new()) >> shift & 1 == 1;
+                proptest::prop_assert!(!counts || promising, "{shift} {decoded:?}");
+            }
+        }
+
         #[test]
         fn runs_are_those_of_a_plain_search(text in "[a-c .]{0,120}", shortest in 4_usize..24) {
             let mut plain = Vec::new();

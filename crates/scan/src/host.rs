@@ -6,6 +6,7 @@ use crate::decode;
 use crate::finding::{At, Finding, Fingerprint, Kind, Location, Severity, Step};
 use crate::scanner::Scanner;
 use crate::state::State;
+use crate::text;
 use crate::validate;
 use crate::view::View;
 
@@ -29,6 +30,8 @@ const PARENTS: usize = 1024;
 const HOUR: u64 = 3600;
 /// Minimum bytes of decoded text.
 const TEXT: usize = 8;
+/// Letters that look like ASCII and are no letters of larger languages.
+const RARE: [char; 6] = ['ӏ', 'ԁ', 'һ', 'ԛ', 'ԝ', 'ѵ'];
 
 /// Names that a sandbox used, by their parent.
 #[derive(Debug, Default)]
@@ -49,13 +52,17 @@ impl Hosts {
     pub fn observe(&mut self, scanner: &Scanner, state: &mut State, host: &str, now: u64) -> Vec<Finding> {
         let host = host.trim_end_matches('.');
         let lower = host.to_ascii_lowercase();
+        let twin = is_twin(&lower).then(|| finding("host-confusable", Severity::Medium, host));
         let Some(domain) = psl::domain_str(&lower).filter(|domain| domain.len() < host.len()) else {
-            return scanner.scan_whole(state, &Location::new(At::Host), host.as_bytes());
+            let mut findings = scanner.scan_whole(state, &Location::new(At::Host), host.as_bytes());
+            findings.extend(twin);
+            return findings;
         };
         // The original case matters: base64 has both.
         let labels = &host[..host.len() - domain.len() - 1];
         let mut findings = scanner.scan_whole(state, &Location::new(At::Host), labels.as_bytes());
         findings.extend(forms(labels).into_iter().map(|(rule, severity)| finding(rule, severity, labels)));
+        findings.extend(twin);
         if self.too_many(domain, labels, now) {
             findings.push(finding("host-names-per-parent", Severity::Medium, domain));
         }
@@ -120,6 +127,21 @@ fn forms(labels: &str) -> Vec<(&'static str, Severity)> {
         found.push(("host-label-random", Severity::Low));
     }
     found
+}
+
+/// Reports whether a label of an internationalized name is written to look like ASCII: letters of other scripts that look like
+/// ASCII, in a word with ASCII letters, or in a word that only has such letters and one that no language uses with the others.
+fn is_twin(host: &str) -> bool {
+    let mut names =
+        host.split('.').filter_map(|label| idna::punycode::decode_to_string(label.strip_prefix("xn--")?));
+    names.any(|name| {
+        name.split(|letter: char| !letter.is_alphabetic()).any(|word| {
+            let foreign = || word.chars().filter(|letter| !letter.is_ascii());
+            foreign().count() > 0
+                && foreign().all(|letter| text::is_foreign(letter) && text::confusable(letter).is_some())
+                && (word.contains(|letter: char| letter.is_ascii()) || word.contains(RARE))
+        })
+    })
 }
 
 /// Reports whether a label decodes to text.
@@ -195,6 +217,43 @@ mod tests {
             "10.0.0.1",
         ] {
             assert_eq!(rules(&mut Hosts::default(), host, 0), [] as [&str; 0], "{host}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_written_to_look_like_ascii_are_findings() {
+        let found = |name: &str| {
+            let labels = name.split('.').map(|label| match label.is_ascii() {
+                true => label.to_owned(),
+                false => format!("xn--{}", idna::punycode::encode_str(label).unwrap()),
+            });
+            rules(&mut Hosts::default(), &labels.collect::<Vec<_>>().join("."), 0)
+        };
+        for name in [
+            "gіthub.com",
+            "аррӏе.com",
+            "api.pаypal.com",
+            "аԁоЬе.example.com",
+            "gοοgle-login.com",
+            "www.аmazon.co.uk",
+        ] {
+            assert_eq!(found(&name.to_lowercase()), ["host-confusable"], "{name}");
+        }
+        for name in [
+            "пример.рф",
+            "www.сахар.com",
+            "кот-shop.com",
+            "интернет-shop.com",
+            "καλημέρα.gr",
+            "münchen.de",
+            "rødgrød.dk",
+            "żółw.pl",
+            "ısparta.com.tr",
+            "日本語.jp",
+            "xn--.com",
+            "xn--99999999999.com",
+        ] {
+            assert_eq!(found(name), [] as [&str; 0], "{name}");
         }
     }
 

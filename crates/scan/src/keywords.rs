@@ -1,20 +1,27 @@
 //! Search for keywords, without regard to case.
 //!
 //! A table of bits answers for every second place of a text whether three bytes of a keyword can stand there. Unlike an
-//! automaton, the steps of this search do not depend on each other, and its table fits the fastest cache.
+//! automaton, the steps of this search do not depend on each other, and its table fits the fastest cache. A second table
+//! answers the same for four bytes of the places that are left, and few of those remain. No branch depends on either answer.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Bits of the hash of three bytes.
 const BITS: u32 = 17;
+/// Bits of the hash of four bytes.
+const BITS_OF_FOUR: u32 = 18;
 /// Bits of the number of a bucket.
 const BUCKET_BITS: u32 = 12;
-/// Bytes of a keyword that are hashed.
+/// Bytes of a keyword that are hashed first, and bytes that are hashed of those places that are left.
 const GRAM: usize = 3;
+const FOUR: usize = 4;
 /// Bytes that are read at a time, and bytes from one time to the next.
 const READ: usize = 8;
 const STEP: usize = 6;
+/// Bytes of which the places are collected at a time, and a power of two above the number of these places.
+const BLOCK: usize = STEP * 320;
+const PLACES: usize = 1024;
 /// Clears the bits of case of eight bytes.
 const CASE: u64 = 0xdfdf_dfdf_dfdf_dfdf;
 /// Thousandths of English letters that are `a`, `b` and so on.
@@ -47,10 +54,13 @@ pub(crate) struct Keywords {
     /// Bits of three bytes at an even place at which a keyword of one of the tables can be found.
     bits: Bits,
     /// Bits of three bytes with which a short keyword begins.
-    odd_bits: Bits,
+    short: Bits,
+    /// Bits of four bytes at an even place at which a longer keyword can be found.
+    fours: BitsOfFour,
 }
 
 type Bits = Box<[u64; 1 << (BITS - 6)]>;
+type BitsOfFour = Box<[u64; 1 << (BITS_OF_FOUR - 6)]>;
 
 /// Keywords by three of their bytes.
 #[derive(Debug, Default)]
@@ -84,6 +94,21 @@ impl Entry {
 /// Returns the hash of three of eight bytes that have no bits of case.
 fn hash(eight: u64, first: usize) -> usize {
     ((eight >> (8 * first) << 40).wrapping_mul(0x009e_3779) >> (64 - BITS)) as usize
+}
+
+/// Returns the hash of the first four of eight bytes that have no bits of case.
+fn hash_of_four(eight: u64) -> usize {
+    ((eight << 32).wrapping_mul(0x9e37_79b1) >> (64 - BITS_OF_FOUR)) as usize
+}
+
+/// Sets the bit of a hash.
+fn set(bits: &mut [u64], hash: usize) {
+    bits[hash >> 6] |= 1 << (hash & 63);
+}
+
+/// Returns the bit of a hash.
+fn bit(bits: &[u64], hash: usize) -> u64 {
+    bits[hash >> 6] >> (hash & 63) & 1
 }
 
 /// Returns the next eight bytes without their bits of case. Zeros follow the end of a text.
@@ -128,51 +153,69 @@ impl Keywords {
         let frequencies = Frequencies::new();
         let (mut even, mut odd) = (Vec::new(), Vec::new());
         let mut bits: Bits = Box::new([0; 1 << (BITS - 6)]);
-        let mut odd_bits: Bits = Box::new([0; 1 << (BITS - 6)]);
-        let set = |bits: &mut Bits, hash: usize| bits[hash >> 6] |= 1 << (hash & 63);
+        let mut short: Bits = Box::new([0; 1 << (BITS - 6)]);
+        let mut fours: BitsOfFour = Box::new([0; 1 << (BITS_OF_FOUR - 6)]);
         for (number, keyword) in keywords.enumerate() {
             let keyword = keyword.as_bytes();
             let entry = |offset, hash| Entry::new(number, keyword, offset, hash);
             // One of these places is even.
             for offset in [0, 1].into_iter().filter_map(|parity| frequencies.rarest(keyword, parity)) {
                 for hash in hashes(&keyword[offset..]) {
-                    set(&mut bits, hash);
+                    set(&mut bits[..], hash);
                     even.push(entry(offset, hash));
                 }
+                hashes_of_four(&keyword[offset..]).for_each(|hash| set(&mut fours[..], hash));
             }
             if keyword.len() <= GRAM {
                 for hash in hashes(keyword) {
-                    set(&mut odd_bits, hash);
+                    set(&mut short[..], hash);
                     odd.push(entry(0, hash));
                 }
                 // Any byte can stand before it.
                 for before in any_byte() {
-                    set(&mut bits, hash(eight(&[before, keyword[0], keyword[1]], 0), 0));
+                    set(&mut bits[..], hash(eight(&[before, keyword[0], keyword[1]], 0), 0));
                 }
             }
         }
-        Keywords { even: Table::new(even), odd: Table::new(odd), bits, odd_bits }
+        Keywords { even: Table::new(even), odd: Table::new(odd), bits, short, fours }
     }
 
     /// Calls a function with the number and the range of each keyword in a text, in the order of their hashed bytes.
     pub(crate) fn find(&self, bytes: &[u8], mut found: impl FnMut(usize, Range<usize>)) {
-        for at in (0..bytes.len()).step_by(STEP) {
-            let eight = eight(bytes, at);
-            let hashes = [0, 2, 4].map(|first| hash(eight, first));
-            let bit = |bits: &Bits, hash: usize| bits[hash >> 6] >> (hash & 63) & 1;
-            let bits = hashes.map(|hash| bit(&self.bits, hash));
-            if bits[0] | bits[1] | bits[2] == 0 {
-                continue;
-            }
-            for number in (0..3).filter(|number| bits[*number] == 1) {
-                let first = 2 * number;
-                self.even.find(bytes, at + first, hashes[number], &mut found);
-                let after = hash(eight, first + 1);
-                if bit(&self.odd_bits, after) == 1 {
-                    self.odd.find(bytes, at + first + 1, after, &mut found);
+        let mut places = [0; PLACES];
+        for start in (0..bytes.len()).step_by(BLOCK) {
+            let count = self.places(bytes, start, &mut places);
+            for at in places.iter().take(count).map(|place| *place as usize + start) {
+                let eight = eight(bytes, at);
+                self.even.find(bytes, at, hash(eight, 0), &mut found);
+                let after = hash(eight, 1);
+                if bit(&self.short[..], after) == 1 {
+                    self.odd.find(bytes, at + 1, after, &mut found);
                 }
             }
         }
+    }
+
+    /// Collects the even places of a block at which, or a byte later, a keyword can be found. Returns their number.
+    fn places(&self, bytes: &[u8], start: usize, places: &mut [u32; PLACES]) -> usize {
+        let block = &bytes[start..];
+        let mut count = 0;
+        for at in (0..block.len().min(BLOCK)).step_by(STEP) {
+            let eight = eight(block, at);
+            for first in [0, 2, 4] {
+                places[count & (PLACES - 1)] = (at + first) as u32;
+                count += bit(&self.bits[..], hash(eight, first)) as usize;
+            }
+        }
+        let mut left = 0;
+        for number in 0..count {
+            let at = places[number & (PLACES - 1)];
+            let eight = eight(block, at as usize);
+            let is_short = bit(&self.short[..], hash(eight, 0)) | bit(&self.short[..], hash(eight, 1));
+            places[left & (PLACES - 1)] = at;
+            left += (is_short | bit(&self.fours[..], hash_of_four(eight))) as usize;
+        }
+        left
     }
 }
 
@@ -200,7 +243,9 @@ impl Frequencies {
     /// Returns the place of the three bytes of a keyword that are rarest in texts, of places that are even or odd; `None` if it
     /// has no such place.
     fn rarest(&self, keyword: &[u8], parity: usize) -> Option<usize> {
-        let last = keyword.len().saturating_sub(GRAM);
+        // With a fourth byte, if there is such a place.
+        let last = [FOUR, GRAM].map(|bytes| keyword.len().saturating_sub(bytes));
+        let last = last.into_iter().find(|last| parity <= *last)?;
         let places = (parity..=last).step_by(2);
         places.min_by_key(|place| self.of(&keyword[*place..keyword.len().min(place + GRAM)]))
     }
@@ -217,6 +262,16 @@ fn hashes(text: &[u8]) -> impl Iterator<Item = usize> {
     let thirds = any_byte().filter(move |byte| third.is_none() || *byte == 0);
     let (first, second) = (text[0], text[1]);
     thirds.map(move |byte| hash(eight(&[first, second, third.unwrap_or(byte)], 0), 0))
+}
+
+/// Returns the hashes of the first four bytes of a text that has three or more. Any fourth byte can follow three. A text of two
+/// bytes is found by its hashes of three.
+fn hashes_of_four(text: &[u8]) -> impl Iterator<Item = usize> {
+    let first = text.first_chunk::<GRAM>().copied();
+    let fourth = text.get(GRAM).copied();
+    let fourths = any_byte().filter(move |byte| first.is_some() && (fourth.is_none() || *byte == 0));
+    let [a, b, c] = first.unwrap_or_default();
+    fourths.map(move |byte| hash_of_four(eight(&[a, b, c, fourth.unwrap_or(byte)], 0)))
 }
 
 #[cfg(test)]
@@ -244,7 +299,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn keywords_are_those_of_a_plain_search(text in "[a-e ]{0,40}", words in proptest::collection::vec("[a-e]{2,6}", 1..6)) {
+        fn keywords_are_those_of_a_plain_search(
+            before in proptest::prop_oneof![proptest::strategy::Just(0), BLOCK - 20..BLOCK + 2],
+            text in "[a-e ]{0,40}",
+            words in proptest::collection::vec("[a-e]{2,6}", 1..6),
+        ) {
+            // Over the end of a block, too.
+            let text = " ".repeat(before) + &text;
             let words: std::collections::BTreeSet<String> = words.into_iter().collect();
             let keywords = Keywords::new(words.iter().map(String::as_str));
             let mut found = Vec::new();

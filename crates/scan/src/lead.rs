@@ -1,6 +1,6 @@
 //! Texts with which the matches of a regular expression start.
 
-use regex_syntax::hir::{Hir, HirKind};
+use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 /// Maximum texts that a regular expression can start with, to be tried only where a keyword starts.
 const LEADS: usize = 512;
@@ -8,6 +8,10 @@ const LEADS: usize = 512;
 const FEW: usize = 6;
 /// Maximum letters of a class with which such a text ends.
 const MANY: usize = 40;
+/// Minimum letters of a class that most texts consist of.
+const MOST: usize = 200;
+/// Minimum letters of such a class in a row that are far.
+const FAR: u32 = 200;
 
 /// Returns all texts with which matches start, in lower case, each as far as it is certain. `None` if there are too many.
 pub(crate) fn leads(hir: &Hir) -> Option<Vec<Vec<u8>>> {
@@ -18,13 +22,52 @@ pub(crate) fn leads(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     Some(all)
 }
 
+/// Reports whether each match that starts with a letter, a digit or `_` starts after another byte.
+pub(crate) fn starts_word(hir: &Hir) -> bool {
+    match hir.kind() {
+        HirKind::Look(look) => *look == Look::WordAscii,
+        HirKind::Literal(literal) => literal.0.first().is_some_and(|byte| !is_word(*byte)),
+        HirKind::Class(Class::Bytes(class)) => {
+            !class.iter().any(|range| (range.start()..=range.end()).any(is_word))
+        }
+        HirKind::Capture(capture) => starts_word(&capture.sub),
+        HirKind::Repetition(repetition) => repetition.min > 0 && starts_word(&repetition.sub),
+        HirKind::Concat(parts) => parts.first().is_some_and(starts_word),
+        HirKind::Alternation(parts) => parts.iter().all(starts_word),
+        HirKind::Empty | HirKind::Class(_) => false,
+    }
+}
+
+/// Reports whether an expression can read far over any text before it fails, as with `.*`.
+pub(crate) fn reads_far(hir: &Hir) -> bool {
+    match hir.kind() {
+        HirKind::Repetition(repetition) => {
+            let far = repetition.max.is_none_or(|max| max >= FAR);
+            let letters = |class: &Class| match class {
+                Class::Bytes(class) => class.iter().map(|range| range.len()).sum::<usize>(),
+                Class::Unicode(_) => 0,
+            };
+            let any = matches!(repetition.sub.kind(), HirKind::Class(class) if letters(class) >= MOST);
+            (far && any) || reads_far(&repetition.sub)
+        }
+        HirKind::Capture(capture) => reads_far(&capture.sub),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => parts.iter().any(reads_far),
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) | HirKind::Look(_) => false,
+    }
+}
+
+/// Reports whether a byte belongs to a word of a regular expression.
+pub(crate) fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
 /// Extends each text, with whether it can be extended, by what an expression matches next.
 fn extend(before: Vec<(Vec<u8>, bool)>, hir: &Hir) -> Option<Vec<(Vec<u8>, bool)>> {
     let closed = |leads: Vec<(Vec<u8>, bool)>| leads.into_iter().map(|(lead, _)| (lead, false)).collect();
     let mut after = match hir.kind() {
         HirKind::Empty | HirKind::Look(_) => before,
         HirKind::Literal(literal) => append(&before, &[&literal.0]),
-        HirKind::Class(regex_syntax::hir::Class::Bytes(class)) => {
+        HirKind::Class(Class::Bytes(class)) => {
             let bytes = class.iter().flat_map(|range| range.start()..=range.end());
             let letters: std::collections::BTreeSet<u8> =
                 bytes.map(|byte| byte.to_ascii_lowercase()).collect();

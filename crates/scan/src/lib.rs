@@ -7,7 +7,9 @@
 mod compression;
 mod credential;
 mod decode;
+mod digits;
 mod earlier;
+mod effort;
 mod escape;
 mod finding;
 mod host;
@@ -18,6 +20,8 @@ mod joins;
 mod keywords;
 mod lead;
 mod mcp;
+mod pattern;
+mod phrase;
 mod rule;
 mod scanner;
 mod sequence;

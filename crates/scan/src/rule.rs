@@ -4,24 +4,16 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use aho_corasick::AhoCorasick;
-use regex_automata::meta::Regex;
-use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input};
-use regex_syntax::hir::Hir;
 use serde::Deserialize;
 
 use crate::finding::{At, Direction, Kind, Severity};
 use crate::lead;
+use crate::pattern::{COMPILED, Pattern};
 use crate::validate::{self, Validator};
 
 /// Maximum rules of a scanner.
 const RULES: usize = 2000;
-/// Maximum bytes of a regular expression.
-const REGEX: usize = 16 << 10;
-/// Maximum bytes of the compiled form of a regular expression.
-const COMPILED: usize = 4 << 20;
-/// Bytes of the cache of a regular expression in use.
-const CACHE: usize = 512 << 10;
 /// Minimum bytes of a keyword.
 const KEYWORD: usize = 2;
 /// Minimum bytes on each side of a keyword that a rule without a maximum length inspects.
@@ -156,55 +148,6 @@ struct Allow {
     directions: Vec<Direction>,
 }
 
-/// Regular expression that is compiled at its first use.
-pub(crate) struct Pattern {
-    source: String,
-    compiled: OnceLock<Regex>,
-}
-
-impl std::fmt::Debug for Pattern {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.source)
-    }
-}
-
-fn syntax() -> syntax::Config {
-    syntax::Config::new().unicode(false).utf8(false)
-}
-
-impl Pattern {
-    /// Checks an expression, and returns it with its parsed form.
-    pub(crate) fn checked(source: &str) -> Result<(Pattern, Hir), String> {
-        if source.len() > REGEX {
-            return Err(format!("longer than {REGEX} bytes"));
-        }
-        let hir = syntax::parse_with(source, &syntax()).map_err(|error| error.to_string())?;
-        Ok((Pattern { source: source.to_owned(), compiled: OnceLock::new() }, hir))
-    }
-
-    fn build(&self) -> Option<Regex> {
-        let config = Regex::config()
-            .utf8_empty(false)
-            .hybrid_cache_capacity(CACHE)
-            .nfa_size_limit(Some(COMPILED))
-            .onepass(false)
-            .backtrack(true);
-        Regex::builder().configure(config).syntax(syntax()).build(&self.source).ok()
-    }
-
-    pub(crate) fn regex(&self) -> &Regex {
-        // Rule sets whose expressions are too large were refused; an expression that fails here matches nothing.
-        self.compiled.get_or_init(|| {
-            self.build().unwrap_or_else(|| Regex::new(r"[^\s\S]").expect("an empty class is valid"))
-        })
-    }
-
-    /// Reports whether the expression matches anywhere in a text.
-    pub(crate) fn matches(&self, text: &[u8]) -> bool {
-        self.regex().is_match(text)
-    }
-}
-
 /// One rule.
 #[derive(Debug)]
 pub(crate) struct Rule {
@@ -216,6 +159,10 @@ pub(crate) struct Rule {
     pub(crate) score: u32,
     /// Every match starts where a keyword starts.
     pub(crate) anchored: bool,
+    /// No match starts inside a word.
+    starts_word: bool,
+    /// A search that finds nothing can read all of its window.
+    pub(crate) reads_far: bool,
     /// Maximum bytes on each side of a keyword, at first.
     pub(crate) window: usize,
     pattern: Pattern,
@@ -289,6 +236,8 @@ impl Rule {
             scan: text.scan,
             score: text.score.unwrap_or(0),
             anchored,
+            starts_word: lead::starts_word(&hir),
+            reads_far: lead::reads_far(&hir),
             window: longest.min(WINDOW_MAX),
             pattern,
             path,
@@ -315,12 +264,26 @@ impl Rule {
         self.path.as_ref().is_none_or(|path| path.matches(name.as_bytes()))
     }
 
-    /// Returns the first match in `range`, with the bytes around it as context. With `anchored` it starts at the start.
-    /// `last` means that no bytes follow `bytes`. Otherwise a match at their end is [`Found::Cut`].
+    /// Returns the first match in `range`, with the bytes around it as context. `last` means that no bytes follow `bytes`.
+    /// Otherwise a match at their end is [`Found::Cut`].
     pub(crate) fn find(&self, bytes: &[u8], range: Range<usize>, last: bool) -> Found {
+        self.search(bytes, range, Anchored::No, last)
+    }
+
+    /// Reports whether a match can start at a place: not inside a word if matches start with one.
+    pub(crate) fn may_start(&self, bytes: &[u8], at: usize) -> bool {
+        let is_word = |at: usize| bytes.get(at).is_some_and(|byte| lead::is_word(*byte));
+        !(self.starts_word && is_word(at) && at.checked_sub(1).is_some_and(is_word))
+    }
+
+    /// Returns the match that starts where `range` starts, as [`Rule::find`] does.
+    pub(crate) fn find_here(&self, bytes: &[u8], range: Range<usize>, last: bool) -> Found {
+        self.search(bytes, range, Anchored::Yes, last)
+    }
+
+    fn search(&self, bytes: &[u8], range: Range<usize>, mode: Anchored, last: bool) -> Found {
         let mut end = range.end.min(bytes.len());
         loop {
-            let mode = if self.anchored { Anchored::Yes } else { Anchored::No };
             let input = Input::new(&bytes[..end]).range(range.start..end).anchored(mode);
             if self.pattern.regex().search_half(&input).is_none() {
                 return Found::None;
@@ -528,6 +491,40 @@ mod tests {
 keywords = ['abc']")
         .unwrap_err();
         assert_eq!(error.to_string(), "rule a: regex: compiled, it exceeds 4194304 bytes");
+    }
+
+    #[test]
+    fn rule_that_starts_with_a_word_has_no_match_inside_one() {
+        let starts = |regex: &str| {
+            let set = set(&format!("regex = '{regex}'\nkeywords = ['key', '/dev']")).unwrap();
+            let rule = &set.0[0];
+            assert!(rule.anchored, "{regex}");
+            let matches =
+                |text: &[u8], start| matches!(rule.find_here(text, start..text.len(), true), Found::Match(_));
+            let found = |text: &str, start| {
+                let (text, may_start) = (text.as_bytes(), rule.may_start(text.as_bytes(), start));
+                assert!(may_start || !matches(text, start), "{regex}");
+                may_start && matches(text, start)
+            };
+            assert!(found("a key1", 2) && found("key1", 0), "{regex}");
+            (rule.starts_word, found("mykey1", 2))
+        };
+        assert_eq!(starts(r"\b(key\d)"), (true, false));
+        assert_eq!(starts(r"(?:/dev/x|\bkey)\d"), (true, false));
+        assert_eq!(starts(r"\bkey\d|(?:\bkey){2,3}"), (true, false));
+        assert_eq!(starts(r"key\d"), (false, true));
+        assert_eq!(starts(r"\bkey|key\d"), (false, true));
+        assert_eq!(starts(r"(?:\b)?key\d"), (false, true));
+    }
+
+    #[test]
+    fn expression_reads_far_only_if_it_skips_any_text() {
+        let reads_far =
+            |regex: &str| set(&format!("regex = '{regex}'\nkeywords = ['key']")).unwrap().0[0].reads_far;
+        assert!(reads_far(r"key(?:.*?|x)y"));
+        assert!(reads_far(r"key[^\n]{0,300}y"));
+        assert!(!reads_far(r"key[^\n]{0,100}y"));
+        assert!(!reads_far(r"key[a-z]*y"));
     }
 
     #[test]

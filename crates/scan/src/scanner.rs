@@ -8,11 +8,12 @@ use aho_corasick::AhoCorasick;
 
 use crate::compression::{self, Failure};
 use crate::credential::Credentials;
+use crate::effort::Efforts;
 use crate::finding::{At, Compression, Direction, Fingerprint, Kind, Location, Severity, Step};
 use crate::keywords::Keywords;
 use crate::rule::{self, Error, Found, Rule, RuleSet, Scan};
 use crate::view::View;
-use crate::{decode, escape, text, validate};
+use crate::{decode, escape, phrase, text};
 
 /// Maximum decoders in a row, percent-encoding excepted.
 const DEPTH: usize = 4;
@@ -30,12 +31,6 @@ const FREE: usize = 256 << 10;
 const VIEW_COUNT: usize = 256;
 /// Bytes around a run of digits that its rules inspect.
 const AROUND: usize = 24;
-/// Words of a phrase that are enough to inspect it.
-const PHRASE: usize = 12;
-/// Maximum bytes between two words of a phrase.
-const SEPARATOR: usize = 6;
-/// Bytes between two samples of a search for phrases.
-const SAMPLE: usize = 48;
 
 /// Rules of one or several sets, ready for use.
 #[derive(Debug)]
@@ -110,7 +105,9 @@ pub(crate) struct Hits {
     seen: std::collections::HashSet<(Arc<str>, Range<usize>, Fingerprint)>,
     bytes: usize,
     views: usize,
-    /// Maximum bytes of views.
+    /// Bytes that were decompressed inside of texts.
+    decompressed: usize,
+    /// Maximum bytes of views, and of what is decompressed.
     bound: usize,
     /// A match ended where the text ends for now.
     pub(crate) cut: bool,
@@ -255,7 +252,25 @@ impl Scanner {
         let mut decoded = decode::all(view, long);
         decoded.views.extend(text::normalized(view));
         decoded.views.extend(text::narrowed(view));
-        for (bytes, steps, range) in decoded.binary {
+        let binary = std::mem::take(&mut decoded.binary);
+        self.decompress_parts(view, binary, &mut decoded.views, hits);
+        match depth < DEPTH {
+            true => views.extend(decoded.views),
+            false if decoded.views.iter().any(|view| view.bytes.len() > AROUND) => hits.too_complex(view),
+            false => {}
+        }
+        views
+    }
+
+    /// Decompresses parts of a view that may be compressed.
+    fn decompress_parts(
+        &self,
+        view: &View<'_>,
+        parts: Vec<(Vec<u8>, Vec<Step>, Range<usize>)>,
+        views: &mut Vec<View<'static>>,
+        hits: &mut Hits,
+    ) {
+        for (bytes, steps, range) in parts {
             let magic = compression::magic(&bytes);
             let guesses = [
                 (Compression::Deflate, compression::may_be_deflate(&bytes)),
@@ -263,11 +278,20 @@ impl Scanner {
             ];
             let guesses = guesses.into_iter().filter(|(_, may_be)| magic.is_none() && *may_be);
             for compression in magic.into_iter().chain(guesses.map(|(guess, _)| guess)) {
+                if hits.decompressed > hits.bound {
+                    return hits.too_complex(view);
+                }
                 let mut steps = steps.clone();
                 steps.push(compression.into());
-                match compression::decompress(compression, &bytes) {
+                let result = compression::decompress(compression, &bytes);
+                hits.decompressed += match &result {
+                    Ok(found) => found.bytes.len(),
+                    Err(Failure::Bound) => compression::bound(bytes.len()),
+                    Err(Failure::Form) => 0,
+                };
+                match result {
                     Ok(found) if magic.is_some() || found.bytes.is_ascii() => {
-                        decoded.views.push(View::fixed(found.bytes, steps, range.clone()));
+                        views.push(View::fixed(found.bytes, steps, range.clone()));
                     }
                     Err(Failure::Bound) if magic.is_some() => {
                         hits.too_complex(&View::fixed(Vec::new(), steps, range.clone()));
@@ -276,12 +300,6 @@ impl Scanner {
                 }
             }
         }
-        match depth < DEPTH {
-            true => views.extend(decoded.views),
-            false if decoded.views.iter().any(|view| view.bytes.len() > AROUND) => hits.too_complex(view),
-            false => {}
-        }
-        views
     }
 
     fn rules_in(
@@ -296,12 +314,22 @@ impl Scanner {
         let Some(search) = self.search(subject.direction, subject.location.at) else { return };
         let active = |number: usize| !(nameless && self.rules[number].prefix);
         let mut windows: Vec<(usize, Range<usize>)> = Vec::new();
+        let mut efforts = Efforts::new(bytes.len());
         search.keywords.find(bytes, |keyword, range| {
             for number in search.owners[keyword].iter().copied().filter(|number| active(*number)) {
                 let rule = &self.rules[number];
                 if rule.anchored {
                     let window = range.start..bytes.len().min(range.start + rule.window);
-                    self.accept(subject, view, number, rule.find(bytes, window, subject.last), hits);
+                    if !rule.may_start(bytes, range.start) {
+                        continue;
+                    }
+                    if !efforts.permit(number) {
+                        windows.push((number, window));
+                        continue;
+                    }
+                    let found = rule.find_here(bytes, window.clone(), subject.last);
+                    efforts.add(number, rule, &window, &found);
+                    self.accept(subject, view, number, found, hits);
                 } else {
                     let start = range.start.saturating_sub(rule.window);
                     windows.push((number, start..bytes.len().min(range.end + rule.window)));
@@ -319,7 +347,7 @@ impl Scanner {
         };
         sample(&search.numbers, &|| decode::numbers(bytes));
         sample(&search.tokens, &|| decode::tokens(long));
-        sample(&search.phrases, &|| phrases(bytes));
+        sample(&search.phrases, &|| phrase::runs(bytes));
         for (number, window) in merged(windows) {
             let mut start = window.start;
             while start < window.end {
@@ -398,54 +426,4 @@ fn merged(mut windows: Vec<(usize, Range<usize>)>) -> Vec<(usize, Range<usize>)>
         }
     }
     merged
-}
-
-/// Returns the runs of words of BIP-39 that are long enough for a phrase. It samples: a phrase is longer than a step.
-fn phrases(bytes: &[u8]) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    let mut at = SAMPLE;
-    while at < bytes.len() {
-        let is_word = |range: &Range<usize>| {
-            (3..=8).contains(&range.len()) && validate::word(&bytes[range.clone()]).is_some()
-        };
-        let next = |from: usize| {
-            let start = from
-                + bytes[from..].iter().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
-            let length = bytes[start..].iter().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
-            start..start + length
-        };
-        // From the middle of a word to the start of the next one.
-        let first = at + bytes[at..].iter().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
-        let mut word = next(first);
-        if !is_word(&word) {
-            at += SAMPLE;
-            continue;
-        }
-        let mut end = word.end;
-        let mut start = word.start;
-        let mut count = 0;
-        while is_word(&word) {
-            end = word.end;
-            count += 1;
-            word = next(end);
-        }
-        while let Some(before) = previous(bytes, start).filter(is_word) {
-            start = before.start;
-            count += 1;
-        }
-        if count >= PHRASE {
-            found.push(start..end);
-        }
-        at = end + SAMPLE;
-    }
-    found
-}
-
-/// Returns the word before a place.
-fn previous(bytes: &[u8], from: usize) -> Option<Range<usize>> {
-    let gap =
-        bytes[..from].iter().rev().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
-    let end = from - gap;
-    let length = bytes[..end].iter().rev().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
-    (length > 0 && gap > 0).then(|| end - length..end)
 }

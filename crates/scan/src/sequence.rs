@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use serde::Deserialize;
 
 use crate::finding::{At, Finding, Fingerprint, Kind, Severity};
-use crate::rule::{Error, Pattern};
+use crate::pattern::Pattern;
+use crate::rule::Error;
 
 /// Maximum earlier calls that a sequence can use.
 const CALLS: usize = 50;

@@ -11,23 +11,33 @@ use crate::view::View;
 
 /// Invisible characters inside one token that are more than an accident.
 const INVISIBLE: usize = 3;
-/// Characters of the block of tags in a row that carry text.
+/// Characters of the block of tags, or selectors of variations, in a row that carry text.
 const TAGS: usize = 8;
 
 /// Maximum zero bytes between two characters of a text.
 const WIDE: usize = 3;
 
 /// Letters of other scripts that look like ASCII letters, and the ASCII letters.
-const CONFUSABLES: [(&str, &str); 8] = [
-    ("аеорсухіјѕһԁԛԝӏкмтнвгпьз", "aeopcyxijshdqwlkmthbrnb3"),
-    ("АВЕКМНОРСТУХІЈЅԌԚԜҮҺ", "ABEKMHOPCTYXIJSGQWYh"),
-    ("αβγεικνορτυχωϲϳ", "aByeikvoptuxwcj"),
+const CONFUSABLES: [(&str, &str); 13] = [
+    ("аеорсухіјѕһԁԛԝӏкмтнвгпьзѵѡүұґ", "aeopcyxijshdqwlkmthbrnb3vwyyr"),
+    ("АВЕКМНОРСТУХІЈЅԌԚԜҮҺӀѴ", "ABEKMHOPCTYXIJSGQWYhIV"),
+    ("αβγεικνορτυχωϲϳημπσςϱϝ", "aByeikvoptuxwcjnunocpf"),
     ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧϹ", "ABEZHIKMNOPTYXC"),
     ("ıɡɑɩʏʜʟɴʀᴀᴄᴅᴇᴊᴋᴍᴏᴘᴛᴜᴠᴡᴢ", "igaiYHLNRACDEJKMOPTUVWZ"),
-    ("ԱՏՕՍօսոհցքՀ", "USOUounhgpZ"),
+    // Small capitals, and letters with strokes and hooks.
+    ("ʙɢɪꜰꜱꞯ", "BGIFSQ"),
+    ("øłđħŧƀØŁĐĦŦɓɗɠɦɨƙƥƭƴƈƒɱɳŋɲɽʂʈʋʐɛ", "oldhtbOLDHTbdghikptycfmnnnrstvze"),
+    ("ԱՏՕՍօսոհցքՀյզալ", "USOUounhgpZjqwl"),
     ("ꓮꓐꓚꓓꓰꓝꓖꓧꓲꓙꓗꓡꓟꓠꓳꓑꓣꓢꓔꓴꓦꓪꓫꓬꓜ", "ABCDEFGHIJKLMNOPRSTUVWXYZ"),
+    ("ᎠᎡᎢᎥᎪᎫᎬᎳᎷᎻᎽᏀᏃᏎᏒᏔᏕᏙᏚᏞᏟᏢᏦᏧᏴ", "DRTiAJEWMHYGZ4RWSVSLCPKdB"),
     ("‐‑‒–—−＿ˍ⁄∕‘’“”", "------__//''\"\""),
+    ("꞉∶ː⧸", ":::/"),
+    // Spaces and line separators.
+    ("\u{1680}\u{2028}\u{2029}\u{2800}", "    "),
 ];
+
+/// Greek letters that also stand between ASCII letters in formulas.
+const OF_FORMULAS: &str = "ημπσς";
 
 /// Forms that hide text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +48,8 @@ pub(crate) enum Hidden {
     Confusable,
     /// Text in characters of the block of tags.
     Tags,
+    /// Bytes in selectors of variations.
+    Selectors,
     /// Characters that change the direction of text.
     Bidirectional,
 }
@@ -48,6 +60,7 @@ impl Hidden {
             Hidden::Invisible => "invisible-in-token",
             Hidden::Confusable => "confusable-in-token",
             Hidden::Tags => "tag-characters",
+            Hidden::Selectors => "variation-selectors",
             Hidden::Bidirectional => "bidirectional-override",
         }
     }
@@ -59,7 +72,19 @@ pub(crate) fn normalized(view: &View<'_>) -> Option<View<'static>> {
     if bytes.is_ascii() {
         return None;
     }
-    regional(view, characters(bytes).filter_map(|(range, letter)| Some((range, fold(letter)?))), Step::Text)
+    // A selector next to another one is a byte. Alone, it belongs to the character before it.
+    let mut selected = 0;
+    let mut in_row = |range: &Range<usize>| {
+        std::mem::replace(&mut selected, range.end) == range.start || selects(&bytes[range.end..])
+    };
+    let folded = characters(bytes).filter_map(|(range, letter)| {
+        let text = match selector(letter) {
+            Some(byte) if in_row(&range) => vec![byte],
+            _ => fold(letter)?,
+        };
+        Some((range, text))
+    });
+    regional(view, folded, Step::Text)
 }
 
 /// Returns a text of two or four bytes a character, UTF-16 and UTF-32, as ASCII; `None` if nothing changes.
@@ -131,11 +156,16 @@ fn fold(letter: char) -> Option<Vec<u8>> {
     (plain && !folded.is_empty()).then_some(folded)
 }
 
-fn confusable(letter: char) -> Option<u8> {
+/// Returns the ASCII letter that a character looks like.
+pub(crate) fn confusable(letter: char) -> Option<u8> {
+    if let Some(number) = boxed(letter) {
+        return Some(b'A' + number);
+    }
     // Letters of most scripts resemble nothing.
     let resembles = matches!(
         u32::from(letter),
-        0x131..=0x587 | 0x1d00..=0x1dff | 0x2010..=0x2044 | 0x2212 | 0x2215 | 0xa4d0..=0xa4ff | 0xff3f
+        0xd8 | 0xf8 | 0x110..=0x587 | 0x13a0..=0x13f5 | 0x1680 | 0x1d00..=0x1dff | 0x2010..=0x2044 | 0x2212
+            | 0x2215 | 0x2236 | 0x2800 | 0x29f8 | 0xa4d0..=0xa4ff | 0xa730..=0xa7af | 0xff3f
     );
     if !resembles {
         return None;
@@ -168,6 +198,33 @@ fn tag(letter: char) -> Option<u8> {
     }
 }
 
+/// Returns the number of a letter that is white on a circle or a square, or one of the two that make a flag.
+fn boxed(letter: char) -> Option<u8> {
+    let first = match u32::from(letter) {
+        0x1f150..=0x1f169 => 0x1f150,
+        0x1f170..=0x1f189 => 0x1f170,
+        0x1f1e6..=0x1f1ff => 0x1f1e6,
+        _ => return None,
+    };
+    u8::try_from(u32::from(letter) - first).ok()
+}
+
+/// Returns the byte that a selector of variations can stand for.
+fn selector(letter: char) -> Option<u8> {
+    match u32::from(letter) {
+        code @ 0xfe00..=0xfe0f => u8::try_from(code - 0xfe00).ok(),
+        code @ 0xe0100..=0xe01ef => u8::try_from(code - 0xe0100 + 16).ok(),
+        _ => None,
+    }
+}
+
+/// Reports whether a text starts with a selector of variations.
+fn selects(bytes: &[u8]) -> bool {
+    characters(&bytes[..bytes.len().min(4)])
+        .next()
+        .is_some_and(|(range, letter)| range.start == 0 && selector(letter).is_some())
+}
+
 /// Returns the forms in a text that hide something, each with its first place.
 pub(crate) fn hidden(bytes: &[u8]) -> Vec<(Hidden, Range<usize>)> {
     let mut found: Vec<(Hidden, Range<usize>)> = Vec::new();
@@ -184,10 +241,18 @@ pub(crate) fn hidden(bytes: &[u8]) -> Vec<(Hidden, Range<usize>)> {
         word(range.start.checked_sub(1).and_then(|at| bytes.get(at))) && word(bytes.get(range.end))
     };
     let (mut invisible, mut last, mut tags) = (0, 0, 0);
+    let (mut selectors, mut selected) = (0, 0);
     for (range, letter) in characters(bytes) {
         tags = if tag(letter).is_some() { tags + 1 } else { 0 };
         if tags == TAGS {
             add(Hidden::Tags, range.clone());
+        }
+        if selector(letter).is_some() {
+            selectors = if selected == range.start { selectors + 1 } else { 1 };
+            selected = range.end;
+            if selectors == TAGS {
+                add(Hidden::Selectors, range.clone());
+            }
         }
         if matches!(letter, '\u{202d}' | '\u{202e}') {
             add(Hidden::Bidirectional, range.clone());
@@ -206,13 +271,18 @@ pub(crate) fn hidden(bytes: &[u8]) -> Vec<(Hidden, Range<usize>)> {
     found
 }
 
+/// Reports whether a letter belongs to a script other than the Latin one of which letters look like ASCII.
+pub(crate) fn is_foreign(letter: char) -> bool {
+    matches!(u32::from(letter), 0x370..=0x58f | 0x13a0..=0x13ff | 0xa4d0..=0xa4ff)
+}
+
 /// Reports whether a letter that looks like ASCII stands in a word of ASCII letters.
 fn mixed(bytes: &[u8], range: &Range<usize>, letter: char) -> bool {
-    let script = matches!(u32::from(letter), 0x370..=0x58f);
     let (before, after) = (&bytes[..range.start], &bytes[range.end..]);
     let near = |slice: &[u8]| slice.iter().all(u8::is_ascii_alphabetic) && slice.len() == 2;
-    script
+    is_foreign(letter)
         && confusable(letter).is_some()
+        && !OF_FORMULAS.contains(letter)
         && before.last().is_some_and(u8::is_ascii_alphabetic)
         && after.first().is_some_and(u8::is_ascii_alphabetic)
         && (near(&before[before.len().saturating_sub(2)..]) || near(&after[..after.len().min(2)]))
@@ -234,6 +304,25 @@ mod tests {
         assert_eq!(text("ігnоrе").as_deref(), Some("irnore"));
         assert_eq!(text("𝐢𝐠𝐧𝐨𝐫𝐞 é").as_deref(), Some("ignore e"));
         assert_eq!(text("日本語"), None);
+        assert_eq!(text("🅘🅶🇳ᴏʀᴇ").as_deref(), Some("IGNORE"));
+        assert_eq!(text("ɪɢɴᴏʀᴇ ᴛʜɪꜱ").as_deref(), Some("IGNORE THIS"));
+        assert_eq!(text("ıgnøre\u{2028}ałł ᏢᎡᎬVɪOUS").as_deref(), Some("ignore all PREVIOUS"));
+        assert_eq!(text("ιgηοrε").as_deref(), Some("ignore"));
+    }
+
+    #[test]
+    fn bytes_in_selectors_are_decoded_and_single_selectors_removed() {
+        let selectors = |text: &str| -> String {
+            let byte = |byte: u8| u32::from(byte) + if byte < 16 { 0xfe00 } else { 0xe0100 - 16 };
+            text.bytes().map(|text| char::from_u32(byte(text)).unwrap()).collect()
+        };
+        assert_eq!(text(&format!("a{}b", selectors("token\n1"))).as_deref(), Some("atoken\n1b"));
+        assert_eq!(text("a\u{fe0f}b").as_deref(), Some("ab"));
+        assert_eq!(text("葛\u{e0100}城\u{e0101}").as_deref(), Some("葛城"));
+        let forms =
+            |text: &str| hidden(text.as_bytes()).into_iter().map(|(form, _)| form).collect::<Vec<_>>();
+        assert_eq!(forms(&format!("😀{}", selectors("eight by"))), [Hidden::Selectors]);
+        assert_eq!(forms(&"❤\u{fe0f}✔\u{fe0f}葛\u{e0100}".repeat(8)), []);
     }
 
     #[test]
@@ -271,6 +360,7 @@ mod tests {
         assert_eq!(forms("a\u{200b}b\u{200b}c\u{200b}d"), [Hidden::Invisible]);
         assert_eq!(forms("pаypal"), [Hidden::Confusable]);
         assert_eq!(forms("привет world, naïve café, 👩\u{200d}💻"), []);
+        assert_eq!(forms("Καλημέρα κόσμε, 5μm, dσdx, sinπx, søster, żółw, Đorđe"), []);
         assert_eq!(forms("a\u{202e}cba"), [Hidden::Bidirectional]);
     }
 }

@@ -235,23 +235,38 @@ fn bech32(value: &[u8]) -> bool {
 }
 
 /// Bits of the hash of a word.
-const WORD_BITS: u32 = 13;
+const WORD_BITS: u32 = 12;
 /// Maximum letters of a word.
 const WORD_LETTERS: usize = 8;
+/// Bits of the first three letters of a word.
+const START_BITS: u32 = 15;
 
 /// Hash table of the words of BIP-39.
 struct Words {
-    /// Words with their numbers, each at the first free place from its hash.
-    places: Vec<(u64, usize)>,
+    /// Words, each at the first free place from its hash.
+    places: Vec<u64>,
+    /// Their numbers at the same places.
+    numbers: Vec<u16>,
+    /// Bits of the first three letters of the words.
+    starts: [u64; 1 << (START_BITS - 6)],
 }
 
 impl Words {
+    fn get() -> &'static Words {
+        static TABLE: OnceLock<Words> = OnceLock::new();
+        TABLE.get_or_init(Words::new)
+    }
+
     fn new() -> Words {
-        let mut words = Words { places: vec![(0, 0); 1 << WORD_BITS] };
-        for (number, word) in WORDS.lines().enumerate() {
+        let (places, numbers) = (vec![0; 1 << WORD_BITS], vec![0; 1 << WORD_BITS]);
+        let mut words = Words { places, numbers, starts: [0; 1 << (START_BITS - 6)] };
+        for (number, word) in (0..).zip(WORDS.lines()) {
+            let start = word.as_bytes().first_chunk().map_or(0, start);
+            words.starts[start >> 6] |= 1 << (start & 63);
             let letters = letters(word.as_bytes());
             let place = words.find(letters);
-            words.places[place] = (letters, number);
+            words.places[place] = letters;
+            words.numbers[place] = number;
         }
         words
     }
@@ -259,7 +274,7 @@ impl Words {
     /// Returns the place of a word, or the free one at which it would be.
     fn find(&self, letters: u64) -> usize {
         let mut place = (letters.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - WORD_BITS)) as usize;
-        while self.places[place].0 != 0 && self.places[place].0 != letters {
+        while self.places[place] != 0 && self.places[place] != letters {
             place = (place + 1) % self.places.len();
         }
         place
@@ -271,16 +286,27 @@ fn letters(word: &[u8]) -> u64 {
     word.iter().fold(0, |letters, letter| letters << 8 | u64::from(*letter))
 }
 
+/// Returns three letters as a number of [`START_BITS`] bits.
+fn start(letters: &[u8; 3]) -> usize {
+    letters.iter().fold(0, |start, letter| start << 5 | usize::from(letter & 31))
+}
+
+/// Reports whether a text starts with three small letters with which a word of BIP-39 starts.
+pub(crate) fn starts_word(text: &[u8]) -> bool {
+    let Some(letters) = text.first_chunk::<3>() else { return false };
+    let start = start(letters);
+    letters.iter().all(u8::is_ascii_lowercase) && Words::get().starts[start >> 6] >> (start & 63) & 1 == 1
+}
+
 /// Returns the number of a word of BIP-39.
 pub(crate) fn word(word: &[u8]) -> Option<usize> {
-    static TABLE: OnceLock<Words> = OnceLock::new();
     if !(1..=WORD_LETTERS).contains(&word.len()) {
         return None;
     }
-    let words = TABLE.get_or_init(Words::new);
+    let words = Words::get();
     let letters = letters(word);
-    let (found, number) = words.places[words.find(letters)];
-    (found == letters && letters != 0).then_some(number)
+    let place = words.find(letters);
+    (words.places[place] == letters && letters != 0).then(|| usize::from(words.numbers[place]))
 }
 
 /// Reports whether words separated by other characters hold a phrase of BIP-39 with its checksum. A longer run of words is a

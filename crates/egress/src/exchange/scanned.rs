@@ -18,12 +18,14 @@ use super::calls::id_of;
 use super::{Exchange, Line, Seen, UNREAD, UNREAD_TIME};
 use crate::body::{Body, Keeping};
 use crate::refusal::Reason;
-use crate::scan::{AT_ONCE, Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message};
+use crate::scan::{Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message, is_quick};
 use hutch_screen::Found;
 
 /// Maximum bytes of a body that is held as a whole, and of one that is compressed or answers a call of MCP.
 const WHOLE: usize = 1 << 20;
 const COMPRESSED: usize = 4 << 20;
+/// Bytes of a body from which on only some of a sandbox are scanned at a time. So are compressed ones.
+const LARGE: usize = 64 << 10;
 /// Maximum time for the body of a request or the answer to a call of MCP, or of another answer, to arrive as a whole. Answers
 /// that take longer are passed on while they arrive.
 const REQUEST: Duration = Duration::from_secs(30);
@@ -32,8 +34,6 @@ const ANSWER: Duration = Duration::from_secs(2);
 const EVENTS: Duration = Duration::from_millis(200);
 /// Time for a request of gRPC to end. Longer ones are streams, whose server may answer before they end.
 const GRPC: Duration = Duration::from_millis(100);
-/// Large bodies, of all sandboxes, that are scanned at the same time.
-static LARGE: Semaphore = Semaphore::const_new(4);
 /// Maximum bytes of the name of a session.
 const SESSION: usize = 128;
 
@@ -89,17 +89,18 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 
 /// Scans a body elsewhere if that takes long.
 async fn scan_whole(
-    scan: &Scan,
-    talk: &SharedTalk,
+    turns: &Semaphore,
+    (scan, talk): (&Scan, &SharedTalk),
     direction: Direction,
     compression: Option<Compression>,
     bytes: &Bytes,
 ) -> (Judged, Option<Vec<u8>>) {
-    if bytes.len() <= AT_ONCE && compression.is_none() && !talk.is_busy() {
+    if compression.is_none() && is_quick(bytes) && !talk.is_busy() {
         return scan.body(talk, direction, compression, bytes);
     }
     // The values of a message need some times its bytes.
-    let _turn = LARGE.acquire().await;
+    let large = compression.is_some() || bytes.len() > LARGE;
+    let _turn = if large { turns.acquire().await.ok() } else { None };
     let (scan, talk, bytes) = (scan.clone(), talk.clone(), bytes.clone());
     let task = tokio::task::spawn_blocking(move || scan.body(&talk, direction, compression, &bytes));
     let failed = |_| {
@@ -231,7 +232,9 @@ impl Exchange {
                 seen.calls = Call::parse(&bytes).unwrap_or_default();
             }
         }
-        let (judged, replaced) = scan_whole(scan, talk, Direction::Outbound, compression, &bytes).await;
+        let turns = &self.sandbox.large;
+        let (judged, replaced) =
+            scan_whole(turns, (scan, talk), Direction::Outbound, compression, &bytes).await;
         let in_name = |found: &Found| found.at == At::Body;
         if judged.blocked.iter().chain(judged.passed.iter().filter_map(Reason::found)).any(in_name) {
             // The name of a tool can be what is found.
@@ -304,7 +307,9 @@ impl Exchange {
                 return Ok(self.watch((first, rest), (scan, &talk), Direction::Inbound, how, line).await);
             }
         };
-        let (judged, replaced) = scan_whole(scan, &talk, Direction::Inbound, compression, &bytes).await;
+        let turns = &self.sandbox.large;
+        let (judged, replaced) =
+            scan_whole(turns, (scan, &talk), Direction::Inbound, compression, &bytes).await;
         self.settle(judged, line, &seen.calls)?;
         if replaced.is_some() {
             parts.headers.remove(header::CONTENT_LENGTH);

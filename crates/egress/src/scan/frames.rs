@@ -3,7 +3,7 @@
 use hutch_scan::{At, Direction, Location, State};
 use tokio::task::spawn_blocking;
 
-use super::{AT_ONCE, Judged, Scan, SharedTalk, is_message, scanner};
+use super::{Judged, Scan, SharedTalk, is_message, is_quick, scanner};
 use crate::refusal::Reason;
 use hutch_screen::Found;
 
@@ -109,7 +109,7 @@ impl Frames {
             return Ok(());
         }
         let direction = self.direction;
-        let judged = if content.len() <= AT_ONCE && !self.talk.is_busy() {
+        let judged = if is_quick(&content) && !self.talk.is_busy() {
             judge(&self.scan, &self.talk, direction, &mut self.state, &content)
         } else {
             let (scan, talk) = (self.scan.clone(), self.talk.clone());

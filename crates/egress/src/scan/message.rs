@@ -14,7 +14,7 @@ use super::{Judged, Scan, SharedTalk, scanner};
 /// Maximum messages of a body that are scanned as such.
 const MESSAGES: usize = 256;
 /// Maximum memory for the values of a body, in bytes, and what an object and another value need.
-const MEMORY: usize = 32 << 20;
+const MEMORY: usize = 16 << 20;
 const OBJECT: usize = 700;
 const VALUE: usize = 64;
 /// Maximum layers of declared compression. More are not undone.

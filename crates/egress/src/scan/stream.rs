@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::message::{RPC_BYTES, has_name_of_rpc, may_be_json};
-use super::{AT_ONCE, Judged, Scan, SharedTalk, scanner};
+use super::{AT_ONCE, Judged, Scan, SharedTalk, is_quick, scanner};
 use crate::body::Body;
 use crate::refusal::{REFUSED, Reason};
 use hutch_screen::Found;
@@ -54,6 +54,8 @@ pub(crate) struct Watched {
     ready: VecDeque<Frame<Bytes>>,
     /// Scan on another thread. Nothing is ready meanwhile.
     scanning: Option<JoinHandle<Scanned>>,
+    /// Its end is scanned on another thread: it has many bytes, or is decompressed then.
+    ends_slowly: bool,
     /// Trailers that wait for the scan of what is before them.
     trailers: Option<Frame<Bytes>>,
     ended: bool,
@@ -111,6 +113,7 @@ impl Watched {
             redacted: Vec::new(),
             ready: VecDeque::new(),
             scanning: None,
+            ends_slowly: compression.is_some(),
             trailers: None,
             ended: false,
             refused: false,
@@ -148,7 +151,8 @@ impl Watched {
         // A match at the end, which would be found with the next bytes.
         let whole = self.passing == Passing::Through && self.direction == Direction::Outbound;
         let whole = whole.then(|| self.scan.state(self.direction));
-        self.scan_part(bytes.len(), move |state, location| {
+        self.ends_slowly |= hutch_scan::magic(&bytes).is_some();
+        self.scan_part(is_quick(&bytes), move |state, location| {
             let findings = scanner().feed(state, location, &bytes);
             match whole {
                 Some(mut whole) if findings.is_empty() => scanner().scan_whole(&mut whole, location, &bytes),
@@ -157,13 +161,13 @@ impl Watched {
         });
     }
 
-    /// Scans a part of a body that has no events, or its end: on another thread if it reads so many bytes that it takes long.
+    /// Scans a part of a body that has no events, or its end: on another thread if that takes long.
     fn scan_part(
         &mut self,
-        length: usize,
+        is_quick: bool,
         scan: impl FnOnce(&mut State, &Location) -> Vec<Finding> + Send + 'static,
     ) {
-        if length <= AT_ONCE {
+        if is_quick {
             let findings = scan(&mut self.state, &self.location);
             return self.settle_part(findings);
         }
@@ -188,7 +192,7 @@ impl Watched {
         }
         let rest = self.held.split_off(end);
         let events = std::mem::replace(&mut self.held, rest);
-        if events.len() <= AT_ONCE && !self.talk.is_busy() {
+        if is_quick(&events) && !self.talk.is_busy() {
             let outcome = self.scan.body(&self.talk, self.direction, None, &events);
             return self.settle_events(events, outcome);
         }
@@ -258,11 +262,9 @@ impl Watched {
         if self.passing == Passing::Events {
             self.take_events(self.held.len());
         } else {
-            let length = match self.location.compression {
-                Some(_) => usize::MAX,
-                None => usize::try_from(self.start).unwrap_or(usize::MAX).saturating_add(self.held.len()),
-            };
-            self.scan_part(length, |state, _| scanner().finish(state));
+            let length = usize::try_from(self.start).unwrap_or(usize::MAX).saturating_add(self.held.len());
+            let is_quick = length <= AT_ONCE && !self.ends_slowly;
+            self.scan_part(is_quick, |state, _| scanner().finish(state));
         }
     }
 
@@ -386,6 +388,29 @@ mod tests {
                 });
                 assert!(whole == [&bytes[..], b"data: end"].concat(), "{passing:?} {}", whole.len());
             }
+        }
+    }
+
+    #[test]
+    fn short_body_that_begins_as_compressed_is_decompressed_on_another_thread() {
+        let rules = Some(serde_json::from_str("{}").unwrap());
+        let level = Level { scanner: rules, ..Level::new(Authority::Cluster, "p", None) };
+        let scan = Scan::of(&[level], None).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let gzip = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0];
+        assert!(!is_quick(&gzip) && is_quick(&gzip[1..]));
+        for (first, elsewhere) in [(&gzip[..], true), (&gzip[1..], false)] {
+            let talk = (scan.clone(), SharedTalk::default());
+            let rest = crate::body::full(Bytes::new());
+            let how = (Passing::Held, None);
+            let mut watched = Watched::new(rest, talk, Direction::Inbound, how, Box::new(|_| ()));
+            runtime.block_on(async {
+                watched.take(Bytes::copy_from_slice(first));
+                std::future::poll_fn(|context| watched.poll_scanned(context)).await;
+                watched.finish();
+                assert_eq!(watched.scanning.is_some(), elsewhere);
+                std::future::poll_fn(|context| watched.poll_scanned(context)).await;
+            });
         }
     }
 }

@@ -58,6 +58,17 @@ fn apply(function: &str, text: &[u8]) -> Vec<u8> {
             'o' => "о".into(),
             other => other.into(),
         }),
+        "twins" => replaced(text, "AaeEoOpPiIcxyTs", "АаеЕоОрРіІсхуТѕ"),
+        "greek" => replaced(text, "aoeinuptIOEAT", "αοειηυρτΙΟΕΑΤ"),
+        "smallcaps" => replaced(text, "abcdegilmnoprstuvy", "ᴀʙᴄᴅᴇɢɪʟᴍɴᴏᴘʀꜱᴛᴜᴠʏ"),
+        "squares" => letters(&|letter| match letter {
+            'a'..='z' => char::from_u32(u32::from(letter) - 97 + 0x1f170).into_iter().collect(),
+            other => other.into(),
+        }),
+        "strokes" => replaced(text, "olidht", "øłɨđħŧ"),
+        "selectors" => {
+            letters(&|letter| char::from_u32(u32::from(letter) - 16 + 0xe0100).into_iter().collect())
+        }
         "tags" => letters(&|letter| char::from_u32(u32::from(letter) + 0xe0000).unwrap().into()),
         "wide" => text.iter().flat_map(|byte| [*byte, 0]).collect(),
         "reverse" => text.iter().rev().copied().collect(),
@@ -74,6 +85,16 @@ fn apply(function: &str, text: &[u8]) -> Vec<u8> {
             .collect(),
         other => panic!("unknown function {other}"),
     }
+}
+
+/// Replaces letters by those at the same places of another list.
+fn replaced(text: &[u8], letters: &str, others: &str) -> Vec<u8> {
+    let other = |letter: char| letters.chars().zip(others.chars()).find(|(known, _)| *known == letter);
+    let text = String::from_utf8_lossy(text);
+    text.chars()
+        .map(|letter| other(letter).map_or(letter, |(_, other)| other))
+        .collect::<String>()
+        .into_bytes()
 }
 
 /// Returns a made-up value. Their parts are joined here, so that scanners of repositories do not report this file.

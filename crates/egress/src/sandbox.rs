@@ -118,7 +118,7 @@ pub(crate) struct Sandbox {
     /// Places of requests, and of answers, whose bodies are held.
     pub(crate) holding: [Arc<Semaphore>; 3],
     /// Places of large bodies that are scanned.
-    pub(crate) large: Semaphore,
+    pub(crate) large: Arc<Semaphore>,
     pub(crate) usage: Usage,
     authority: Mutex<Trusted>,
     /// Made for the first request that is read.
@@ -153,7 +153,7 @@ impl Sandbox {
             reading: Arc::new(Semaphore::new(READING)),
             resolving: Arc::new(Semaphore::new(RESOLVING)),
             holding: [(); 3].map(|()| Arc::new(Semaphore::new(HOLDING))),
-            large: Semaphore::new(LARGE),
+            large: Arc::new(Semaphore::new(LARGE)),
             usage: Usage::default(),
             authority: Mutex::default(),
             upstream: OnceLock::new(),

@@ -146,6 +146,7 @@ impl Scan {
                 (Direction::Inbound, Kind::Secret | Kind::Credential | Kind::Pii | Kind::Financial) => {
                     rules.inbound
                 }
+                (Direction::Inbound, Kind::TooComplex) => rules.inbound.max(rules.injection),
                 (Direction::Inbound, _) => rules.injection,
             })
         })

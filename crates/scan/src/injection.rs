@@ -60,15 +60,14 @@ pub(crate) fn score(hits: &[Hit]) -> Option<Score> {
 fn value(hit: &Hit) -> u32 {
     let hiding = |step: &&Step| !matches!(step, Step::Join | Step::Escapes | Step::Percent);
     let encoded = u32::from(hit.steps.iter().any(|step| hiding(&step))) * ENCODED;
-    let Some((line, range)) = &hit.line else { return hit.score + encoded };
-    match quoted(line, range) {
+    match hit.quoted {
         true => hit.score / 2,
         false => hit.score + encoded,
     }
 }
 
 /// Reports whether a match is a quotation: in quotes of its own, or after words that announce an example.
-fn quoted(line: &[u8], range: &Range<usize>) -> bool {
+pub(crate) fn quoted(line: &[u8], range: &Range<usize>) -> bool {
     let (before, after) = (&line[..range.start], &line[range.end..]);
     let text =
         String::from_utf8_lossy(&before[before.len().saturating_sub(ANNOUNCED)..]).to_ascii_lowercase();

@@ -15,7 +15,7 @@ use crate::view::View;
 
 /// Maximum pinned definitions.
 const PINS: usize = 4096;
-/// Maximum messages and definitions of a body that are scanned as such. All of them are pinned and followed.
+/// Maximum messages and definitions of a body that are scanned each by itself. The others are scanned together.
 const PARTS: usize = 256;
 /// Maximum bytes of a name that is kept.
 const NAME: usize = 256;
@@ -156,42 +156,47 @@ impl Session {
     /// Scans one body: a message, a batch, or events of a stream (`data:` lines). Other text is scanned as a body.
     pub fn scan(&mut self, scanner: &Scanner, direction: Direction, body: &[u8]) -> Vec<Finding> {
         let messages = messages(body);
-        let (mut findings, all) = self.scan_messages(scanner, direction, &messages);
-        if messages.is_empty() || !all {
-            findings.extend(self.part(scanner, direction, At::Body, "", body));
+        match messages.is_empty() {
+            true => self.part(scanner, direction, At::Body, "", body),
+            false => self.scan_messages(scanner, direction, &messages),
         }
-        findings
     }
 
-    /// Scans the messages of one body. Returns also whether all of them were scanned: some are only followed if there are many.
+    /// Scans the messages of one body.
     pub fn scan_messages(
         &mut self,
         scanner: &Scanner,
         direction: Direction,
         messages: &[Value],
-    ) -> (Vec<Finding>, bool) {
-        let (mut findings, mut left) = (Vec::new(), PARTS);
+    ) -> Vec<Finding> {
+        let (mut findings, mut parts) = (Vec::new(), Parts { left: PARTS, rest: BTreeMap::new() });
         for message in messages {
             match direction {
-                Direction::Outbound => self.outbound(scanner, message, &mut left, &mut findings),
-                Direction::Inbound => self.inbound(scanner, message, &mut left, &mut findings),
+                Direction::Outbound => self.outbound(scanner, message, &mut parts, &mut findings),
+                Direction::Inbound => self.inbound(scanner, message, &mut parts, &mut findings),
             }
         }
-        (findings, left > 0)
+        for (at, text) in parts.rest {
+            findings.extend(self.part(scanner, direction, at, "", text.as_bytes()));
+        }
+        findings
     }
 
-    /// Scans a part of a message as such, if that is not one of too many.
+    /// Scans a part of a message by itself, or leaves it for later if there are too many.
     fn counted(
         &mut self,
         scanner: &Scanner,
         (direction, at, name): (Direction, At, &str),
         text: &str,
-        left: &mut usize,
+        parts: &mut Parts,
     ) -> Vec<Finding> {
-        if *left == 0 {
+        if parts.left == 0 {
+            let rest = parts.rest.entry(at).or_default();
+            rest.push_str(text);
+            rest.push('\n');
             return Vec::new();
         }
-        *left -= 1;
+        parts.left -= 1;
         self.part(scanner, direction, at, name, text.as_bytes())
     }
 
@@ -214,40 +219,54 @@ impl Session {
         &mut self,
         scanner: &Scanner,
         message: &Value,
-        left: &mut usize,
+        parts: &mut Parts,
         findings: &mut Vec<Finding>,
     ) {
         let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
         // A message can have both, and its reader decides which one counts.
-        let parts: Vec<&Value> = ["params", "result"].iter().filter_map(|name| message.get(name)).collect();
-        for part in if parts.is_empty() { vec![message] } else { parts } {
+        let fields: Vec<&Value> = ["params", "result"].iter().filter_map(|name| message.get(name)).collect();
+        for part in if fields.is_empty() { vec![message] } else { fields } {
             let tool = part.get("name").and_then(Value::as_str).filter(|_| method == "tools/call");
             let name = tool.unwrap_or(method);
             let arguments = part.get("arguments").filter(|_| tool.is_some()).unwrap_or(part);
             let text = arguments.to_string();
             let at = (Direction::Outbound, At::ToolArgs, name);
-            findings.extend(self.counted(scanner, at, &text, left));
+            findings.extend(self.counted(scanner, at, &text, parts));
             if tool.is_some() || SENDS.contains(&method) {
                 findings.extend(self.calls.observe(Sequences::builtin(), name, &text));
             }
         }
     }
 
-    fn inbound(&mut self, scanner: &Scanner, message: &Value, left: &mut usize, findings: &mut Vec<Finding>) {
+    fn inbound(
+        &mut self,
+        scanner: &Scanner,
+        message: &Value,
+        parts: &mut Parts,
+        findings: &mut Vec<Finding>,
+    ) {
         let mut rest = message.clone();
         // The whole last: as the card of an agent it would take the others with it.
-        let parts = ["/result", "/params", ""];
-        let taken = parts.map(|part| rest.pointer_mut(part).map(take_definitions).unwrap_or_default());
+        let places = ["/result", "/params", ""];
+        let taken = places.map(|part| rest.pointer_mut(part).map(take_definitions).unwrap_or_default());
         for Definition { kind, name, value } in taken.into_iter().flatten() {
             findings.extend(self.pins.compare(kind, &name, &value));
             let at = (Direction::Inbound, At::ToolDefinition, name.as_str());
-            findings.extend(self.counted(scanner, at, &value.to_string(), left));
+            findings.extend(self.counted(scanner, at, &value.to_string(), parts));
         }
         if !rest.is_null() {
             let at = (Direction::Inbound, At::ToolResult, "");
-            findings.extend(self.counted(scanner, at, &rest.to_string(), left));
+            findings.extend(self.counted(scanner, at, &rest.to_string(), parts));
         }
     }
+}
+
+/// Parts of the messages of a body.
+struct Parts {
+    /// Parts that may still be scanned each by itself.
+    left: usize,
+    /// Those that are scanned together.
+    rest: BTreeMap<At, String>,
 }
 
 /// Definition of a tool, a prompt, a resource or an agent.

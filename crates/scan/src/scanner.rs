@@ -29,6 +29,8 @@ const RATIO: usize = 16;
 const FREE: usize = 256 << 10;
 /// Maximum views of one text.
 const VIEW_COUNT: usize = 256;
+/// Maximum hits of one text.
+const LISTED: usize = 1 << 14;
 /// Bytes around a run of digits that its rules inspect.
 const AROUND: usize = 24;
 
@@ -83,8 +85,8 @@ pub(crate) struct Hit {
     pub(crate) range: Range<usize>,
     pub(crate) steps: Vec<Step>,
     pub(crate) fingerprint: Fingerprint,
-    /// Line with the match, of rules that have a score.
-    pub(crate) line: Option<(Vec<u8>, Range<usize>)>,
+    /// It is a quotation. Known of rules that have a score.
+    pub(crate) quoted: bool,
 }
 
 /// Text and its circumstances.
@@ -111,11 +113,15 @@ pub(crate) struct Hits {
     bound: usize,
     /// A match ended where the text ends for now.
     pub(crate) cut: bool,
+    /// There are more hits than are listed.
+    pub(crate) overfull: bool,
 }
 
 impl Hits {
     fn add(&mut self, hit: Hit) {
-        if self.seen.insert((hit.rule.clone(), hit.range.clone(), hit.fingerprint)) {
+        if self.list.len() >= LISTED {
+            self.overfull = true;
+        } else if self.seen.insert((hit.rule.clone(), hit.range.clone(), hit.fingerprint)) {
             self.list.push(hit);
         }
     }
@@ -131,7 +137,7 @@ impl Hits {
     ) {
         let fingerprint = Fingerprint::of(&view.bytes[range.clone()]);
         let (rule, range, steps) = (id.into(), view.origin(&range), view.steps.clone());
-        self.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, line: None });
+        self.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, quoted: false });
     }
 
     fn too_complex(&mut self, view: &View<'_>) {
@@ -224,7 +230,7 @@ impl Scanner {
                 let fingerprint = Fingerprint::of(name.as_bytes());
                 let (range, steps) = (view.origin(&range), view.steps.clone());
                 let (kind, severity) = (Kind::Credential, Severity::Critical);
-                hits.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, line: None });
+                hits.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, quoted: false });
             }
         }
         // Programs and tests name such characters by escapes.
@@ -382,10 +388,10 @@ impl Scanner {
         {
             return;
         }
-        let around = || {
+        let is_quoted = || {
             let line = rule::line(bytes, &found.whole);
             let start = line.as_ptr() as usize - bytes.as_ptr() as usize;
-            (line.to_vec(), found.whole.start - start..found.whole.end - start)
+            crate::injection::quoted(line, &(found.whole.start - start..found.whole.end - start))
         };
         hits.add(Hit {
             rule: rule.id.clone(),
@@ -398,7 +404,7 @@ impl Scanner {
             range: view.origin(&found.secret),
             steps: view.steps.clone(),
             fingerprint: Fingerprint::of(&bytes[found.secret.clone()]),
-            line: (rule.score > 0).then(around),
+            quoted: rule.score > 0 && is_quoted(),
         });
     }
 

@@ -23,8 +23,10 @@ const BLOCK: usize = 256 << 10;
 const COMPRESSED: usize = 4 << 20;
 /// Maximum streams of a state.
 const STREAMS: usize = 256;
-/// Maximum findings of one part.
+/// Maximum findings of one part, and of those maximum hints, which have the lowest severity. More findings, but not more hints,
+/// make the part too complex: what is behind them was not judged.
 const REPORTED: usize = 1024;
+const HINTS: usize = 256;
 /// Maximum bytes of a structure that counts as a message.
 const MESSAGE: usize = 8 << 10;
 /// Maximum bytes of a value that is joined with those of earlier messages.
@@ -60,9 +62,23 @@ struct Stream {
     compressed: Option<(Compression, Vec<u8>)>,
     full: bool,
     reported: Vec<Reported>,
+    /// Hints among them.
+    hints: usize,
+    /// There are more.
+    overfull: bool,
     injection: Vec<Hit>,
     /// Ranges of these hits.
     injected: Vec<Option<Range<u64>>>,
+}
+
+impl Stream {
+    /// Reports once that there are too many findings.
+    fn overfull(&mut self, location: &Location, is_so: bool, findings: &mut Vec<Finding>) {
+        if is_so && !self.overfull {
+            self.overfull = true;
+            findings.push(too_complex(location));
+        }
+    }
 }
 
 /// A hit that was reported.
@@ -309,6 +325,7 @@ impl State {
         ranges: bool,
         findings: &mut Vec<Finding>,
     ) {
+        stream.overfull(location, hits.overfull, findings);
         for hit in hits.list {
             if self.ignored.contains(&hit.fingerprint) || (self.bound && is_credential_header(location, &hit))
             {
@@ -321,16 +338,26 @@ impl State {
             let range =
                 ranges.then(|| stream.start + hit.range.start as u64..stream.start + hit.range.end as u64);
             let place = range.clone().unwrap_or(whole);
+            // What is too complex cannot be replaced, and the value of a credential never is.
+            let (is_credential, is_hint) = (hit.kind == Kind::Credential, hit.severity == Severity::Low);
+            let range = range.filter(|_| hit.kind != Kind::TooComplex);
             let known = stream.reported.iter().any(|known| {
                 known.rule == hit.rule
                     && known.fingerprint == hit.fingerprint
                     && known.severity >= hit.severity
                     && (known.range.start < place.end && place.start < known.range.end
-                        || known.range == place)
+                        || known.range == place
+                        || is_credential)
             });
-            if known || stream.reported.len() >= REPORTED {
+            let full = match is_hint {
+                true => stream.hints >= HINTS,
+                false => stream.reported.len() - stream.hints >= REPORTED && !is_credential,
+            };
+            if known || full {
+                stream.overfull(location, full && !known && !is_hint, findings);
                 continue;
             }
+            stream.hints += usize::from(is_hint);
             let (rule, fingerprint, severity) = (hit.rule.clone(), hit.fingerprint, hit.severity);
             stream.reported.push(Reported { rule, fingerprint, range: place, severity });
             if hit.kind == Kind::Injection {

@@ -72,15 +72,23 @@ pub(crate) fn normalized(view: &View<'_>) -> Option<View<'static>> {
     if bytes.is_ascii() {
         return None;
     }
-    // A selector next to another one is a byte. Alone, it belongs to the character before it.
-    let mut selected = 0;
+    // In a long row, each of these characters is a byte. Others are invisible.
+    let (mut end, mut long) = (0, false);
     let mut in_row = |range: &Range<usize>| {
-        std::mem::replace(&mut selected, range.end) == range.start || selects(&bytes[range.end..])
+        if std::mem::replace(&mut end, range.end) != range.start {
+            let mut next = 0;
+            let row = characters(&bytes[range.start..]).take_while(|(range, letter)| {
+                std::mem::replace(&mut next, range.end) == range.start && hidden_byte(*letter).is_some()
+            });
+            long = row.take(TAGS).count() == TAGS;
+        }
+        long
     };
     let folded = characters(bytes).filter_map(|(range, letter)| {
-        let text = match selector(letter) {
+        let text = match hidden_byte(letter) {
             Some(byte) if in_row(&range) => vec![byte],
-            _ => fold(letter)?,
+            Some(_) => Vec::new(),
+            None => fold(letter)?,
         };
         Some((range, text))
     });
@@ -136,9 +144,6 @@ fn characters(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, char)> {
 fn fold(letter: char) -> Option<Vec<u8>> {
     if is_invisible(letter) || is_combining_mark(letter) {
         return Some(Vec::new());
-    }
-    if let Some(tag) = tag(letter) {
-        return Some(vec![tag]);
     }
     if let Some(ascii) = confusable(letter) {
         return Some(vec![ascii]);
@@ -218,11 +223,9 @@ fn selector(letter: char) -> Option<u8> {
     }
 }
 
-/// Reports whether a text starts with a selector of variations.
-fn selects(bytes: &[u8]) -> bool {
-    characters(&bytes[..bytes.len().min(4)])
-        .next()
-        .is_some_and(|(range, letter)| range.start == 0 && selector(letter).is_some())
+/// Returns the byte that an invisible character can stand for.
+fn hidden_byte(letter: char) -> Option<u8> {
+    tag(letter).or_else(|| selector(letter))
 }
 
 /// Returns the forms in a text that hide something, each with its first place.
@@ -316,8 +319,9 @@ mod tests {
             let byte = |byte: u8| u32::from(byte) + if byte < 16 { 0xfe00 } else { 0xe0100 - 16 };
             text.bytes().map(|text| char::from_u32(byte(text)).unwrap()).collect()
         };
-        assert_eq!(text(&format!("a{}b", selectors("token\n1"))).as_deref(), Some("atoken\n1b"));
+        assert_eq!(text(&format!("a{}b", selectors("token\n12"))).as_deref(), Some("atoken\n12b"));
         assert_eq!(text("a\u{fe0f}b").as_deref(), Some("ab"));
+        assert_eq!(text("ig\u{fe01}\u{fe01}no\u{e0041}re").as_deref(), Some("ignore"), "short rows");
         assert_eq!(text("葛\u{e0100}城\u{e0101}").as_deref(), Some("葛城"));
         let forms =
             |text: &str| hidden(text.as_bytes()).into_iter().map(|(form, _)| form).collect::<Vec<_>>();

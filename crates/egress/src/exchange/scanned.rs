@@ -89,7 +89,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 
 /// Scans a body elsewhere if that takes long.
 async fn scan_whole(
-    turns: &Semaphore,
+    turns: &Arc<Semaphore>,
     (scan, talk): (&Scan, &SharedTalk),
     direction: Direction,
     compression: Option<Compression>,
@@ -100,9 +100,13 @@ async fn scan_whole(
     }
     // The values of a message need some times its bytes.
     let large = compression.is_some() || bytes.len() > LARGE;
-    let _turn = if large { turns.acquire().await.ok() } else { None };
+    let turn = if large { turns.clone().acquire_owned().await.ok() } else { None };
     let (scan, talk, bytes) = (scan.clone(), talk.clone(), bytes.clone());
-    let task = tokio::task::spawn_blocking(move || scan.body(&talk, direction, compression, &bytes));
+    let task = tokio::task::spawn_blocking(move || {
+        // A request that is given up ends no scan.
+        let _turn = turn;
+        scan.body(&talk, direction, compression, &bytes)
+    });
     let failed = |_| {
         let blocked = Some(Found::unreadable(direction, At::Body));
         (Judged { blocked, ..Judged::default() }, None)

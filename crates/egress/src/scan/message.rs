@@ -125,7 +125,7 @@ fn memory(body: &[u8]) -> usize {
 
 /// Returns the values of a body that is JSON, or a stream of events with JSON. An empty list stands for a body that cannot be a
 /// message of MCP or A2A, `None` for one that needs too much memory.
-fn values(body: &[u8]) -> Option<Vec<Value>> {
+pub(super) fn values(body: &[u8]) -> Option<Vec<Value>> {
     match has_name_of_protocol(body) {
         false => Some(Vec::new()),
         true => (memory(body) <= MEMORY).then(|| messages(body)),
@@ -179,10 +179,9 @@ fn protocol(
             findings.extend(scanner().scan_whole(&mut state, &Location::new(At::Body), text.as_bytes()));
         }
     }
-    let (of_parts, all) = talk.session.scan_messages(scanner(), direction, values);
-    findings.extend(of_parts);
+    findings.extend(talk.session.scan_messages(scanner(), direction, values));
     // A reader may see what this one does not.
-    if !all || values.len() > MESSAGES || Call::parse(body).is_none() {
+    if values.len() > MESSAGES || Call::parse(body).is_none() {
         add(&mut findings, scanner().scan_whole(&mut state, &Location::new(At::Body), body));
     }
     findings

@@ -6,11 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use hutch_scan::{At, Compression, Direction, Finding, Location, OVERLAP, State, messages, redact};
+use hutch_scan::{At, Compression, Direction, Finding, Location, OVERLAP, State, redact};
 use serde_json::json;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::message::{RPC_BYTES, has_name_of_rpc, may_be_json};
+use super::message::{RPC_BYTES, has_name_of_rpc, may_be_json, values};
 use super::{AT_ONCE, Judged, Scan, SharedTalk, is_quick, scanner};
 use crate::body::Body;
 use crate::refusal::{REFUSED, Reason};
@@ -298,7 +298,7 @@ impl Watched {
 
 /// Returns the event that takes the place of a refused one, if a client waits for an answer with its id.
 fn answer(events: &[u8], found: &Found) -> Option<Bytes> {
-    let id = messages(events).into_iter().find_map(|value| {
+    let id = values(events)?.into_iter().find_map(|value| {
         let answers = value.get("method").is_none() && value.get("jsonrpc").is_some();
         value.get("id").filter(|id| answers && (id.is_number() || id.is_string())).cloned()
     })?;

@@ -132,12 +132,16 @@ impl Store {
         names
     }
 
-    /// Everything in the folders of images: paths, and the sizes of files of layers.
+    /// Everything in the folders of images: paths, and the sizes of files of layers. The built-in image of this machine is not
+    /// in it: a server makes it when it needs it first.
     fn content(&self) -> BTreeSet<(PathBuf, Option<u64>)> {
         let mut found = BTreeSet::new();
         let mut pending = vec![self.data.join("images"), self.data.join("pulled")];
         while let Some(folder) = pending.pop() {
             for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.file_name().to_string_lossy().starts_with("host-v") {
+                    continue;
+                }
                 let (path, data) = (entry.path(), entry.metadata().expect("an entry"));
                 let is_of_layer =
                     path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("layer-"));

@@ -1,4 +1,4 @@
-//! What stands behind very many findings.
+//! Findings that stand behind very many others.
 
 use hutch_scan::{At, Direction, Location, Scanner, State};
 

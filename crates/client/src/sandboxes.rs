@@ -101,8 +101,8 @@ impl Sandboxes {
             }
         } else {
             sandbox = self.ready(&sandbox, wait).await?;
-            // While the Pod from before a suspension is ending, the condition is that of this Pod.
-            while self.is_ending(&sandbox).await? && !wait.is_over() {
+            // While the Pod from before a suspension ends, and the next one starts, the condition can be that of the first.
+            while !self.has_ready_pod(&sandbox).await? && !wait.is_over() {
                 tokio::time::sleep(ENDING_POLL).await;
                 sandbox = self.ready(&sandbox, wait).await?;
             }
@@ -129,10 +129,15 @@ impl Sandboxes {
         wait.until(&self.sandboxes, ("sandbox", &name, "ready"), ready, explain).await
     }
 
-    /// Returns true if the Pod of a Sandbox is being deleted, or gone.
-    async fn is_ending(&self, sandbox: &Sandbox) -> Result<bool, Error> {
+    /// Returns true if the Pod of a Sandbox is ready and is not being deleted.
+    async fn has_ready_pod(&self, sandbox: &Sandbox) -> Result<bool, Error> {
         let pod = self.pods.get_opt(pod_name(sandbox)).await?;
-        Ok(pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()))
+        Ok(pod.is_some_and(|pod| {
+            let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
+            let mut conditions = conditions.unwrap_or_default().iter();
+            let is_ready = conditions.any(|one| one.type_ == "Ready" && one.status == condition::TRUE);
+            is_ready && pod.metadata.deletion_timestamp.is_none()
+        }))
     }
 
     /// Returns the container of that name; without a name the default container of the Pod, else its first.

@@ -22,6 +22,7 @@ mod lead;
 mod mcp;
 mod pattern;
 mod phrase;
+mod quotation;
 mod rule;
 mod scanner;
 mod sequence;

@@ -391,7 +391,7 @@ impl Scanner {
         let is_quoted = || {
             let line = rule::line(bytes, &found.whole);
             let start = line.as_ptr() as usize - bytes.as_ptr() as usize;
-            crate::injection::quoted(line, &(found.whole.start - start..found.whole.end - start))
+            crate::quotation::quoted(line, &(found.whole.start - start..found.whole.end - start))
         };
         hits.add(Hit {
             rule: rule.id.clone(),

@@ -1,5 +1,7 @@
 //! Condition types, reasons and messages. Clients and tests compare them, so each is defined once, here.
 
+use k8s_openapi::api::core::v1::Pod;
+
 /// Condition: the Sandbox, or the claim's Sandbox, can be used.
 pub const READY: &str = "Ready";
 /// Condition: the Sandbox has no Pod because it is suspended.
@@ -155,4 +157,10 @@ pub mod message {
     pub fn warm_pool_not_found(name: &str) -> String {
         format!("SandboxWarmPool {name:?} not found")
     }
+}
+
+/// Returns true if the condition `Ready` of a Pod is true.
+pub fn is_pod_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == READY && condition.status == TRUE)
 }

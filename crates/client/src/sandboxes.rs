@@ -132,12 +132,8 @@ impl Sandboxes {
     /// Returns true if the Pod of a Sandbox is ready and is not being deleted.
     async fn has_ready_pod(&self, sandbox: &Sandbox) -> Result<bool, Error> {
         let pod = self.pods.get_opt(pod_name(sandbox)).await?;
-        Ok(pod.is_some_and(|pod| {
-            let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
-            let mut conditions = conditions.unwrap_or_default().iter();
-            let is_ready = conditions.any(|one| one.type_ == "Ready" && one.status == condition::TRUE);
-            is_ready && pod.metadata.deletion_timestamp.is_none()
-        }))
+        let is_usable = |pod: Pod| pod.metadata.deletion_timestamp.is_none() && condition::is_pod_ready(&pod);
+        Ok(pod.is_some_and(is_usable))
     }
 
     /// Returns the container of that name; without a name the default container of the Pod, else its first.

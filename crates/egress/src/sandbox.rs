@@ -40,7 +40,7 @@ const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
 /// Maximum requests at once, and of these such whose bodies are read before they are decided or signed.
 const REQUESTS: usize = 256;
 const READING: usize = 8;
-/// Maximum bodies of each direction that the scanner holds as a whole.
+/// Maximum requests, answers, and answers to calls of MCP that the scanner holds as a whole.
 const HOLDING: usize = 32;
 /// Maximum large bodies that are scanned at the same time: their values need some times their bytes.
 const LARGE: usize = 2;
@@ -115,7 +115,7 @@ pub(crate) struct Sandbox {
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) reading: Arc<Semaphore>,
     pub(crate) resolving: Arc<Semaphore>,
-    /// Places of requests, and of answers, whose bodies are held.
+    /// Places of requests, of answers, and of answers to calls of MCP, whose bodies are held.
     pub(crate) holding: [Arc<Semaphore>; 3],
     /// Places of large bodies that are scanned.
     pub(crate) large: Arc<Semaphore>,

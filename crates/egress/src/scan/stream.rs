@@ -45,7 +45,7 @@ pub(crate) struct Watched {
     location: Location,
     state: State,
     receiver: Receiver,
-    /// It is JSON that is too long to be read as a message, and may not be one.
+    /// It is JSON that is too long to be read as a message. It is refused if it is one.
     no_message: bool,
     /// Bytes that were scanned and wait, and where they begin.
     held: Vec<u8>,
@@ -368,19 +368,22 @@ mod tests {
         }
     }
 
-    #[test]
-    fn long_parts_of_a_body_are_scanned_on_another_thread() {
+    /// A body that enters and ends with these bytes.
+    fn watched(passing: Passing, rest: &'static [u8]) -> Watched {
         let rules = Some(serde_json::from_str("{}").unwrap());
         let level = Level { scanner: rules, ..Level::new(Authority::Cluster, "p", None) };
-        let scan = Scan::of(&[level], None).unwrap();
+        let talk = (Scan::of(&[level], None).unwrap(), SharedTalk::default());
+        let rest = crate::body::full(Bytes::from_static(rest));
+        Watched::new(rest, talk, Direction::Inbound, (passing, None), Box::new(|_| ()))
+    }
+
+    #[test]
+    fn long_parts_of_a_body_are_scanned_on_another_thread() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let bytes = |count| Bytes::from(format!("data: {}\n\n", "some words of a text, ".repeat(count)));
         for passing in [Passing::Events, Passing::Held, Passing::Through] {
             for (bytes, elsewhere) in [(bytes(1), false), (bytes(AT_ONCE / 10), true)] {
-                let talk = (scan.clone(), SharedTalk::default());
-                let rest = crate::body::full(Bytes::from_static(b"data: end"));
-                let how = (passing, None);
-                let mut watched = Watched::new(rest, talk, Direction::Inbound, how, Box::new(|_| ()));
+                let mut watched = watched(passing, b"data: end");
                 let whole = runtime.block_on(async {
                     watched.take(bytes.clone());
                     assert_eq!(watched.scanning.is_some(), elsewhere, "{passing:?}");
@@ -393,17 +396,11 @@ mod tests {
 
     #[test]
     fn short_body_that_begins_as_compressed_is_decompressed_on_another_thread() {
-        let rules = Some(serde_json::from_str("{}").unwrap());
-        let level = Level { scanner: rules, ..Level::new(Authority::Cluster, "p", None) };
-        let scan = Scan::of(&[level], None).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let gzip = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0];
         assert!(!is_quick(&gzip) && is_quick(&gzip[1..]));
         for (first, elsewhere) in [(&gzip[..], true), (&gzip[1..], false)] {
-            let talk = (scan.clone(), SharedTalk::default());
-            let rest = crate::body::full(Bytes::new());
-            let how = (Passing::Held, None);
-            let mut watched = Watched::new(rest, talk, Direction::Inbound, how, Box::new(|_| ()));
+            let mut watched = watched(Passing::Held, b"");
             runtime.block_on(async {
                 watched.take(Bytes::copy_from_slice(first));
                 std::future::poll_fn(|context| watched.poll_scanned(context)).await;

@@ -9,6 +9,7 @@ mod suspend;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hutch_api::condition::is_pod_ready;
 use hutch_api::label;
 use hutch_api::sleep::{Act, IdleTimes, Input, Phase};
 use hutch_jail::Swap;
@@ -16,7 +17,7 @@ use kube::ResourceExt;
 
 use self::decision::{Candidate, Decision, Tier, tier};
 use super::page_out::{self, lacks, without_page_out};
-use super::sleeper::{CPU_WINDOW, Cpu, is_ready};
+use super::sleeper::{CPU_WINDOW, Cpu};
 use crate::config::Handler;
 use crate::live::Live;
 use crate::register;
@@ -92,7 +93,7 @@ async fn bring_one_down(node: &Arc<Shared>, decision: &mut Decision) {
 fn candidate(live: &Arc<Live>) -> Option<Candidate> {
     let pod = live.pod();
     let ends = pod.metadata.deletion_timestamp.is_some() || live.is_evicted() || live.has_ended();
-    if ends || pod.labels().contains_key(label::WARM_POOL_SANDBOX) || !is_ready(&pod) {
+    if ends || pod.labels().contains_key(label::WARM_POOL_SANDBOX) || !is_pod_ready(&pod) {
         return None;
     }
     if !matches!(*live.gate.phases().borrow(), Phase::Idle | Phase::Frozen) {

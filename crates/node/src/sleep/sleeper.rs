@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hutch_api::condition::is_pod_ready;
 use hutch_api::label;
 use hutch_api::sleep::{IdleTimes, LEAST, report_every};
 use jiff::{SignedDuration, Timestamp};
@@ -109,7 +110,7 @@ impl Sleeper {
             Some(idle) => after.saturating_sub(idle),
         };
         let left = left.max(cpu_left);
-        if !left.is_zero() || !is_ready(&pod) {
+        if !left.is_zero() || !is_pod_ready(&pod) {
             return Some(left.clamp(AGAIN, pause));
         }
         self.freeze(&pod).await;
@@ -177,11 +178,6 @@ impl Sleeper {
             (Some(_), Written::NoActivity) => {}
         }
     }
-}
-
-pub(super) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// CPU time of the containers of a Pod at the last look, by name, in microseconds.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
+use hutch_api::condition::is_pod_ready;
 use hutch_api::sleep::IdleTimes;
 use hutch_api::{Read, Sandbox, annotation, label, owner, pod_name};
 use hutch_kubelet::PodId;
@@ -378,9 +379,7 @@ fn alone(target: &Target, pod: Option<&Pod>) -> Result<Backend, Unresolved> {
 }
 
 fn reachable(target: &Target, sandbox: &str, pod: &Pod) -> Result<Backend, Unresolved> {
-    let status = pod.status.as_ref().ok_or(Unresolved::NotReady)?;
-    let conditions = status.conditions.as_deref().unwrap_or_default();
-    let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let ready = is_pod_ready(pod);
     let ips = addresses(pod);
     match (&pod.metadata.name, &pod.metadata.uid) {
         (Some(name), Some(uid)) if ready && pod.metadata.deletion_timestamp.is_none() && !ips.is_empty() => {

@@ -192,12 +192,27 @@ impl Process {
 /// The proxy of `hutch run`. When this is dropped, it passes on what the command has sent, and ends.
 pub(crate) struct Egress {
     process: Process,
+    /// Closed when it is to end.
     channel: Option<OwnedFd>,
+}
+
+impl Egress {
+    /// Serves the listeners of a jail, the first one or one that takes its place.
+    pub(crate) fn serve(&self, listeners: &[OwnedFd]) -> io::Result<()> {
+        let channel = self.channel.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
+        send_now(channel.as_fd(), &Order::Serve { sandbox: SANDBOX }, &descriptors)
+    }
+
+    /// Lets the process end, without waiting for it.
+    pub(crate) fn end(&mut self) {
+        drop(self.channel.take());
+    }
 }
 
 impl Drop for Egress {
     fn drop(&mut self) {
-        drop(self.channel.take());
+        self.end();
         self.process.wait(LAST);
     }
 }
@@ -244,10 +259,9 @@ pub(crate) fn reads_requests<'a>(levels: impl IntoIterator<Item = &'a Level>) ->
     })
 }
 
-/// Serves one sandbox with these listeners. `authority` is that of the sandbox, if rules read requests.
+/// Sets the rules of one sandbox. `authority` is that of the sandbox, if rules read requests.
 pub(crate) fn start(
     (process, ours): Spawned,
-    listeners: &[OwnedFd],
     levels: &[Level],
     authority: Option<&AuthorityKeys>,
 ) -> io::Result<Egress> {
@@ -260,8 +274,6 @@ pub(crate) fn start(
     if let Some(keys) = authority {
         send_now(channel, &Order::Authority { sandbox: SANDBOX, keys: keys.clone() }, &[])?;
     }
-    let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
-    send_now(channel, &Order::Serve { sandbox: SANDBOX }, &descriptors)?;
     Ok(Egress { process, channel: Some(ours) })
 }
 

@@ -17,12 +17,14 @@ mod trust;
 mod without_root;
 mod workspace;
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
+use hutch_egress::AuthorityKeys;
 use hutch_image::{HostMount, Resolved};
-use hutch_jail::run::{Outcome, RunOptions, run_with_listeners};
+use hutch_jail::run::{Outcome, RunOptions, Serve, run_with_listeners};
 use hutch_jail::{
     Capabilities, CheckedFolder, Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network,
     NetworkPlan, Process, Profile, Root, Spec, Upper, User,
@@ -107,16 +109,11 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     let authority = trusted.as_ref().map(|trust| &trust.authority);
     let screens = arguments.scans && !arguments.json;
     let mut screened = if screens { Screened::open()? } else { Screened::default() };
-    let mut differs = Some(&spec);
-    let mut serve = |listeners: Vec<_>| {
-        // Once, although a second jail may take the place of the first.
-        differs.take().into_iter().for_each(without_root::print);
-        screened.begin().map_err(|error| Error::Stream { name: "output".into(), errno: error.into() })?;
-        network.serve(&listeners, authority)
-    };
+    let mut beside =
+        Beside { differs: Some(&spec), screened: &mut screened, network: &mut network, authority };
     let mut start = |spec: &Spec| match arguments.isolation {
-        Isolation::Hutch => Ok(run_with_listeners(spec, &process, &options, &mut serve)),
-        Isolation::Gvisor => gvisor::run(spec, &process, &options, &mut serve),
+        Isolation::Hutch => Ok(run_with_listeners(spec, &process, &options, &mut beside)),
+        Isolation::Gvisor => gvisor::run(spec, &process, &options, &mut beside),
     };
     let mut outcome = start(&spec)?;
     if let Err(error) = &outcome
@@ -133,6 +130,33 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     match outcome {
         Ok(outcome) => report::ended(arguments, &outcome, &change),
         Err(error) => not_started(arguments, &error),
+    }
+}
+
+/// Threads and processes beside the jail.
+struct Beside<'a> {
+    /// Until what differs without root is printed: once, although a second jail may take the place of the first.
+    differs: Option<&'a Spec>,
+    screened: &'a mut Screened,
+    network: &'a mut egress::Network,
+    authority: Option<&'a AuthorityKeys>,
+}
+
+impl Serve for Beside<'_> {
+    fn prepare(&mut self) -> Result<(), Error> {
+        self.network.begin()
+    }
+
+    fn serve(&mut self, listeners: Vec<OwnedFd>) -> Result<(), Error> {
+        self.differs.take().into_iter().for_each(without_root::print);
+        self.screened
+            .begin()
+            .map_err(|error| Error::Stream { name: "output".into(), errno: error.into() })?;
+        self.network.serve(&listeners, self.authority)
+    }
+
+    fn end(&mut self) {
+        self.network.end();
     }
 }
 

@@ -69,12 +69,14 @@ struct Caller {
 }
 
 /// Forks a jail. When the jail is ready, `inside` takes over in it with the other end of the channel.
-/// Failures of the setup and of `inside` are sent there as [`Report::Failed`].
+/// Failures of the setup and of `inside` are sent there as [`Report::Failed`]. The launcher does `meanwhile` while the
+/// forked process makes its network.
 ///
 /// The caller must have checked the description.
 pub(crate) fn launch(
     plan: &Plan<'_>,
     inside: impl FnOnce(Channel, Reached) -> Error,
+    meanwhile: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Launched, Error> {
     threads::check_single()?;
     let (channel, theirs) = Channel::pair()?;
@@ -104,7 +106,8 @@ pub(crate) fn launch(
         Ok(sys::Forked::Child) => unreachable!("the child does not come here"),
         Err(errno) => return Err(Error::Namespaces { errno: errno.into() }),
     };
-    match provide(plan, pid, &channel).and_then(|()| listeners(plan.spec, &channel)) {
+    let provided = provide(plan, pid, &channel).and_then(|()| meanwhile());
+    match provided.and_then(|()| listeners(plan.spec, &channel)) {
         Ok(listeners) => Ok(Launched { pid, pidfd, channel, listeners }),
         Err(error) => {
             sys::signal_pidfd(pidfd.as_fd(), libc::SIGKILL);

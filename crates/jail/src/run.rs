@@ -46,8 +46,32 @@ impl Default for RunOptions {
     }
 }
 
-/// Receiver of the listeners of a network plan.
-pub type Serve<'a> = &'a mut dyn FnMut(Vec<OwnedFd>) -> Result<(), Error>;
+/// Server of the network of a command. A function that takes listeners is one.
+pub trait Serve {
+    /// Starts what takes as long as the jail, which is being made. May start processes, and no threads.
+    ///
+    /// # Errors
+    /// Those of the server. The jail is killed.
+    fn prepare(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Serves the listeners of the network plan, if there are any: they are open, and the command has not started. May
+    /// start threads and processes. Connections wait until they are accepted.
+    ///
+    /// # Errors
+    /// Those of the server. The jail is killed.
+    fn serve(&mut self, listeners: Vec<OwnedFd>) -> Result<(), Error>;
+
+    /// Begins to end: the command has ended, and what else runs inside is being killed.
+    fn end(&mut self) {}
+}
+
+impl<F: FnMut(Vec<OwnedFd>) -> Result<(), Error>> Serve for F {
+    fn serve(&mut self, listeners: Vec<OwnedFd>) -> Result<(), Error> {
+        self(listeners)
+    }
+}
 
 /// Why a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -64,6 +88,15 @@ pub enum Ended {
 }
 
 impl Ended {
+    fn of(exit: ProcessExit, out_of_memory: bool) -> Ended {
+        match exit {
+            ProcessExit::Signal(libc::SIGKILL) if out_of_memory => Ended::OutOfMemory,
+            ProcessExit::Code(code) if code == 128 + libc::SIGKILL && out_of_memory => Ended::OutOfMemory,
+            ProcessExit::Signal(signal) => Ended::Signaled(signal),
+            ProcessExit::Code(code) => Ended::Exited(code),
+        }
+    }
+
     /// The exit status that a shell would see: 124 for a timeout, 128 and the signal.
     pub fn status(self) -> i32 {
         match self {
@@ -129,16 +162,15 @@ pub fn run(spec: &Spec, process: &Process, options: &RunOptions) -> Result<Outco
     run_with_listeners(spec, process, options, &mut |_| Ok(()))
 }
 
-/// As [`run()`], and gives the listeners of the network plan, if there are any, to `serve`, which may start threads and
-/// processes. They are open before the command starts; connections wait until they are accepted.
+/// As [`run()`], with a server of the network.
 ///
 /// # Errors
-/// As [`run()`]. When `serve` fails, the jail is killed, and the error is that of `serve`.
+/// As [`run()`], and those of the server.
 pub fn run_with_listeners(
     spec: &Spec,
     process: &Process,
     options: &RunOptions,
-    serve: Serve<'_>,
+    serve: &mut dyn Serve,
 ) -> Result<Outcome, Error> {
     spec.check()?;
     process.check()?;
@@ -176,7 +208,7 @@ fn launch_and_follow(
     spec: &Spec,
     process: &Process,
     options: &RunOptions,
-    (streams, serve): (&mut Streams, Serve<'_>),
+    (streams, serve): (&mut Streams, &mut dyn Serve),
     limited: &LimitedRun,
     (signals, began): (&libc::sigset_t, Instant),
 ) -> Result<Outcome, Error> {
@@ -187,8 +219,9 @@ fn launch_and_follow(
     let keep = streams.handed_over();
     let plan = Plan { spec, join: None, group: limited.group(), keep: &keep };
     let inside = |channel, reached| single(&what, spec.capabilities, streams, channel, reached);
-    let mut launched = launch(&plan, inside)?;
-    let served = serve(std::mem::take(&mut launched.listeners));
+    let mut launched = launch(&plan, inside, || serve.prepare())?;
+    let has_network = !launched.listeners.is_empty();
+    let served = serve.serve(std::mem::take(&mut launched.listeners));
     if let Err(error) = served.and_then(|()| streams.launched(&launched.channel)) {
         sys::signal_pidfd(launched.pidfd.as_fd(), libc::SIGKILL);
         let _ = sys::wait(launched.pid, true);
@@ -197,6 +230,8 @@ fn launch_and_follow(
     let mut follow = Follow {
         launched: &launched,
         signals: &signals,
+        network: has_network.then_some(serve),
+        reported: None,
         // A time beyond the end of the clock is no deadline.
         deadline: options.timeout.and_then(|timeout| began.checked_add(timeout)),
         grace: options.grace,
@@ -215,13 +250,7 @@ fn launch_and_follow(
         None => (None, ProcessExit::Signal(libc::SIGKILL)),
     };
     let usage = limited.usage();
-    let ended = match exit {
-        _ if timed_out => Ended::TimedOut,
-        ProcessExit::Signal(libc::SIGKILL) if usage.oom_kills > 0 => Ended::OutOfMemory,
-        ProcessExit::Code(code) if code == 128 + libc::SIGKILL && usage.oom_kills > 0 => Ended::OutOfMemory,
-        ProcessExit::Signal(signal) => Ended::Signaled(signal),
-        ProcessExit::Code(code) => Ended::Exited(code),
-    };
+    let ended = if timed_out { Ended::TimedOut } else { Ended::of(exit, usage.oom_kills > 0) };
     let (stdout, stderr) = streams.captured();
     Ok(Outcome {
         ended,
@@ -278,6 +307,10 @@ fn reap(launched: &Launched, streams: &mut Streams) -> Result<Consumption, Error
 struct Follow<'a> {
     launched: &'a Launched,
     signals: &'a OwnedFd,
+    /// Until the command has ended.
+    network: Option<&'a mut dyn Serve>,
+    /// Report of init, if it was read before the end of init.
+    reported: Option<Report>,
     deadline: Option<Instant>,
     grace: Duration,
     timed_out: bool,
@@ -291,12 +324,16 @@ impl Follow<'_> {
                 let left = deadline.saturating_duration_since(Instant::now());
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
             });
+            let channel = &self.launched.channel;
             let mut fds = vec![
-                // Its end, not its report: the report waits on the channel by then, and one wake-up is saved.
                 PollFd::new(&self.launched.pidfd, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
             ];
             let relayed = streams.interest(&mut fds);
+            // Only with a network: else the report waits on the channel until the end of init, and one wake-up is saved.
+            if self.network.is_some() {
+                fds.push(PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN));
+            }
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(Error::Channel { step: "poll".into(), errno: e.into() }),
@@ -304,19 +341,33 @@ impl Follow<'_> {
             let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
             drop(fds);
             if !ready[0].is_empty() {
-                return match self.launched.channel.try_receive() {
-                    Ok(message) => message.map(|message| message.decode()).transpose(),
-                    Err(error) if Channel::is_empty(&error) => Ok(None),
-                    Err(error) => Err(error),
-                };
+                return self.reported.take().map_or_else(|| self.report(), |report| Ok(Some(report)));
             }
             if !ready[1].is_empty() {
                 self.pass_on_signals(streams);
+            }
+            if let Some(reported) = ready.get(2 + relayed.len())
+                && !reported.is_empty()
+                && let Some(network) = self.network.take()
+            {
+                self.reported = self.report()?;
+                if let Some(Report::Ended(..)) = self.reported {
+                    network.end();
+                }
             }
             streams.relay(&relayed, &ready[2..])?;
             if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 self.time_is_up();
             }
+        }
+    }
+
+    /// Returns the report of init, if it has sent one.
+    fn report(&self) -> Result<Option<Report>, Error> {
+        match self.launched.channel.try_receive() {
+            Ok(message) => message.map(|message| message.decode()).transpose(),
+            Err(error) if Channel::is_empty(&error) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

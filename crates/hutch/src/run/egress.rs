@@ -118,7 +118,8 @@ impl Network {
         }
     }
 
-    /// Starts the proxy, which takes as long as the jail, and makes the certificates for an image, if a level reads requests.
+    /// Starts a proxy that reads requests, which takes as long as the certificates for an image, and makes these. Any other
+    /// proxy starts in [`Network::begin`].
     pub(super) fn prepare(
         &mut self,
         image: &Resolved,
@@ -127,8 +128,13 @@ impl Network {
         if self.levels.is_empty() {
             return Ok(None);
         }
+        if rustix::process::geteuid().is_root() {
+            self.ids = Some(IdRanges::open(std::process::id())?.take()?);
+        }
         let reads = egress::reads_requests(&self.levels);
-        self.spawned = Some(self.spawn(reads)?);
+        if reads {
+            self.spawned = Some(self.spawn(reads)?);
+        }
         if !reads && self.authorities.is_empty() {
             return Ok(None);
         }
@@ -138,23 +144,38 @@ impl Network {
         Trust::create(&self.outside, &self.authorities, image, mounts).map(Some)
     }
 
-    fn spawn(&mut self, reads: bool) -> anyhow::Result<egress::Spawned> {
-        if rustix::process::geteuid().is_root() {
-            self.ids = Some(IdRanges::open(std::process::id())?.take()?);
-        }
+    fn spawn(&self, reads: bool) -> std::io::Result<egress::Spawned> {
         let id = self.ids.as_ref().map(IdRange::base);
-        Ok(egress::spawn(id, egress::Audience::User, self.outside.clone(), reads)?)
+        egress::spawn(id, egress::Audience::User, self.outside.clone(), reads)
     }
 
-    /// Starts the proxy for the listeners of the plan, before the command starts.
+    /// Starts the proxy of a jail that is being made, unless there is one: [`Network::prepare`] has started it, or it has
+    /// served an earlier jail.
+    pub(super) fn begin(&mut self) -> Result<(), Error> {
+        if !self.levels.is_empty() && self.spawned.is_none() && self.proxy.is_none() {
+            self.spawned = Some(self.spawn(false).map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    /// Serves the listeners of the plan, before the command starts.
     pub(super) fn serve(
         &mut self,
         listeners: &[OwnedFd],
         authority: Option<&AuthorityKeys>,
     ) -> Result<(), Error> {
-        let Some(spawned) = self.spawned.take() else { return Ok(()) };
-        self.proxy = Some(egress::start(spawned, listeners, &self.levels, authority).map_err(failed)?);
-        Ok(())
+        if let Some(spawned) = self.spawned.take() {
+            self.proxy = Some(egress::start(spawned, &self.levels, authority).map_err(failed)?);
+        }
+        match &self.proxy {
+            Some(proxy) => proxy.serve(listeners).map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the proxy end by itself. It is waited for when this is dropped.
+    pub(super) fn end(&mut self) {
+        self.proxy.iter_mut().for_each(egress::Egress::end);
     }
 }
 

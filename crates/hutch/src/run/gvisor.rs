@@ -27,7 +27,7 @@ pub(super) fn run(
     spec: &Spec,
     process: &Process,
     options: &RunOptions,
-    serve: Serve<'_>,
+    serve: &mut dyn Serve,
 ) -> anyhow::Result<super::Ran> {
     if !rustix::process::geteuid().is_root() {
         bail!("--isolation gvisor needs root: run as root, or use the native jail (--isolation hutch)");

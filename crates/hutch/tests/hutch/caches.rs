@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use crate::egress::{Caller, callers};
+use crate::egress::{Caller, callers, server};
 use crate::harness::{succeeded, text};
 use crate::mounts::Home;
 use crate::paths::make;
@@ -17,6 +18,9 @@ const CACHES: [(&str, &str); 6] = [
     ("home/.cache/pip", "$PIP_CACHE_DIR"),
     ("home/.cache/uv", "$UV_CACHE_DIR"),
 ];
+
+/// Address of a server. It is loopback, and no other test uses it.
+const SERVER: &str = "127.77.6.2";
 
 fn filled() -> Home {
     let home = Home::new();
@@ -83,7 +87,7 @@ fn caches_of_another_user_are_not_shown() {
     assert_eq!(text(&output.stdout), "none\n", "{}", text(&output.stderr));
 }
 
-/// The kernel stacks two overlays, and not a third one.
+/// The kernel stacks two overlays, and not a third one. The jail that takes the place of the first has its network.
 #[test]
 fn cache_of_which_there_can_be_no_copy_is_read_only() {
     hutch_testkit::require!(root, user_namespaces);
@@ -92,10 +96,12 @@ fn cache_of_which_there_can_be_no_copy_is_read_only() {
         let cache = home.path("home/.cache/pip");
         let script = "set -e; mount -t tmpfs none \"$1\"; cd \"$1\"; mkdir a b; echo SECRET > a/file; chown -R 1000:1000 .; \
             mount -t overlay none -o lowerdir=a:b b; mkdir c d; mount -t overlay none -o lowerdir=b:c d; \
-            mount --bind d \"$2\"; shift 2; cd /; exec \"$@\"";
-        let (stage, hutch) = (home.path("cache"), home.path("hutch"));
+            mount --bind d \"$2\"; mount --bind \"$3\" /etc/hosts; shift 3; cd /; exec \"$@\"";
+        let (stage, hutch, hosts) = (home.path("cache"), home.path("hutch"), home.path("hosts"));
+        std::fs::write(&hosts, format!("127.0.0.1 localhost\n{SERVER} web.example\n")).expect("written");
+        let (port, received) = server(&format!("{SERVER}:0"), b"hello\n");
         let mut unshare = Command::new("unshare");
-        unshare.args(["--mount", "bash", "-c", script, "bash"]).args([&stage, &cache]);
+        unshare.args(["--mount", "bash", "-c", script, "bash"]).args([&stage, &cache, &hosts]);
         if matches!(caller, Caller::Ordinary) {
             unshare.args(["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"]);
         }
@@ -103,12 +109,17 @@ fn cache_of_which_there_can_be_no_copy_is_read_only() {
         if matches!(caller, Caller::InGvisor) {
             unshare.args(["--isolation", "gvisor"]);
         }
-        let inside = "cat $PIP_CACHE_DIR/file; echo x > $PIP_CACHE_DIR/new || echo fixed";
-        unshare.args(["--", "sh", "-c", inside]).env("HOME", home.path("home"));
+        unshare.args(["--allow", &format!("web.example:{port}"), "--allow-private", SERVER]);
+        let inside = format!(
+            "cat $PIP_CACHE_DIR/file; echo x > $PIP_CACHE_DIR/new || echo fixed; \
+             exec 3<>/dev/tcp/web.example/{port}; head -n 1 <&3; echo data >&3"
+        );
+        unshare.args(["--", "bash", "-c", &inside]).env("HOME", home.path("home"));
         crate::mounts::without_tools(&mut unshare);
         let output = unshare.output().expect("unshare");
         let stderr = text(&output.stderr);
-        assert_eq!(text(&output.stdout), "SECRET\nfixed\n", "{caller:?}: {stderr}");
+        assert_eq!(text(&output.stdout), "SECRET\nfixed\nhello\n", "{caller:?}: {stderr}");
+        assert_eq!(received.recv_timeout(Duration::from_secs(20)).expect("a connection"), b"data\n");
         assert_eq!(stderr.matches("the caches of --tools are read-only").count(), 1, "{caller:?}: {stderr}");
     }
 }

@@ -276,7 +276,7 @@ impl Program {
 fn stand(plan: &Plan<'_>, control: OwnedFd) -> Result<Launched, Error> {
     let confined = (plan.spec.profile == Profile::Native).then_some(plan.spec.capabilities);
     let mut control = Some(control);
-    let launched = launch(plan, |channel, reached| {
+    let inside = |channel: Channel, reached| {
         let (Some(control), Ok(signals)) = (control.take(), Init::signals()) else {
             return Error::EndedEarly;
         };
@@ -285,7 +285,8 @@ fn stand(plan: &Plan<'_>, control: OwnedFd) -> Result<Launched, Error> {
         }
         drop(channel);
         Init::new(Channel::from_fd(control), signals, confined).serve()
-    })?;
+    };
+    let launched = launch(plan, inside, || Ok(()))?;
     let report = match launched.channel.wait_readable(LAUNCH_TIMEOUT) {
         Ok(true) => launched.channel.receive().and_then(|message| match message {
             Some(message) => message.decode(),

@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{Destination, Host, Level, Moment, may_dial};
+use hutch_policy::{Destination, Forbidden, Host, Level, Moment, may_dial};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::descriptors::LOOKUP;
-use crate::way::{Unreachable, Way};
+use crate::way::{Remedy, Unreachable, Way};
 
 /// Maximum time to resolve a name.
 const RESOLVE: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub(crate) async fn dial(
                 return Err(Unreachable::Sandbox(address));
             }
             may_dial(levels, destination, address, &[], moment)
-                .map_err(|reason| Unreachable::Closed(address, reason))?;
+                .map_err(|reason| closed(levels, address, reason))?;
         }
         return proxy.connect(destination).await;
     }
@@ -46,7 +46,7 @@ pub(crate) async fn dial(
             continue;
         }
         if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address), moment) {
-            last = Unreachable::Closed(address.ip(), reason);
+            last = closed(levels, address.ip(), reason);
             continue;
         }
         match timeout(CONNECT, TcpStream::connect(address)).await {
@@ -56,6 +56,10 @@ pub(crate) async fn dial(
         }
     }
     Err(last)
+}
+
+fn closed(levels: &[Arc<Level>], address: IpAddr, reason: Forbidden) -> Unreachable {
+    Unreachable::Closed(address, reason, Remedy::of(levels, address, reason))
 }
 
 /// Returns true if an open connection to this address may stay. Through a proxy, its address says nothing.
@@ -115,7 +119,7 @@ pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use hutch_policy::{Authority, Forbidden, Moment};
+    use hutch_policy::{Authority, Moment};
 
     use super::*;
 
@@ -140,7 +144,7 @@ mod tests {
             dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default(), &turns())
                 .await
                 .unwrap_err();
-        assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
+        assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine, _)), "{error}");
         dial(
             &Way::default(),
             &destination,
@@ -152,6 +156,38 @@ mod tests {
         .unwrap();
     }
 
+    #[test]
+    fn closed_address_is_named_with_what_opens_it() {
+        let level = |authority| Arc::new(Level::new(authority, "test", None));
+        let (flags, cluster) = (level(Authority::Invocation), level(Authority::Cluster));
+        let [private, other]: [IpAddr; 2] = ["10.1.2.3", "203.0.113.80"].map(|text| text.parse().unwrap());
+        for (levels, address, reason, expected) in [
+            (
+                vec![&flags],
+                other,
+                Forbidden::NotPublic,
+                "it is not an address of the internet; --allow-private 203.0.113.80 opens it",
+            ),
+            (
+                vec![&flags, &cluster],
+                other,
+                Forbidden::NotPublic,
+                "it is not an address of the internet; to open it: `private: [203.0.113.80]` in the rules that allow the \
+                 host, each of a ClusterSandboxPolicy",
+            ),
+            (
+                vec![&cluster],
+                private,
+                Forbidden::Private,
+                "it is an address of a private network; to open it: `private: [10.1.2.3]` in the rules that allow the host",
+            ),
+            (vec![&flags], other, Forbidden::NoHost, "it is not the address of a host"),
+        ] {
+            let levels: Vec<Arc<Level>> = levels.into_iter().cloned().collect();
+            assert_eq!(closed(&levels, address, reason).to_string(), format!("{address}: {expected}"));
+        }
+    }
+
     #[tokio::test]
     async fn name_is_judged_by_the_address_to_which_it_leads() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -161,7 +197,7 @@ mod tests {
             dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default(), &turns())
                 .await
                 .unwrap_err();
-        assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
+        assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine, _)), "{error}");
         dial(
             &Way::default(),
             &destination,

@@ -206,6 +206,7 @@ pub(crate) async fn exchange(
         course: Mutex::default(),
     };
     let sends = !request.headers().contains_key(header::EXPECT);
+    let of_head = request.method() == Method::HEAD;
     let (line, mut seen) = (Arc::new(line), Seen::default());
     let ends = followed.is_err();
     let served = match followed {
@@ -232,7 +233,7 @@ pub(crate) async fn exchange(
                 // It is not certain where the next one begins.
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            response
+            if of_head { without_body(response) } else { response }
         }
     })
 }
@@ -258,6 +259,15 @@ pub(crate) fn answer(refusal: &Refusal, advice: &str, id: Option<serde_json::Val
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
+}
+
+/// Returns the answer to a HEAD request: in HTTP/2, a body would be a fault of the protocol.
+pub(crate) fn without_body(response: Response<Body>) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact() {
+        parts.headers.insert(header::CONTENT_LENGTH, length.into());
+    }
+    Response::from_parts(parts, full(Bytes::new()))
 }
 
 impl Exchange {

@@ -82,8 +82,8 @@ pub(crate) async fn inspect(
         Some(Ok(stream)) => stream,
         Some(Err(error)) => {
             return refused(format!(
-                "its TLS ends at the proxy, which the program does not accept ({error}); it must trust the bundle that \
-                 SSL_CERT_FILE names"
+                "its TLS ends at the proxy, which the program does not accept ({error}); it must trust the proxy's authority: \
+                 SSL_CERT_FILE of the sandbox, or ca.pem in --ca-dir of `hutch egress`"
             ));
         }
         None => return,

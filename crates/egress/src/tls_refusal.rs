@@ -4,7 +4,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use http::{Method, Request};
 use hutch_policy::{Destination, Host};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -13,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::authority::Authority;
-use crate::exchange::answer as response;
+use crate::exchange::{answer as response, without_body};
 use crate::first::{self, First, classify};
 use crate::inspect::end_tls;
 use crate::refusal::{REST_TIME, Refusal, answer};
@@ -79,9 +81,11 @@ async fn answer_http2(
     advice: &str,
 ) {
     let answered = Notify::new();
-    let service = service_fn(|_| {
+    let service = service_fn(|request: Request<Incoming>| {
         answered.notify_one();
-        std::future::ready(Ok::<_, Infallible>(response(refusal, advice, None)))
+        let answer = response(refusal, advice, None);
+        let of_head = request.method() == Method::HEAD;
+        std::future::ready(Ok::<_, Infallible>(if of_head { without_body(answer) } else { answer }))
     });
     let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     server

@@ -1,11 +1,12 @@
 //! The way to the network outside: the machine's authorities, and a proxy that may be between.
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hutch_policy::{Destination, Forbidden};
+use hutch_policy::{Authority, Destination, Forbidden, Level};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -28,8 +29,8 @@ const HEAD: usize = 8 << 10;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unreachable {
     /// Every address is closed.
-    #[error("{0}: {1}")]
-    Closed(IpAddr, Forbidden),
+    #[error("{0}: {1}{2}")]
+    Closed(IpAddr, Forbidden, Remedy),
     /// The address is that of a sandbox.
     #[error(
         "{0}: it is the address of a sandbox, which a rule with `sandboxes` opens by the name of a Service"
@@ -53,6 +54,43 @@ pub(crate) enum Unreachable {
     /// The server cannot be trusted, or does not speak TLS.
     #[error("TLS to the server: {0}")]
     Tls(String),
+}
+
+/// Change that would open a closed address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// Nothing opens it.
+    None,
+    /// A flag of the command.
+    Flag(IpAddr),
+    /// A field of each rule that allows the host. With true, only an administrator's policy can have it.
+    Field(IpAddr, bool),
+}
+
+impl Remedy {
+    pub(crate) fn of(levels: &[Arc<Level>], address: IpAddr, reason: Forbidden) -> Remedy {
+        match reason {
+            Forbidden::Metadata | Forbidden::NoHost => Remedy::None,
+            _ if levels.iter().all(|level| level.authority == Authority::Invocation) => Remedy::Flag(address),
+            reason => Remedy::Field(address, reason != Forbidden::Private),
+        }
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remedy::None => Ok(()),
+            Remedy::Flag(address) => write!(formatter, "; --allow-private {address} opens it"),
+            Remedy::Field(address, administrators) => {
+                let only = if *administrators { ", each of a ClusterSandboxPolicy" } else { "" };
+                write!(
+                    formatter,
+                    "; to open it: `private: [{address}]` in the rules that allow the host{only}"
+                )
+            }
+        }
+    }
 }
 
 impl From<&Unreachable> for Reason {
@@ -82,8 +120,8 @@ pub struct UpstreamProxy {
 }
 
 /// Without the credential.
-impl std::fmt::Debug for UpstreamProxy {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for UpstreamProxy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("UpstreamProxy").field("address", &self.address).finish_non_exhaustive()
     }
 }

@@ -92,10 +92,12 @@ async fn walk(client: &Client) -> anyhow::Result<()> {
 /// Tries what code in a sandbox must not do.
 async fn refusals(client: &Client, sandbox: &str) -> anyhow::Result<()> {
     let started = Instant::now();
-    let said =
-        shell(client, sandbox, "{ exec 3<>/dev/tcp/1.1.1.1/443; } 2>&1 && echo connected; true").await?;
-    ensure!(!said.contains("connected"), "a connection to the internet was made");
-    say(&format!("a connection to 1.1.1.1: {}", last_words(&said)), started);
+    // The proxy takes every connection. What it refuses it answers, where a client speaks HTTP.
+    let fetch = "{ exec 3<>/dev/tcp/1.1.1.1/80 && printf 'GET / HTTP/1.0\\r\\nHost: 1.1.1.1\\r\\n\\r\\n' >&3 && \
+        head -n 1 <&3; } 2>&1; true";
+    let said = shell(client, sandbox, fetch).await?;
+    ensure!(!said.contains("HTTP/") || said.contains(" 403 "), "a host of the internet answered: {said}");
+    say(&format!("a request to http://1.1.1.1: {}", last_words(&said)), started);
     let started = Instant::now();
     let said =
         shell(client, sandbox, "echo x 2>&1 > /proc/sys/kernel/core_pattern && echo wrote; true").await?;

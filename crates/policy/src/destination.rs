@@ -43,6 +43,10 @@ impl FromStr for Destination {
 
     /// Parses `HOST[:PORT]`; the default port is 443. An IPv6 address with a port stands in brackets.
     fn from_str(text: &str) -> Result<Destination, InvalidDestination> {
+        if text.contains('/') {
+            // A URL, or a range of addresses. Its end is no port.
+            return Err(InvalidHost::Characters(shown(text)).into());
+        }
         let with_port = match text.rsplit_once(':') {
             // An IPv6 address without brackets has no port.
             Some((host, _)) if host.contains(':') && !host.ends_with(']') => None,

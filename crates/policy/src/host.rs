@@ -22,7 +22,7 @@ pub enum InvalidHost {
     #[error("{0:?} is too long: a name has at most 253 bytes and a label 63")]
     TooLong(String),
     /// A character that no name has.
-    #[error("{0:?} is not a host name")]
+    #[error("{text:?} is not a host name{hint}", text = .0, hint = hint(.0))]
     Characters(String),
     /// An address where a name is required.
     #[error("{0:?} is an address, not a host name; write it under cidrs")]
@@ -30,6 +30,17 @@ pub enum InvalidHost {
     /// Numbers that are no address, such as `1.2.3.256`.
     #[error("{0:?} ends with a number but is not an address")]
     Number(String),
+}
+
+/// Returns what would be right instead of a text that is often taken for a host name.
+fn hint(text: &str) -> &'static str {
+    let port = text.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    match text {
+        _ if text.contains("://") => "; of a URL, write the host alone",
+        _ if text.contains('/') => "; a range of addresses is written under `cidrs` of a policy",
+        _ if port => "; a port is written under `ports`",
+        _ => "",
+    }
 }
 
 /// Host name: ASCII, lower case, without a dot at the end. It is never an address in any notation.

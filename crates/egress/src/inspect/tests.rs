@@ -287,6 +287,8 @@ async fn http2_is_read_as_http1_is() {
     assert!(status == 200 && body.starts_with("HTTP/2.0 GET"), "{status} {body}");
     for (method, authority, path) in [
         ("POST", here.as_str(), "/simple/a"),
+        // Its answer has no body, else the client reports a fault of the protocol.
+        ("HEAD", &here, "/b"),
         ("GET", &here, "/b"),
         ("GET", "other.example", "/simple/a"),
         ("GET", &here, "/simple/../b"),

@@ -8,7 +8,7 @@ pub(crate) mod srt;
 use std::io::Write;
 
 use anyhow::{Context, ensure};
-pub(crate) use file::{in_one_line, read_file};
+pub(crate) use file::{in_one_line, object, read_file};
 use hutch_policy::{EgressRule, PolicyObject};
 pub(crate) use notes::Notes;
 use serde_json::json;

@@ -20,7 +20,7 @@ use crate::allow::without_effect;
 use crate::cli::RunArguments;
 use crate::credentials::Wanted;
 use crate::mount::MountArgument;
-use crate::policy::import::{in_one_line, read_file};
+use crate::policy::import::{in_one_line, object, read_file};
 use crate::{egress, upstream_proxy};
 
 /// Address of the sandbox, beside loopback.
@@ -252,12 +252,12 @@ impl Policies {
         let text = read_file(file)?;
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(in_one_line)?;
         documents.iter().try_for_each(check_given)?;
-        let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&text).map_err(in_one_line)?;
-        ensure!(!objects.is_empty(), "it contains no policy");
-        for object in objects {
-            object.check_for_command()?;
-            let files = object.files().to_vec();
-            self.levels.push(object.into_level(Authority::Invocation)?);
+        let policies: Vec<PolicyObject> = documents.into_iter().map(object).collect::<anyhow::Result<_>>()?;
+        ensure!(!policies.is_empty(), "it contains no policy");
+        for policy in policies {
+            policy.check_for_command()?;
+            let files = policy.files().to_vec();
+            self.levels.push(policy.into_level(Authority::Invocation)?);
             if !files.is_empty() {
                 self.files.push(files);
             }

@@ -574,6 +574,11 @@ fn invalid_policy_is_refused_by_the_name_of_its_field() {
         ("    - {name: a, hosts: [\"*.com\"]}\n", "public suffix"),
         ("    - {name: a, hosts: [a.example], credentials: [x]}\n", "credentials"),
         ("    - {name: a}\n", "spec.egress.rules[0]: matches nothing"),
+        ("    - {name: a, hosts: a.example}\n", "spec.egress.rules[0].hosts: invalid type: string"),
+        (
+            "    - {name: a, hosts: [\"a.example:443\"]}\n",
+            "rules[0].hosts[0]: \"a.example:443\" is not a host name; a port",
+        ),
         ("    - {name: a, hosts: [a.example], when: '1'}\n", "\"1\" is never true or false"),
         (
             "    - {name: a, hosts: [a.example], private: [fe80::/10]}\n",
@@ -597,7 +602,8 @@ fn flags_without_meaning_are_refused() {
     let site = Site::new();
     for (options, named) in [
         (&["--allow", "*"][..], "any: true"),
-        (&["--allow", "https://a.example"], "--allow"),
+        (&["--allow", "https://a.example/"], "of a URL, write the host alone"),
+        (&["--allow", "10.0.0.0/8"], "`cidrs`"),
         (&["--allow", "a.example:0"], "port"),
         (&["--allow-private", "10.0.0.0/8"], "--allow"),
         (&["--allow", "a.example", "--allow-private", "10.0.0.1/8"], "write 10.0.0.0/8"),

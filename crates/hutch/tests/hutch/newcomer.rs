@@ -25,6 +25,23 @@ http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
 "#;
 
 #[test]
+fn demo_shows_each_step() {
+    hutch_testkit::require!(root, user_namespaces);
+    let output = std::process::Command::new(crate::harness::HUTCH).arg("demo").output().expect("hutch demo");
+    let printed = text(&output.stdout);
+    assert!(output.status.success(), "{printed} {}", text(&output.stderr));
+    for step in [
+        "claim to Ready",
+        "hello from uid",
+        "a request to http://1.1.1.1: ",
+        "resumed",
+        "the folder is removed",
+    ] {
+        assert!(printed.contains(step), "{step:?} is not in {printed}");
+    }
+}
+
+#[test]
 fn kubectl_on_an_address_of_the_machine_finds_what_it_expects() {
     hutch_testkit::require!(root, kubectl, python);
     let private = tempfile::tempdir().expect("tempdir");

@@ -48,8 +48,17 @@ async fn refused_client_of_tls_gets_the_reason_and_nothing_reaches_the_server() 
     assert!(String::from_utf8_lossy(&body).contains(&expected), "{body:?}");
     connection.await.unwrap().unwrap();
 
+    let stream = site.trusting(captured(&site, port).await, "h2").await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::head(format!("https://localhost:{port}/secret"));
+    let response = sender.send_request(request.body(Full::new(Bytes::new())).unwrap()).await.unwrap();
+    assert_eq!(response.status().as_u16(), 403);
+    assert!(response.collect().await.unwrap().to_bytes().is_empty());
+
     assert_eq!(server.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "a connection was made");
-    for _ in 0..2 {
+    for _ in 0..3 {
         assert_eq!(site.refused.try_recv().unwrap().destination, format!("localhost:{port}"));
     }
     assert!(site.refused.try_recv().is_err(), "each is reported once");

@@ -5,6 +5,8 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{anyhow, ensure};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// Maximum bytes of a file that describes a sandbox.
 const FILE_BYTES: u64 = 64 << 10;
@@ -14,6 +16,14 @@ pub(crate) fn in_one_line(error: serde_saphyr::Error) -> anyhow::Error {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     anyhow!("{}", line.strip_prefix("error: ").unwrap_or(line))
+}
+
+/// Returns the object of a document. An error names the field.
+pub(crate) fn object<T: DeserializeOwned>(document: Value) -> anyhow::Result<T> {
+    serde_path_to_error::deserialize(document).map_err(|error| match error.path().to_string() {
+        path if path == "." => anyhow!("{}", error.inner()),
+        path => anyhow!("{path}: {}", error.inner()),
+    })
 }
 
 /// Reads a file that describes a sandbox.

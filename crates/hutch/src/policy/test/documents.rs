@@ -16,7 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::policy::import::in_one_line;
+use crate::policy::import::{in_one_line, object};
 
 /// Kind of a document with cases.
 pub(super) const KIND: &str = "PolicyTest";
@@ -116,10 +116,10 @@ impl Documents {
         let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(in_one_line)?;
         for document in documents {
             match document["kind"] == KIND {
-                true => self.tests.push(serde_json::from_value(document).context(KIND)?),
+                true => self.tests.push(object(document).context(KIND)?),
                 false => {
                     check_given(&document)?;
-                    let policy: PolicyObject = serde_json::from_value(document).context("a policy")?;
+                    let policy: PolicyObject = object(document).context("a policy")?;
                     policy.check_new().with_context(|| format!("policy {:?}", policy.name()))?;
                     self.policies.push(policy);
                 }

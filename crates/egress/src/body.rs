@@ -18,6 +18,15 @@ pub(crate) fn full(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
+/// Returns the answer to a HEAD request: in HTTP/2, a body would be a fault of the protocol.
+pub(crate) fn without_body(response: http::Response<Body>) -> http::Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    if let Some(length) = http_body::Body::size_hint(&body).exact() {
+        parts.headers.insert(http::header::CONTENT_LENGTH, length.into());
+    }
+    http::Response::from_parts(parts, full(Bytes::new()))
+}
+
 /// Body of a request that is sent on, and of which the rest can be taken back.
 #[derive(Clone, Default)]
 pub(crate) struct Lending(Arc<Mutex<Option<Incoming>>>);

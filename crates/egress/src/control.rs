@@ -245,6 +245,10 @@ pub async fn follow_recorded(
         ending: watch::Sender::new(false),
         clients: Arc::default(),
     };
+    if let Some(awake) = proxy.way.awake.clone() {
+        let way = proxy.way.clone();
+        tokio::spawn(async move { awake.keep(&way).await });
+    }
     while let Some(message) = channel.receive().await? {
         proxy.obey(message)?;
     }

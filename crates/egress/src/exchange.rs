@@ -22,7 +22,7 @@ use hutch_policy::{Call, Decision, Destination, Mode, Path, decide, decide_reque
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use crate::body::{Body, Lending, full};
+use crate::body::{Body, Lending, full, without_body};
 use crate::check::names;
 use crate::credentials::{self, Guarded, Placed, filled, hashed, place};
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
@@ -259,15 +259,6 @@ pub(crate) fn answer(refusal: &Refusal, advice: &str, id: Option<serde_json::Val
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
-}
-
-/// Returns the answer to a HEAD request: in HTTP/2, a body would be a fault of the protocol.
-pub(crate) fn without_body(response: Response<Body>) -> Response<Body> {
-    let (mut parts, body) = response.into_parts();
-    if let Some(length) = body.size_hint().exact() {
-        parts.headers.insert(header::CONTENT_LENGTH, length.into());
-    }
-    Response::from_parts(parts, full(Bytes::new()))
 }
 
 impl Exchange {

@@ -23,6 +23,7 @@
 //! resolved.
 
 mod authority;
+mod awake;
 mod body;
 mod check;
 mod connection;
@@ -62,6 +63,7 @@ mod way;
 mod websocket;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
+pub use awake::Awake;
 pub use credentials::{Issued, Secret};
 pub use gateway::TokenHash;
 pub use hutch_screen::Found;

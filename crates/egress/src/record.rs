@@ -355,6 +355,12 @@ impl Counters {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Returns a number that changes with each request, and with bytes of either direction.
+    pub(crate) fn passed(&self) -> u64 {
+        let all = self.requests.iter().chain([&self.sent, &self.received]);
+        all.fold(0, |sum, counter| sum.wrapping_add(counter.load(Ordering::Relaxed)))
+    }
+
     /// Counts a connection for which there was no descriptor.
     pub(crate) fn full(&self) {
         self.full.fetch_add(1, Ordering::Relaxed);

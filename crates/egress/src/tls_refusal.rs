@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::authority::Authority;
-use crate::exchange::{answer as response, without_body};
+use crate::body::without_body;
+use crate::exchange::answer as response;
 use crate::first::{self, First, classify};
 use crate::inspect::end_tls;
 use crate::refusal::{REST_TIME, Refusal, answer};

@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::awake::Awake;
 use crate::credentials::Issued;
 use crate::descriptors::Descriptors;
 use crate::record::Counters;
@@ -182,6 +183,8 @@ pub struct Way {
     pub(crate) counters: Counters,
     /// Descriptors that they share.
     pub(crate) descriptors: Descriptors,
+    /// The thread of the runtime, if it stays awake for near servers.
+    pub(crate) awake: Option<Arc<Awake>>,
     /// Returns true for the address of a sandbox.
     sandboxes: OnceLock<IsSandbox>,
 }
@@ -196,6 +199,12 @@ impl Way {
     #[must_use]
     pub fn with_credentials(self, issued: Vec<Issued>) -> Way {
         Way { issued, ..self }
+    }
+
+    /// Has the thread of a runtime with one thread stay awake while near servers answer.
+    #[must_use]
+    pub fn with_awake(self, awake: Option<Arc<Awake>>) -> Way {
+        Way { awake, ..self }
     }
 
     /// Has the addresses of sandboxes refused that are dialed. Set once, where sandboxes have addresses of the network.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hutch_egress::control::{LAST, News, Order, Reporter, follow_recorded};
-use hutch_egress::{AuthorityKeys, FLAGS, Reason, Recorder, Refusal, UpstreamProxy, Way};
+use hutch_egress::{AuthorityKeys, Awake, FLAGS, Reason, Recorder, Refusal, UpstreamProxy, Way};
 use hutch_jail::service::{Confinement, confine};
 use hutch_policy::{EgressRule, Level};
 use hutch_privsep::{Channel, receive_now, send_now};
@@ -28,7 +28,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use crate::credentials::{self, Wanted};
-use crate::runtime::{one_thread, runtime};
+use crate::runtime::{one_thread_woken, runtime};
 
 pub(crate) const NAME: &str = "hutch-egress";
 /// Files by which names are resolved, and by which a static program reads random numbers.
@@ -303,13 +303,16 @@ fn serve() -> anyhow::Result<()> {
     // The rules of `hutch run` stay as they are. If they read no requests, no server is judged.
     let judges = audience != Audience::User || reads || outside.proxy.is_some();
     let bundle = if judges { outside.bundle().context("the machine's authorities")? } else { Vec::new() };
-    let way = Way::new(bundle, outside.proxy).with_credentials(issued);
+    // With one processor, it would take the time of the programs for which it waits.
+    let processors = rustix::thread::sched_getaffinity(None).map_or(1, |all| all.count());
+    let awake = (audience == Audience::User && processors > 1).then(Arc::<Awake>::default);
+    let way = Way::new(bundle, outside.proxy).with_credentials(issued).with_awake(awake.clone());
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;
     let runtime = match audience {
         // There is one sandbox. A thread alone wakes no other one, which takes some microseconds of each round trip.
-        Audience::User => one_thread()?,
+        Audience::User => one_thread_woken(move || awake.iter().for_each(|awake| awake.woken()))?,
         Audience::Starter | Audience::Log => runtime()?,
     };
     let printed = Arc::new(Printed::default());

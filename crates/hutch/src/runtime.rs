@@ -67,6 +67,15 @@ pub(crate) fn one_thread() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")
 }
 
+/// Returns a runtime of this thread alone, which calls `woken` when the thread wakes.
+pub(crate) fn one_thread_woken(
+    woken: impl Fn() + Send + Sync + 'static,
+) -> anyhow::Result<tokio::runtime::Runtime> {
+    choose_tls();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().on_thread_unpark(woken).build().context("cannot start a runtime")
+}
+
 /// Selects the TLS provider. Must be called before TLS is used.
 pub(crate) fn choose_tls() {
     // Two TLS providers could be compiled in; everything here uses this one.

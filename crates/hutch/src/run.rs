@@ -129,7 +129,7 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     let change = Change::all(protections.into_iter().map(Protection::finish));
     match outcome {
         Ok(outcome) => report::ended(arguments, &outcome, &change),
-        Err(error) => not_started(arguments, &error),
+        Err(error) => not_started(arguments, &error, &workspace.path),
     }
 }
 
@@ -176,6 +176,14 @@ impl Shown {
         }
         let variable = |name: &str| std::env::var_os(name);
         let tools = tools::Tools::find(variable, &workspace.path);
+        let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
+        if tools::out_of_reach(&tools.mounts, &home, uid) && rustix::process::geteuid().is_root() {
+            eprintln!(
+                "hutch: --tools: the command runs as uid {uid}, the owner of the workspace, and cannot use the toolchains in \
+                 {}; run hutch as that user",
+                home.display()
+            );
+        }
         let caller = rustix::process::geteuid();
         let owner = if caller.is_root() { uid } else { caller.as_raw() };
         let caches = caches::Caches::find(variable, &workspace.path, owner);
@@ -219,16 +227,21 @@ fn further(paths: &[(PathBuf, bool)], folder: &Path) -> Vec<(PathBuf, Placeholde
 }
 
 /// Returns 126 and 127 as a shell does, else the status of Hutch.
-fn not_started(arguments: &RunArguments, error: &Error) -> anyhow::Result<u8> {
+fn not_started(arguments: &RunArguments, error: &Error, workspace: &Path) -> anyhow::Result<u8> {
     let Error::NotStarted { errno, .. } = error else {
         return Err(hint(error));
     };
+    let is_missing = errno.0 == Errno::NOENT.raw_os_error();
     if arguments.json {
         report::not_started(error);
     } else {
-        eprintln!("hutch: {error}");
+        let remedy = || tools::remedy(|name| std::env::var_os(name), workspace, &arguments.command[0]);
+        match remedy().filter(|_| is_missing && !arguments.tools) {
+            Some(remedy) => eprintln!("hutch: {error}; {remedy}"),
+            None => eprintln!("hutch: {error}"),
+        }
     }
-    Ok(if errno.0 == rustix::io::Errno::NOENT.raw_os_error() { 127 } else { 126 })
+    Ok(if is_missing { 127 } else { 126 })
 }
 
 /// Adds a remedy, if there is one.

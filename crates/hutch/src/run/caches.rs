@@ -30,6 +30,9 @@ const TOOLS: [Tool; 5] = [
     Tool { variable: "UV_CACHE_DIR", above: ("XDG_CACHE_HOME", "uv"), default: ".cache/uv", parts: &[] },
 ];
 
+/// Modules of Go that are downloaded where the caller has none: `./...` would find them in the workspace, which is HOME.
+const MODULES: (&str, &str) = ("GOMODCACHE", "/tmp/go/pkg/mod");
+
 /// The caches of a caller.
 #[derive(Default)]
 pub(super) struct Caches {
@@ -43,10 +46,11 @@ impl Caches {
     /// Returns those that exist and belong to `owner`, the user that the command is outside. What is in the workspace is
     /// there already.
     pub(super) fn find(variable: impl Fn(&str) -> Option<OsString>, workspace: &Path, owner: u32) -> Caches {
-        let mut caches = Caches::default();
+        let (mut caches, mut own_modules) = (Caches::default(), false);
         for tool in &TOOLS {
             let Some(folder) = tool.folder(&variable) else { continue };
             if folder.starts_with(workspace) || workspace.starts_with(&folder) {
+                own_modules |= tool.variable == MODULES.0;
                 continue;
             }
             let parts: &[&str] = if tool.parts.is_empty() { &[""] } else { tool.parts };
@@ -65,6 +69,10 @@ impl Caches {
                 // There are no hard links from one mount to another.
                 caches.env.push(("UV_LINK_MODE".to_owned(), "copy".to_owned()));
             }
+        }
+        let (name, folder) = MODULES;
+        if !own_modules && !caches.env.iter().any(|(other, _)| other == name) {
+            caches.env.push((name.to_owned(), folder.to_owned()));
         }
         caches
     }
@@ -140,6 +148,10 @@ mod tests {
         assert_eq!(names, ["CARGO_HOME", "npm_config_cache", "GOMODCACHE", "UV_CACHE_DIR", "UV_LINK_MODE"]);
         assert_eq!(shown(&Caches::find(variable, &home.join(".npm/_cacache/x"), owner)).len(), 4);
         assert!(Caches::find(variable, &home, owner).mounts.is_empty(), "in the workspace already");
-        assert!(Caches::find(variable, Path::new("/work"), owner + 1).mounts.is_empty(), "of another user");
+        let of_another_user = Caches::find(variable, Path::new("/work"), owner + 1);
+        assert!(of_another_user.mounts.is_empty());
+        let modules = ("GOMODCACHE".to_owned(), "/tmp/go/pkg/mod".to_owned());
+        assert_eq!(of_another_user.env, [modules], "not within the workspace");
+        assert!(Caches::find(variable, &home, owner).env.is_empty());
     }
 }

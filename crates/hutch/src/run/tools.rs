@@ -3,6 +3,7 @@
 //! Only programs are shown, no credentials: of cargo's folder, for instance, only `bin`.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::mount::MountArgument;
@@ -73,6 +74,28 @@ impl Tools {
         let elsewhere = shown.into_iter().filter(|path| !path.starts_with(workspace));
         Tools { mounts: elsewhere.map(mount).collect(), env }
     }
+}
+
+/// Returns the remedy for a program that was not found inside, if the caller's PATH has it and `--tools` would show it.
+pub(super) fn remedy(
+    variable: impl Fn(&str) -> Option<OsString>,
+    workspace: &Path,
+    program: &str,
+) -> Option<&'static str> {
+    let path = variable("PATH")?;
+    let found =
+        std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())?;
+    let found = [found.canonicalize().ok()?, found];
+    let tools = Tools::find(variable, workspace);
+    let shown = |mount: &MountArgument| found.iter().any(|file| file.starts_with(&mount.source));
+    tools.mounts.iter().any(shown).then_some("--tools shows the caller's toolchains")
+}
+
+/// Returns true if toolchains are in a home folder that this user cannot enter: inside, it has the same permissions.
+pub(super) fn out_of_reach(mounts: &[MountArgument], home: &Path, uid: u32) -> bool {
+    let closed = |found: std::fs::Metadata| found.uid() != uid && found.mode() & 0o001 == 0;
+    let is_closed = home.metadata().is_ok_and(closed);
+    is_closed && mounts.iter().any(|mount| mount.source.starts_with(home))
 }
 
 /// Returns the folder of Go, if it is not shown already.

@@ -260,3 +260,28 @@ fn mounts_that_would_open_more_than_they_say_are_refused() {
     let both = ["--read-only", "--mount", "@/work:/again:ro"];
     assert!(home.run(Caller::Root, &both, "test -d /again").status.success());
 }
+
+#[test]
+fn toolchain_that_is_not_shown_or_cannot_be_used_is_named() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    for folder in ["home/.cargo", "home/.cargo/bin"] {
+        std::fs::create_dir(home.path(folder)).expect("made");
+    }
+    let tool = home.path("home/.cargo/bin/some-tool");
+    std::fs::write(&tool, "#!/bin/sh\necho ran\n").expect("written");
+    std::fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).expect("chmod");
+    let path = format!("{}:/usr/bin:/bin", home.path("home/.cargo/bin").display());
+    let run = |options: &[&str]| {
+        let mut command = Command::new(home.path("hutch"));
+        command.args(["run", "--workspace"]).arg(home.path("work")).args(options).args(["--", "some-tool"]);
+        without_tools(&mut command);
+        command.env("HOME", home.path("home")).env("PATH", &path).output().expect("hutch")
+    };
+    refused(&run(&[]), 127, &["some-tool", "; --tools shows the caller's toolchains"]);
+    assert_eq!(succeeded("a tool", &run(&["--tools"])), "ran\n");
+    std::os::unix::fs::chown(home.path("home"), Some(0), Some(0)).expect("chown");
+    std::fs::set_permissions(home.path("home"), PermissionsExt::from_mode(0o700)).expect("chmod");
+    let stderr = text(&run(&["--tools"]).stderr).to_string();
+    assert!(stderr.contains("runs as uid 1000, the owner of the workspace, and cannot use"), "{stderr}");
+}

@@ -93,6 +93,12 @@ fn field_that_cannot_be_enforced_is_refused_by_name() {
     }
     let both = ["--memory", "1Gi"];
     refused(&run(folder.path(), "{}", &both, "true"), 125, &["--config", "--memory"]);
+    // No field says that a host may have a private address.
+    let config = json!({"network": {"egress_allowlist": ["10.1.2.3"]}}).to_string();
+    let warned = text(&run(folder.path(), &config, &[], "true").stderr).to_string();
+    assert!(warned.contains("10.1.2.3 opens nothing") && warned.contains("--allow-private"), "{warned}");
+    let output = run(folder.path(), &config, &["--allow-private", "10.0.0.0/8"], "true");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(crate) const LOOKUP: u32 = 4;
 /// Places of a pipe.
 pub(crate) const PIPE: u32 = 2;
 /// Places of the listeners of a sandbox.
-pub(crate) const LISTENERS: u32 = 3;
+pub(crate) const LISTENERS: u32 = 4;
 
 /// Places for descriptors.
 #[derive(Debug)]

@@ -27,6 +27,7 @@ pub fn plan(addresses: Vec<IpAddr>) -> NetworkPlan {
     let mut plan = NetworkPlan::closed(addresses);
     for (transport, port, to) in [
         (Transport::Udp, Some(DNS), SocketAddr::from((PROXY, DNS))),
+        (Transport::Udp, Some(DNS), SocketAddr::from((PROXY_V6, DNS))),
         (Transport::Tcp, None, SocketAddr::from((PROXY, PORT))),
         (Transport::Tcp, None, SocketAddr::from((PROXY_V6, PORT))),
     ] {

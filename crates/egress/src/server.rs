@@ -35,13 +35,13 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     sandbox.bound_clients();
     sandbox.answer_names();
-    let [dns, tcp, tcp_v6]: [OwnedFd; 3] = listeners
+    let [dns, dns_v6, tcp, tcp_v6]: [OwnedFd; 4] = listeners
         .try_into()
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "three listeners are needed"))?;
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "four listeners are needed"))?;
     let [tcp, tcp_v6] = [tcp, tcp_v6].map(|socket| TcpListener::from_std(socket.into()));
     let v4 = accept(tcp?, sandbox.clone(), ending.clone());
     let v6 = accept(tcp_v6?, sandbox.clone(), ending);
-    tokio::try_join!(answer(dns, &sandbox), v4, v6)?;
+    tokio::try_join!(answer(dns, &sandbox), answer(dns_v6, &sandbox), v4, v6)?;
     Ok(())
 }
 
@@ -102,7 +102,7 @@ async fn answer(socket: OwnedFd, sandbox: &Sandbox) -> io::Result<()> {
         // A datagram that cannot be received or answered is lost, as datagrams may be.
         let Ok(query) = received else { continue };
         if let Some(answer) = sandbox.answer(&buffer[..query.length]) {
-            let _ = send_datagram(socket.as_fd(), &answer, *query.to.ip(), query.from);
+            let _ = send_datagram(socket.as_fd(), &answer, query.to.ip(), query.from);
         }
     }
 }

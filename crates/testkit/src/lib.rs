@@ -89,6 +89,8 @@ pub enum Need {
     Grpcio,
     /// `python3` and boto3 for it, as `scripts/install-test-tools` brings it.
     Boto3,
+    /// `python3` and aioquic for it, as `scripts/install-test-tools` brings it.
+    Quic,
     /// `python3`, gRPC for it and the package `k8s-agent-sandbox` 1.0.8, as `scripts/install-test-tools` brings them.
     SandboxClient,
     /// Swap that a test can add: root, `mkswap`, `swapon`, and a disk or zram that takes it.
@@ -157,14 +159,9 @@ impl Need {
                     "needs /dev/net/tun, iodine, dns2tcp, ptunnel-ng and others (scripts/install-test-tools)";
                 (missing || !device).then_some(why)
             }
-            Need::Grpcio => {
-                let there = on_path("python3").is_some() && python_package("grpc").is_dir();
-                (!there).then_some("needs python3 and grpcio (scripts/install-test-tools)")
-            }
-            Need::Boto3 => {
-                let there = on_path("python3").is_some() && python_package("boto3").is_dir();
-                (!there).then_some("needs python3 and boto3 (scripts/install-test-tools)")
-            }
+            Need::Grpcio => no_package("grpc", "needs python3 and grpcio (scripts/install-test-tools)"),
+            Need::Boto3 => no_package("boto3", "needs python3 and boto3 (scripts/install-test-tools)"),
+            Need::Quic => no_package("quic", "needs python3 and aioquic (scripts/install-test-tools)"),
             Need::SandboxClient => Need::Grpcio.missing().or_else(|| {
                 let there = python_package("1.0.8").is_dir();
                 (!there).then_some("needs k8s-agent-sandbox 1.0.8 (scripts/install-test-tools)")
@@ -175,6 +172,12 @@ impl Need {
             }),
         }
     }
+}
+
+/// Returns the reason to skip, unless Python and this folder of packages are there.
+fn no_package(name: &str, reason: &'static str) -> Option<&'static str> {
+    let there = on_path("python3").is_some() && python_package(name).is_dir();
+    (!there).then_some(reason)
 }
 
 fn can_trace() -> bool {
@@ -196,8 +199,8 @@ fn imports(modules: &str) -> bool {
     python.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// The folder of a Python package that `scripts/install-test-tools` brings: `grpc`, `async`, `boto3`, or a release
-/// of `k8s-agent-sandbox`.
+/// The folder of a Python package that `scripts/install-test-tools` brings: `grpc`, `async`, `boto3`, `quic`, or a
+/// release of `k8s-agent-sandbox`.
 pub fn python_package(name: &str) -> PathBuf {
     PathBuf::from(format!("{}/../../.tools/python/{name}", env!("CARGO_MANIFEST_DIR")))
 }
@@ -239,7 +242,7 @@ pub fn strict() -> bool {
 /// Returns from the test, counted as skipped, unless the machine has what is named:
 /// `root`, `user_namespaces`, `runsc`, `kubectl`, `old_kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
 /// `buildah`, `docker_registry`, `git`, `node`, `openssl`, `postgres`, `compiler`, `tunnels`, `grpcio`, `sandbox_client`,
-/// `async_sandbox_client`, `iptables`, `stock`, `swap`.
+/// `async_sandbox_client`, `iptables`, `stock`, `swap`, `quic`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {
@@ -333,6 +336,9 @@ macro_rules! need {
     };
     (grpcio) => {
         $crate::Need::Grpcio
+    };
+    (quic) => {
+        $crate::Need::Quic
     };
     (boto3) => {
         $crate::Need::Boto3

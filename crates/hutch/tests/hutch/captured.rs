@@ -10,9 +10,9 @@ use crate::harness::{Up, WITHOUT_NFTABLES, refused, succeeded};
 /// Makes the attempts.
 const PROGRAM: &str = include_str!("fixtures/captured.py");
 
-/// Attempts and their results, which are the same for every caller. What is refused fails with an errno that says so, and
-/// none is ETIMEDOUT: clients do not wait. `proxy` is the proxy's refusal of this destination;
-/// `c6120100` is 198.18.1.0, the synthetic address of the first name.
+/// Attempts and their results, which are the same for every caller. What is refused fails with an errno that says so:
+/// clients do not wait. A client's own limit is a minute, at which the result would be `TIMEOUT`. `proxy` is the proxy's
+/// refusal of this destination; `c6120100` is 198.18.1.0, the synthetic address of the first name.
 const TABLE: &[(&str, &str)] = &[
     // TCP to any address reaches the proxy.
     ("tcp 192.0.2.1", "proxy 192.0.2.1:80"),
@@ -70,6 +70,11 @@ const TABLE: &[(&str, &str)] = &[
     ("dns over tcp 2001:4860:4860::8888", "c6120100"),
     ("dns 2001:4860:4860::8888", "ECONNREFUSED"),
     ("dns 127.0.0.1", "ECONNREFUSED"),
+    // Names are answered at once. Without an answer, the error would be EAI_AGAIN.
+    ("name web.example", "198.18.1.0"),
+    ("name other.example", "EAI_NONAME"),
+    ("name x.web.example", "EAI_NONAME"),
+    ("name of another host over IPv6", "EAI_NONAME"),
     // Other UDP is refused at once, so that clients fall back to TCP.
     ("udp 192.0.2.1 123", "ECONNREFUSED"),
     ("udp 192.0.2.1 443", "ECONNREFUSED"),
@@ -83,6 +88,7 @@ const TABLE: &[(&str, &str)] = &[
     ("udp 198.18.0.1 123", "ECONNREFUSED"),
     ("udp 198.18.0.1 443", "ECONNREFUSED"),
     ("udp 198.18.0.1 853", "ECONNREFUSED"),
+    ("udp not connected 192.0.2.1 443", "ECONNREFUSED"),
     // Multicast has no receiver, and broadcast needs an option of the socket.
     ("udp 239.1.2.3", "TIMEOUT"),
     ("udp 255.255.255.255", "EACCES"),
@@ -246,7 +252,7 @@ fn without_nftables_a_policy_with_egress_is_not_enforceable_and_opens_nothing() 
         up.eventually(&format!("get sandbox a -o {path}"), |found| found.contains("PolicyNotEnforceable"));
     assert!(found.contains("\"False\"") && found.contains("cannot capture connections"), "{found}");
     let program = "import socket\n\
-        try: socket.create_connection(('192.0.2.1', 80), 8); print('open')\n\
+        try: socket.create_connection(('192.0.2.1', 80), 60); print('open')\n\
         except OSError as error: print(type(error).__name__)";
     let mut exec = up.kubectl_command(&["exec", "a", "--", "python3", "-c", program]);
     assert_eq!(succeeded("exec", &exec.output().expect("kubectl")), "ConnectionRefusedError\n");

@@ -352,7 +352,7 @@ fn ipv6_destinations_are_reached_by_name_and_by_address() {
         "import socket\n\
         for host, port in (('six.example', {by_name}), ('{address}', {by_address}), ('{address}', {by_name})):\n    \
             try:\n        \
-                with socket.create_connection((host, port), 20) as s: print(s.recv(9).decode())\n    \
+                with socket.create_connection((host, port), 60) as s: print(s.recv(9).decode())\n    \
             except OSError as error: print(type(error).__name__)\n"
     );
     for caller in callers() {
@@ -378,7 +378,7 @@ fn udp_to_an_allowed_host_does_not_arrive() {
     let program = format!(
         "print(tcp('web.example', {port}))\n\
         for host in 'web.example', '{SERVER}':\n    \
-            s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.connect((host, {port}))\n    \
+            s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(60); s.connect((host, {port}))\n    \
             try: s.send(b'x'); s.recv(1)\n    \
             except OSError as error: print(type(error).__name__)\n"
     );
@@ -415,7 +415,7 @@ fn reset_of_one_side_is_a_reset_for_the_other() {
     let program = format!(
         "import struct\n\
         for byte in b's', b'c':\n    \
-            sock = socket.create_connection(('web.example', {port}), 20)\n    \
+            sock = socket.create_connection(('web.example', {port}), 60)\n    \
             print(sock.recv(4).decode()); sock.sendall(byte)\n    \
             if byte == b'c':\n        \
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); sock.close(); break\n    \
@@ -449,7 +449,7 @@ fn bytes_arrive_that_a_command_sends_before_it_ends() {
     });
     let allow = format!("web.example:{port}");
     let program = format!(
-        "import os\nsock = socket.create_connection(('web.example', {port}), 20)\n\
+        "import os\nsock = socket.create_connection(('web.example', {port}), 60)\n\
         sock.sendall(bytes(1 << 20)); os._exit(0)\n"
     );
     for caller in callers() {

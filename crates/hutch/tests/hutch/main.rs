@@ -73,6 +73,7 @@ mod stock;
 mod suspended_memory;
 mod synthetic;
 mod toolchains;
+mod transports;
 mod trusted;
 mod tunnels;
 mod unique;

@@ -140,8 +140,8 @@ fn names_of_a_pod_are_found_with_search_domains() {
     let program = format!(
         "import socket\n\
         for name in 'web.example', 'web.example.', 'web', 'other.example', 'other.example.', 'other', 'web.':\n    \
-            try: print(name, socket.create_connection((name, {port}), 20).recv(9).decode())\n    \
-            except socket.gaierror: print(name, 'none')"
+            try: print(name, socket.create_connection((name, {port}), 60).recv(9).decode())\n    \
+            except socket.gaierror as error: print(name, 'none' if error.errno == socket.EAI_NONAME else error)"
     );
     let mut exec = up.kubectl_command(&["exec", "a", "--", "python3", "-c", &program]);
     let expected = "web.example hello\nweb.example. hello\nweb hello\nother.example none\nother.example. none\n\

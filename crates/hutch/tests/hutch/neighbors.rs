@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::audited;
 use crate::harness::{Up, text};
-use crate::policies::{applied, policy};
+use crate::policies::{CURL_TIMED_OUT, applied, policy};
 use crate::policy_commands::explained;
 
 /// Serves `hello from NAME` on two ports.
@@ -35,7 +35,9 @@ fn sandbox(name: &str, class: &str, labels: &Value) -> Value {
 /// Returns the answer to a request from inside a Sandbox; empty if the request fails.
 fn get(up: &Up, sandbox: &str, host: &str) -> String {
     let url = format!("http://{host}/");
-    text(&up.kubectl_args(&["exec", sandbox, "--", "curl", "-s", "-f", "-m", "20", &url]).stdout)
+    let output = up.kubectl_args(&["exec", sandbox, "--", "curl", "-s", "-f", "-m", "60", &url]);
+    assert_ne!(output.status.code(), Some(CURL_TIMED_OUT), "{sandbox}: {url}");
+    text(&output.stdout)
 }
 
 fn classes() -> Vec<&'static str> {

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{self, Up, refused};
 
+/// Exit status of curl whose time limit is over. No refused request ends so.
+pub(crate) const CURL_TIMED_OUT: i32 = 28;
 /// Address of the servers: loopback.
 pub(crate) const SERVER: &str = "127.77.3.1";
 
@@ -84,7 +86,9 @@ pub(crate) fn sandbox(name: &str, metadata: &Value, class: Option<&str>) -> Valu
 /// Returns the answer to a request from inside a Sandbox; empty if the request fails.
 pub(crate) fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
     let url = format!("http://{host}:{}/", server.port);
-    harness::text(&up.kubectl_args(&["exec", sandbox, "--", "curl", "-s", "-m", "20", &url]).stdout)
+    let output = up.kubectl_args(&["exec", sandbox, "--", "curl", "-s", "-m", "60", &url]);
+    assert_ne!(output.status.code(), Some(CURL_TIMED_OUT), "{sandbox}: {url}");
+    harness::text(&output.stdout)
 }
 
 /// Reason of the condition of a Sandbox.

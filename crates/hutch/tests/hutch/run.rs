@@ -298,11 +298,11 @@ fn no_network_but_its_own_loopback() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = listener.local_addr().expect("address").port();
     let script = format!(
-        "import socket\ntry:\n socket.create_connection(('127.0.0.1', {port}), 2); print('out')\nexcept OSError: \
-         print('refused')\nprint(sorted(n for _, n in socket.if_nameindex()))"
+        "import socket\ntry:\n socket.create_connection(('127.0.0.1', {port}), 60); print('out')\nexcept OSError as error: \
+         print(type(error).__name__)\nprint(sorted(n for _, n in socket.if_nameindex()))"
     );
     let output = run(&[], &["python3", "-c", &script]);
-    assert_eq!(text(&output.stdout), "refused\n['lo']\n", "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "ConnectionRefusedError\n['lo']\n", "{}", text(&output.stderr));
 }
 
 #[test]

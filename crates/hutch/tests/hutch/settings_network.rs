@@ -131,7 +131,7 @@ fn everything_goes_through_the_parent_proxy() {
     let network = json!({"allowedDomains": ["outside.example"], "parentProxy": parent});
     let settings = settings(&network, &json!({}));
     let script = format!(
-        "python3 -c \"import socket; print(socket.create_connection(('outside.example', {port}), 20).recv(9).decode())\""
+        "python3 -c \"import socket; print(socket.create_connection(('outside.example', {port}), 60).recv(9).decode())\""
     );
     for caller in callers() {
         let output = run(command(&site, caller, &settings, &[], &script));

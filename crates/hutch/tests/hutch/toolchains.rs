@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::egress::callers;
 use crate::harness::{HUTCH, succeeded, text};
 use crate::mounts::{Home, without_tools};
 use crate::paths::make;
+use crate::peers::{USER, with_files};
 use crate::registries::{Registry, allowing};
 
 const README: &str = include_str!("../../../../README.md");
@@ -24,6 +25,8 @@ struct Project {
     files: &'static [(&'static str, &'static str)],
     /// Part of the output of its tests.
     passed: &'static str,
+    /// Folder that is made in the workspace.
+    makes: Option<&'static str>,
 }
 
 const PROJECTS: [Project; 4] = [
@@ -33,6 +36,7 @@ const PROJECTS: [Project; 4] = [
         registry: Registry::of_python,
         files: &[("test_it.py", "import six\n\ndef test_it():\n    assert six.PY3\n")],
         passed: "1 passed",
+        makes: Some("venv"),
     },
     Project {
         command: "npm test",
@@ -47,6 +51,7 @@ const PROJECTS: [Project; 4] = [
             ("test.js", "if (require('is-number')(1)) console.log('test passed')\n"),
         ],
         passed: "test passed",
+        makes: Some("node_modules"),
     },
     Project {
         command: "go test",
@@ -70,6 +75,7 @@ const PROJECTS: [Project; 4] = [
             ),
         ],
         passed: "ok  \tt",
+        makes: None,
     },
     Project {
         command: "cargo test",
@@ -84,6 +90,7 @@ const PROJECTS: [Project; 4] = [
             ("lib.rs", "#[test]\nfn it() {\n    assert_eq!(itoa::Buffer::new().format(1), \"1\");\n}\n"),
         ],
         passed: "1 passed",
+        makes: Some("target"),
     },
 ];
 
@@ -161,30 +168,92 @@ fn test_suites_of_the_readme_run_with_their_dependencies() {
     }
 }
 
-#[test]
-fn ordinary_user_runs_a_test_suite_of_the_readme() {
-    hutch_testkit::require!(root, user_namespaces);
-    let project = PROJECTS.iter().find(|project| project.command == "npm test").expect("a project");
-    let command = match for_this_machine(project) {
-        Ok(command) => command,
-        Err(reason) => return hutch_testkit::note_skip("README: npm test as an ordinary user", &reason),
-    };
+/// Runs a command as an ordinary user in a folder with the project. The user has the toolchains of rustup, and no downloads.
+fn run_as_ordinary_user(project: &Project, command: &str) -> (Home, Output) {
     let home = Home::new();
     for (name, content) in project.files {
         let name = format!("work/{name}");
         std::fs::write(home.path(&name), content).expect("written");
         home.own(&name);
     }
+    // The home of the user of the tests may be closed to others.
+    let folder = |variable: &str, default: &str| {
+        let own = std::env::var_os("HOME").map(|home| Path::new(&home).join(default));
+        std::env::var_os(variable).map(PathBuf::from).or(own)
+    };
+    let tools = [
+        (folder("RUSTUP_HOME", ".rustup"), "home/.rustup"),
+        (folder("CARGO_HOME", ".cargo").map(|folder| folder.join("bin")), "home/.cargo/bin"),
+    ];
+    for name in ["home/.rustup", "home/.cargo", "home/.cargo/bin"] {
+        std::fs::create_dir(home.path(name)).expect("made");
+        home.own(name);
+    }
+    let tools = tools.map(|(from, to)| (from.filter(|folder| folder.is_dir()), home.path(to)));
+    let files: Vec<(&Path, &str)> =
+        tools.iter().filter_map(|(from, to)| Some((from.as_deref()?, to.to_str()?))).collect();
+    let mut user = with_files(&files, Some(USER));
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut setpriv = Command::new("setpriv");
-    setpriv.args(["--reuid=1000", "--regid=1000", "--clear-groups", "sh", "-euc", &command]);
-    setpriv.env("PATH", format!("{}:{path}", home.path("").display())).env("HOME", home.path("home"));
-    without_tools(&mut setpriv);
-    setpriv.current_dir(home.path("work")).stdin(Stdio::null());
-    let output = setpriv.output().expect("setpriv");
+    let path = format!("{}:{}:{path}", home.path("").display(), home.path("home/.cargo/bin").display());
+    user.args(["sh", "-euc", command]).env("PATH", path).env("HOME", home.path("home"));
+    without_tools(&mut user);
+    user.current_dir(home.path("work")).stdin(Stdio::null());
+    let output = user.output().expect("unshare");
+    (home, output)
+}
+
+/// Checks that an ordinary user can run the command of the README that contains this.
+fn runs_as_ordinary_user(part: &str) {
+    let project = PROJECTS.iter().find(|project| project.command == part).expect("a project");
+    let command = match for_this_machine(project) {
+        Ok(command) => command,
+        Err(reason) => {
+            let test = format!("README: {part} as an ordinary user");
+            return hutch_testkit::note_skip(&test, &reason);
+        }
+    };
+    let (home, output) = run_as_ordinary_user(project, &command);
     let printed = succeeded(&command, &output);
     assert!(printed.contains(project.passed), "{command}: {printed}{}", text(&output.stderr));
-    assert_eq!(home.path("work/node_modules").metadata().expect("made").uid(), 1000);
+    if let Some(name) = project.makes {
+        let made = home.path("work").join(name);
+        assert_eq!(made.metadata().expect(name).uid(), USER, "{command}: {name}");
+    }
+    // What was downloaded is discarded, as for root.
+    for cache in ["home/.cargo/registry", "home/.npm", "home/go", "home/.cache/pip"] {
+        assert!(!home.path(cache).exists(), "{command}: {cache}");
+    }
+}
+
+#[test]
+fn ordinary_user_runs_pytest_of_the_readme() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    runs_as_ordinary_user("venv/bin/pytest");
+}
+
+#[test]
+fn ordinary_user_runs_npm_test_of_the_readme() {
+    hutch_testkit::require!(root, user_namespaces);
+    runs_as_ordinary_user("npm test");
+}
+
+/// Go compiles its library too, which takes long. The same suite runs as root in any case.
+#[test]
+fn ordinary_user_runs_go_test_of_the_readme() {
+    hutch_testkit::require!(root, user_namespaces);
+    if std::env::var_os("HUTCH_SLOW_TESTS").is_none_or(|value| value != "1") {
+        return hutch_testkit::note_skip(
+            "README: go test as an ordinary user",
+            "takes long (scripts/slow-tests)",
+        );
+    }
+    runs_as_ordinary_user("go test");
+}
+
+#[test]
+fn ordinary_user_runs_cargo_test_of_the_readme() {
+    hutch_testkit::require!(root, user_namespaces);
+    runs_as_ordinary_user("cargo test");
 }
 
 /// The layouts of nvm, pyenv and uv, with a program of the machine in the place of each interpreter.
@@ -230,21 +299,38 @@ fn versions_of_nvm_pyenv_and_uv_run_inside() {
     }
 }
 
-#[test]
-fn without_its_registry_a_test_suite_does_not_run() {
-    hutch_testkit::require!(root);
-    let project = PROJECTS.iter().find(|project| project.command == "cargo test").expect("a project");
-    let (registry, command) =
-        match opened(project).and_then(|(registry, _)| Ok((registry, for_this_machine(project)?))) {
-            Ok(found) => found,
-            Err(reason) => return hutch_testkit::note_skip("README: cargo test, closed", &reason),
-        };
+/// Returns the command without the flags that open the network. cargo does not try again.
+fn closed(command: &str) -> String {
     let words: Vec<&str> = command.split(' ').collect();
     let is_flag = |word: &str| word.starts_with("--allow");
     let kept = (0..words.len()).filter(|at| !is_flag(words[*at]) && (*at == 0 || !is_flag(words[*at - 1])));
-    let closed: Vec<&str> = kept.map(|at| words[at]).collect();
-    let output = run(project, &closed.join(" "));
-    let stderr = text(&output.stderr);
-    let named = registry.hosts.iter().any(|(host, _)| stderr.contains(host));
-    assert!(!output.status.success() && named, "{output:?}");
+    let kept = kept.map(|at| words[at]).collect::<Vec<_>>().join(" ");
+    kept.replacen("hutch run", "hutch run --env CARGO_NET_RETRY=0", 1)
+}
+
+#[test]
+fn without_its_registry_a_test_suite_does_not_run() {
+    hutch_testkit::require!(root, user_namespaces);
+    for project in PROJECTS.iter().filter(|project| ["cargo test", "go test"].contains(&project.command)) {
+        let found = opened(project).and_then(|(registry, _)| Ok((registry, for_this_machine(project)?)));
+        let (registry, command) = match found {
+            Ok(found) => found,
+            Err(reason) => {
+                hutch_testkit::note_skip(&format!("README: {}, closed", project.command), &reason);
+                continue;
+            }
+        };
+        let closed = closed(&command);
+        let mut outputs = vec![("an ordinary user", run_as_ordinary_user(project, &closed).1)];
+        // Go would find the module among the downloads of root.
+        if project.command == "cargo test" {
+            outputs.push(("root", run(project, &closed)));
+        }
+        for (who, output) in outputs {
+            let printed = text(&output.stderr) + &text(&output.stdout);
+            let named = registry.hosts.iter().any(|(host, _)| printed.contains(host));
+            assert!(!output.status.success() && named, "{who}: {closed}: {output:?}");
+            assert!(!printed.contains(project.passed), "{who}: {closed}: {printed}");
+        }
+    }
 }

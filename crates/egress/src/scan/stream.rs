@@ -224,6 +224,8 @@ impl Watched {
             }
             None => self.make_ready(replaced.unwrap_or(events)),
         }
+        // What is passed on needs none.
+        let _ = self.room.hold(self.held.len());
     }
 
     /// Returns false if the body ends here.

@@ -101,6 +101,13 @@ impl SandboxFacts {
             created: object.creation_timestamp().map(|time| time.0.as_second()),
         }
     }
+
+    /// Returns what conditions see of the Sandbox with this name.
+    pub fn facts(&self, name: &str, namespace: &str) -> Facts {
+        let labels = bounded(&self.labels);
+        let sandbox = Identity { name: name.to_owned(), namespace: namespace.to_owned(), labels };
+        Facts { task: bounded(&self.task), user: self.user.clone(), sandbox }
+    }
 }
 
 /// Reason why a Pod reaches nothing, as its condition reports it.
@@ -211,8 +218,7 @@ impl Objects {
             };
         };
         let Some(sandbox) = self.sandbox(pod) else { return Facts::default() };
-        let identity = Identity { name: owner.name.clone(), namespace, labels: bounded(&sandbox.labels) };
-        Facts { task: bounded(&sandbox.task), user: sandbox.user.clone(), sandbox: identity }
+        sandbox.facts(&owner.name, &namespace)
     }
 }
 
@@ -250,5 +256,49 @@ mod tests {
         assert_eq!(task, BTreeMap::from([annotation("risk", "2")]));
         assert_eq!(bounded(&task), task);
         assert!(bounded(&BTreeMap::from([annotation("risk", &"x".repeat(BYTES))])).is_empty());
+    }
+
+    #[test]
+    fn labels_and_attributes_above_their_bound_do_not_count() {
+        for (bytes, counts) in [(10, true), (BYTES, false)] {
+            let mut pod = Pod::default();
+            pod.metadata.labels = Some(BTreeMap::from([("app".to_owned(), "x".repeat(bytes))]));
+            pod.metadata.annotations =
+                Some(BTreeMap::from([("attr.policy.hutch.dev/risk".to_owned(), "2".repeat(bytes))]));
+            let facts = SandboxFacts::of(&pod).facts("a", "team");
+            assert_eq!((facts.sandbox.name.as_str(), facts.sandbox.namespace.as_str()), ("a", "team"));
+            assert_eq!((facts.sandbox.labels.len(), facts.task.len()), (counts as usize, counts as usize));
+            // Also those of a Pod without a Sandbox.
+            assert_eq!(Objects::default().facts(&pod).sandbox.labels.is_empty(), !counts);
+        }
+    }
+
+    /// Regression: nothing checked the reason before the policies are known.
+    #[test]
+    fn pod_reaches_nothing_until_the_policies_and_its_sandbox_are_known() {
+        let now = Timestamp::UNIX_EPOCH;
+        let (mut pod, mut objects) = (Pod::default(), Objects::default());
+        pod.metadata.namespace = Some("team".to_owned());
+        let why = |objects: &Objects, pod: &Pod| {
+            let closed = objects.levels(pod, now).unwrap_err();
+            (closed.reason, closed.message)
+        };
+        let pending = |message: &str| ("Pending", message.to_owned());
+        let policies = pending("the policies are not known yet: no egress");
+        assert_eq!(why(&objects, &pod), policies);
+        objects.policies.complete = true;
+        objects.cluster_policies.complete = true;
+        objects.templates.complete = true;
+        objects.sandboxes.complete = true;
+        assert_eq!(why(&objects, &pod), policies, "nor the namespaces");
+        objects.namespaces.complete = true;
+        let sandbox = pending("the Sandbox of the Pod is not known yet: no egress");
+        assert_eq!(why(&objects, &pod), sandbox, "nor its namespace");
+        objects.namespaces.objects.insert((String::new(), "team".to_owned()), Labels::new());
+        assert!(objects.levels(&pod, now).unwrap().levels.is_empty(), "a Pod without a Sandbox");
+        let owner = serde_json::json!([{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "name": "a",
+            "uid": "u", "controller": true}]);
+        pod.metadata.owner_references = Some(serde_json::from_value(owner).unwrap());
+        assert_eq!(why(&objects, &pod), sandbox);
     }
 }

@@ -90,6 +90,55 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// Returns a connection, as its client and the proxy have it.
+    async fn connection() -> (TcpStream, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_client_is_refused_after_five_seconds() {
+        use tokio::io::AsyncWriteExt;
+        // Nothing, or the begin of a hello.
+        for sent in [&b""[..], &[22, 3, 1, 2, 0, 1]] {
+            let (mut client, ours) = connection().await;
+            client.write_all(sent).await.unwrap();
+            let begin = tokio::time::Instant::now();
+            let refused = first_bytes(&ours, &destination("a.example"), Traffic::Web, &mut Vec::new())
+                .await
+                .unwrap_err();
+            assert!(refused.starts_with("it does not say for which name it is"), "{refused}");
+            // Time passes only while everything waits.
+            assert_eq!(begin.elapsed().as_secs(), FIRST_BYTES.as_secs());
+        }
+    }
+
+    #[tokio::test]
+    async fn hello_without_an_end_is_refused_after_16_kib() {
+        use tokio::io::AsyncWriteExt;
+        // Records with parts of one hello of 65,280 bytes, and a head whose headers do not end.
+        let record = |first: bool| {
+            let part: &[u8] = if first { &[1, 0, 255, 0] } else { &[0; 4] };
+            [&[22, 3, 1, 4, 0][..], part, &[0; 1020]].concat()
+        };
+        let tls: Vec<u8> = (0..64).flat_map(|number| record(number == 0)).collect();
+        let http = [&b"GET / HTTP/1.1\r\nX: "[..], &[b'x'; 64 << 10]].concat();
+        for sent in [tls, http] {
+            let (mut client, ours) = connection().await;
+            let sending = tokio::spawn(async move {
+                let _ = client.write_all(&sent).await;
+                client
+            });
+            let mut bytes = Vec::new();
+            let refused = first_bytes(&ours, &destination("a.example"), Traffic::Web, &mut bytes).await;
+            assert!(refused.unwrap_err().starts_with("it is neither TLS nor HTTP"));
+            assert!((first::LIMIT..first::LIMIT + 4096).contains(&bytes.len()), "{} bytes", bytes.len());
+            drop(ours);
+            sending.await.unwrap();
+        }
+    }
+
     #[test]
     fn connection_must_be_for_the_name_of_its_destination() {
         let tls = |name: &str| First::Tls(Some(name.to_owned()));

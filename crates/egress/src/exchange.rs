@@ -29,10 +29,11 @@ use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
 use crate::record::{Asked, named};
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, WITH_USER, problem};
+use crate::room::{Held, Sent};
 use crate::sandbox::{Rules, Sandbox};
 use crate::scan::{Conversations, Scan};
 use calls::{discard, id_of, read_calls};
-use counted::{Held, Metered};
+use counted::{Metered, Placing};
 
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
@@ -86,7 +87,7 @@ struct Accepted {
     rules: Rules,
     /// Maximum bytes of its body.
     max_body: u64,
-    body: Body,
+    body: Sent,
     scan: Option<Scan>,
     /// The length of its body may change.
     changes: bool,
@@ -276,9 +277,9 @@ impl Exchange {
         seen.unread = Some(body);
         let path = self.check(&parts).map_err(Reason::Ambiguous)?;
         let mut accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
-        let body = std::mem::replace(&mut accepted.body, full(Bytes::new()));
-        let body = filled(&mut accepted.placed, &parts.headers, body).await?;
-        accepted.body = hashed(&mut accepted.placed, body, self.sandbox.reading.clone()).await?;
+        let room = &self.sandbox.room;
+        accepted.body = filled(&mut accepted.placed, &parts.headers, accepted.body, room).await?;
+        accepted.body = hashed(&mut accepted.placed, accepted.body, room).await?;
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
         let scan = accepted.scan.clone();
         let (sent, placed) = self.request(&parts, accepted, line, websocket)?;
@@ -295,8 +296,8 @@ impl Exchange {
         }
         let (mut parts, body) = response.into_parts();
         let sandbox = self.sandbox.clone();
-        let body = Held { body, sandbox, _place: place }.boxed_unsync();
-        let mut body = credentials::answer(placed, &mut parts, body)?;
+        let body = Placing { body, sandbox, _place: place }.boxed_unsync();
+        let mut body = credentials::answer(placed, &mut parts, body, &self.sandbox.room)?;
         keep_end_to_end(&mut parts.headers, false);
         // It names another way to the server, which would not be read.
         parts.headers.remove(header::ALT_SVC);
@@ -382,14 +383,13 @@ impl Exchange {
         let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.destination);
         let (mut are_calls, mut read) = (false, None);
         if let Some(body) = seen.unread.take_if(|_| reads) {
-            let _turn = self.sandbox.reading.acquire().await;
-            let bytes = read_calls(parts, body).await.map_err(Reason::Ambiguous)?;
-            length = Some(bytes.len() as u64);
-            seen.id = id_of(&bytes);
-            let calls = Call::parse(&bytes);
+            let held = read_calls(parts, body, &self.sandbox.room).await.map_err(Reason::Ambiguous)?;
+            length = Some(held.bytes.len() as u64);
+            seen.id = id_of(&held.bytes);
+            let calls = Call::parse(&held.bytes);
             are_calls = calls.is_some();
             seen.calls = calls.unwrap_or_default();
-            read = Some(full(bytes));
+            read = Some(Sent::Whole(held, None));
         }
         // After the body was read: the rules may have changed meanwhile.
         let rules = self.sandbox.rules();
@@ -426,8 +426,8 @@ impl Exchange {
         }
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.records.ground(&verdict.opinions);
-        let lent = seen.unread.take().map(|body| seen.lent.lend(body));
-        let mut body = read.or(lent).unwrap_or_else(|| full(Bytes::new()));
+        let lent = seen.unread.take().map(|body| Sent::Stream(seen.lent.lend(body)));
+        let mut body = read.or(lent).unwrap_or_else(|| Sent::Whole(Held::default(), None));
         let (scan, mut changes) = (self.scan(&rules), false);
         if let Some(scan) = &scan {
             (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
@@ -482,7 +482,7 @@ impl Exchange {
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
         let (reporter, of) = (sandbox.clone(), line.clone());
         let report = Arc::new(move |reason| of.end(&reporter, reason));
-        let body = Guarded::body(body, std::mem::take(&mut placed.foreign), report);
+        let body = Guarded::body(body.into_body(), std::mem::take(&mut placed.foreign), report);
         let body = Metered { body, left: max_body, rules, sandbox, line };
         let mut request = Request::new(body.boxed_unsync());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =

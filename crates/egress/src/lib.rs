@@ -52,6 +52,7 @@ mod refusal;
 mod relay;
 mod rest;
 mod resumed;
+mod room;
 mod sandbox;
 mod scan;
 mod server;

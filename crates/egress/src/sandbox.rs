@@ -23,6 +23,7 @@ use crate::peers::Peers;
 use crate::record::{Asked, Counters, Ground, Outcome, outcome};
 use crate::records::Records;
 use crate::refusal::{Denial, Reason, Refusal, reset};
+use crate::room::Room;
 use crate::scan::{Memory, Scan, scanner};
 use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
@@ -37,11 +38,8 @@ pub(crate) const REFUSING: usize = 16;
 
 /// Port for which the reason is given why a name has no address.
 const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
-/// Maximum requests at once, and of these such whose bodies are read before they are decided or signed.
+/// Maximum requests at once.
 const REQUESTS: usize = 256;
-const READING: usize = 8;
-/// Maximum requests, answers, and answers to calls of MCP that the scanner holds as a whole.
-const HOLDING: usize = 32;
 /// Maximum large bodies that are scanned at the same time: their values need some times their bytes.
 const LARGE: usize = 2;
 /// Maximum names that are resolved at once. Each holds a thread of the process.
@@ -113,10 +111,9 @@ pub(crate) struct Sandbox {
     /// Places of refused clients whose TLS ends here.
     pub(crate) refusing: Semaphore,
     pub(crate) requests: Arc<Semaphore>,
-    pub(crate) reading: Arc<Semaphore>,
     pub(crate) resolving: Arc<Semaphore>,
-    /// Places of requests, of answers, and of answers to calls of MCP, whose bodies are held.
-    pub(crate) holding: [Arc<Semaphore>; 3],
+    /// Memory for bodies that are held.
+    pub(crate) room: Arc<Room>,
     /// Places of large bodies that are scanned.
     pub(crate) large: Arc<Semaphore>,
     pub(crate) usage: Usage,
@@ -150,9 +147,8 @@ impl Sandbox {
             inspected: Semaphore::new(INSPECTED),
             refusing: Semaphore::new(REFUSING),
             requests: Arc::new(Semaphore::new(REQUESTS)),
-            reading: Arc::new(Semaphore::new(READING)),
             resolving: Arc::new(Semaphore::new(RESOLVING)),
-            holding: [(); 3].map(|()| Arc::new(Semaphore::new(HOLDING))),
+            room: Arc::default(),
             large: Arc::new(Semaphore::new(LARGE)),
             usage: Usage::default(),
             authority: Mutex::default(),

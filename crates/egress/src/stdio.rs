@@ -430,6 +430,55 @@ mod tests {
         );
     }
 
+    /// Returns a guard with one level of these egress rules.
+    fn guard_with(egress: &Value) -> Stdio {
+        let egress = serde_json::from_value(egress.clone()).unwrap();
+        Stdio::new(&[Level::new(Authority::Invocation, "p", Some(egress))], Arc::new(|_| ())).unwrap()
+    }
+
+    /// Returns the error of a refused call; `None` if it passes.
+    fn refusal(guard: &Stdio, tool: &str) -> Option<String> {
+        match guard.client(call(tool).as_bytes()) {
+            Verdict::Pass => None,
+            Verdict::Answer(answer) => {
+                let answer: Value = serde_json::from_str(&answer).unwrap();
+                Some(answer["error"]["message"].as_str().unwrap().to_owned())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn budget_counts_calls_and_their_bytes() {
+        let rules = json!([{"name": "tools", "any": true, "mcp": [{"tools": ["read"]}]}]);
+        let guard = guard_with(&json!({"rules": rules, "budget": {"requests": 2, "requestsPer": "1h"}}));
+        assert_eq!(refusal(&guard, "read"), None);
+        assert!(refusal(&guard, "write").unwrap().contains("no rule of policy"), "it does not count");
+        assert_eq!(refusal(&guard, "read"), None);
+        let why = refusal(&guard, "read").unwrap();
+        assert!(why.contains("requests: 2 per 3600s"), "{why}");
+        let bytes = call("read").len() + 10;
+        let guard = guard_with(&json!({"rules": rules, "budget": {"bytesOut": bytes, "per": "1h"}}));
+        assert_eq!(refusal(&guard, "read"), None);
+        let why = refusal(&guard, "read").unwrap();
+        assert!(why.contains("bytesOut: "), "{why}");
+    }
+
+    #[test]
+    fn condition_of_a_rule_sees_earlier_refusals() {
+        let rule = |when: &str, tool: &str| json!({"name": tool, "any": true, "when": when, "mcp": [{"tools": [tool]}]});
+        let rules = json!([
+            rule("session.denials == 0", "read"),
+            rule("session.requests < 2", "list"),
+            rule("sandbox.name == 'a'", "never"),
+        ]);
+        let guard = guard_with(&json!({ "rules": rules }));
+        assert_eq!((refusal(&guard, "list"), refusal(&guard, "read")), (None, None));
+        assert!(refusal(&guard, "list").is_some(), "two requests were made");
+        assert!(refusal(&guard, "read").is_some(), "one was refused");
+        assert!(refusal(&guard, "never").is_some(), "there is no sandbox");
+    }
+
     #[test]
     fn messages_that_servers_could_read_otherwise_are_refused() {
         let guard = guard();

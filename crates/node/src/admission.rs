@@ -384,6 +384,9 @@ mod tests {
             choose(&one, &Handler::defaults(), || Err(String::new())),
             Ok(Choice::Embedded(ServiceKind::Router))
         );
+        let isolation = Choice::Embedded(ServiceKind::Router).isolation(None);
+        assert_eq!(isolation.reason, "Embedded");
+        assert_eq!(isolation.message, "level embedded: no process; hutch itself serves the router");
         let mixed = spec(
             json!({"containers": [{"name": "r", "image": router}, {"name": "s", "image": "hutch/host"}]}),
         );

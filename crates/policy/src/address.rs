@@ -48,6 +48,9 @@ const NEVER: [&str; 12] = [
 ];
 /// IPv6 addresses that are judged as the IPv4 addresses that they stand for. `::1` is in the last range and stands for none.
 const STAND_FOR_IPV4: [&str; 4] = ["::ffff:0:0/96", "64:ff9b::/96", "2002::/16", "::/96"];
+/// Networks that the internet does not route.
+pub(crate) const PRIVATE: [&str; 5] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 /// Loopback, and ranges that no network routes.
 const OF_ADMINISTRATORS: [&str; 13] = [
     "127.0.0.0/8",
@@ -74,6 +77,17 @@ pub fn opens_nothing(range: &Cidr) -> Option<&'static str> {
     }
     let stands = range.is_within(&STAND_FOR_IPV4) && !range.contains(Ipv6Addr::LOCALHOST.into());
     stands.then_some("its addresses stand for IPv4 addresses; write the range of those")
+}
+
+/// Returns why no connection is made to an address of a range, whatever opens it; `None` if one may be.
+pub(crate) fn is_never_dialed(range: &Cidr) -> Option<&'static str> {
+    let never = range.is_within(&NEVER) || range.is_within(&STAND_FOR_IPV4[..1]);
+    opens_nothing(range).filter(|_| never)
+}
+
+/// Returns true if every address of a range is opened only by a range in `private`.
+pub(crate) fn needs_private(range: &Cidr) -> bool {
+    range.is_within(&PRIVATE) || is_of_administrators(range)
 }
 
 /// Returns true if every address of a range is opened by administrators only, such as loopback.
@@ -322,6 +336,12 @@ mod tests {
             let range: Cidr = address.to_string().parse().unwrap();
             let opened = check_address(address, &[range], &[]).is_ok();
             proptest::prop_assert!(opened || opens_nothing(&range).is_some());
+            if let Some(why) = is_never_dialed(&range) {
+                proptest::prop_assert!(!opened, "{}: {}", range, why);
+            }
+            if needs_private(&range) {
+                proptest::prop_assert!(check_address(address, &[], &[]).is_err(), "{}", range);
+            }
             if is_of_administrators(&range) {
                 let closed = check_address(address, &[], &[]);
                 proptest::prop_assert!(!matches!(closed, Ok(()) | Err(Forbidden::Private)));

@@ -36,6 +36,11 @@ impl Cidr {
         self.0.network()
     }
 
+    /// Returns true if every address of another range is in this one.
+    pub(crate) fn covers(&self, other: &Cidr) -> bool {
+        self.0.contains(&other.0)
+    }
+
     /// Returns true if every address of the range is in one of these ranges.
     pub(crate) fn is_within(&self, ranges: &[&str]) -> bool {
         let mut ranges = ranges.iter().filter_map(|range| range.parse::<IpNet>().ok());

@@ -13,12 +13,12 @@ use crate::ports::PortRange;
 use crate::rule::EgressRule;
 
 /// Maximum credentials of a policy.
-const CREDENTIALS: usize = 16;
+pub(crate) const CREDENTIALS: usize = 16;
 /// Maximum entries of a list.
-const ENTRIES: usize = 64;
+pub(crate) const ENTRIES: usize = 64;
 /// Maximum bytes of a name, of a format and of the name of a variable or header.
-const NAME: usize = 63;
-const FORMAT: usize = 256;
+pub(crate) const NAME: usize = 63;
+pub(crate) const FORMAT: usize = 256;
 /// Place of the value in a format.
 pub const PLACE: &str = "{}";
 /// Port of HTTPS: the default.

@@ -20,7 +20,7 @@ use crate::host::shown;
 use crate::request::{Call, Request};
 
 /// Maximum bytes of an expression.
-const LENGTH: usize = 1024;
+pub(crate) const LENGTH: usize = 1024;
 /// Maximum values in the arguments of a call. A condition on more has no value.
 const NODES: usize = 10_000;
 /// Fractions below it that are whole are numbers without rounding.

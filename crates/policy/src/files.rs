@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::shown;
 
 /// Maximum bytes of a path.
-const LENGTH: usize = 1024;
+pub(crate) const LENGTH: usize = 1024;
 /// Folders of each container of a server that are made anew by the kernel, or that its runtime needs.
 const RESERVED: [&str; 4] = ["/proc", "/sys", "/dev", "/.hutch"];
 

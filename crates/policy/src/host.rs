@@ -8,7 +8,7 @@ use idna::AsciiDenyList;
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of a name, in bytes.
-const NAME_LIMIT: usize = 253;
+pub(crate) const NAME_LIMIT: usize = 253;
 /// Maximum length of a label, in bytes.
 const LABEL_LIMIT: usize = 63;
 

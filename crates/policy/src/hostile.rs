@@ -1,11 +1,33 @@
 //! Hostile tests of the parsers, from arbitrary bytes.
 
-use crate::decide::{Authority, decide};
+use crate::decide::{Authority, Level, decide, may_dial};
 use crate::destination::{Decision, Destination};
 use crate::expression::{Expression, Moment};
 use crate::http::{HttpRule, PathPattern};
+use crate::network::NetworkLevel;
 use crate::object::PolicyObject;
 use crate::request::{Call, Path, Request, decode};
+
+/// Reads any bytes as the `networkPolicy` of a template. What it opens is bounded, and no rule opens addresses that never are.
+pub fn network(bytes: &[u8]) {
+    let Ok(rules) = serde_json::from_slice::<serde_json::Value>(bytes) else { return };
+    let spec = serde_json::json!({ "networkPolicy": rules });
+    let Some(level) = NetworkLevel::read("t", &spec) else { return };
+    let ranges = |level: &Level| -> usize {
+        level.egress.iter().flat_map(|egress| &egress.rules).map(|rule| rule.cidrs.len()).sum()
+    };
+    assert!(ranges(&level.alone) <= 1024 && ranges(&level.beside) == ranges(&level.alone), "{rules}");
+    let levels = [level.alone];
+    for address in ["169.254.169.254", "fe80::1", "100.100.100.200"] {
+        let (Ok(destination), Ok(address)) = (address.parse::<Destination>(), address.parse()) else {
+            return;
+        };
+        assert!(may_dial(&levels, &destination, address, &[], &Moment::default()).is_err(), "{rules}");
+    }
+    if let Ok(name) = "a.example".parse::<Destination>() {
+        assert_eq!(decide(&levels, &name, &Moment::default()).decision, Decision::Deny, "{rules}");
+    }
+}
 
 /// Reads any bytes as the path of a request. One that is accepted has one meaning.
 pub fn path(bytes: &[u8]) {
@@ -144,6 +166,7 @@ mod tests {
         feed("policy_object", super::object);
         feed("policy_target", super::target);
         feed("policy_calls", super::calls);
+        feed("policy_network", super::network);
         feed("policy_expression", super::expression);
     }
 

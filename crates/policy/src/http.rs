@@ -8,7 +8,7 @@ use crate::host::shown;
 use crate::request::{Call, Path, Request};
 
 /// Maximum bytes of a pattern.
-const PATTERN: usize = 1024;
+pub(crate) const PATTERN: usize = 1024;
 /// Methods of MCP without which no tool can be called or listed. A rule that allows any call allows these.
 const LIFECYCLE: [&str; 3] = ["initialize", "ping", "tools/list"];
 

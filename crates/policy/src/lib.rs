@@ -7,6 +7,8 @@
 
 mod address;
 mod attach;
+#[cfg(test)]
+mod bounds;
 mod budget;
 mod cidr;
 mod conflict;

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::address::PRIVATE;
 use crate::attach::{SandboxTarget, Selector};
 use crate::cidr::Cidr;
 use crate::decide::{Authority, Level};
@@ -18,8 +19,6 @@ use crate::rule::{EgressRule, Protocol};
 
 /// Maximum ranges of addresses after the exceptions are taken away. A policy with more opens nothing.
 const RANGES: usize = 1024;
-/// Networks that the internet does not route.
-const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 /// Begin of the names of these levels. No policy object has a name with a space.
 const NAME: &str = "networkPolicy of ";
 /// Every address.

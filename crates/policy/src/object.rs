@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{is_of_administrators, opens_nothing};
+use crate::address::{is_never_dialed, is_of_administrators, needs_private, opens_nothing};
 use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
 use crate::budget::Budget;
+use crate::cidr::Cidr;
 use crate::credential::{self, Credential};
 use crate::decide::{Authority, Level, Mode};
 use crate::destination::Decision;
@@ -20,11 +21,14 @@ use crate::scanner::{Door, ScannerRules};
 use requests::{check_conditions, check_requests};
 
 /// Maximum rules of a policy.
-const RULES: usize = 256;
+pub(crate) const RULES: usize = 256;
 /// Maximum hosts of a rule, and maximum ranges in each of its lists.
-const HOSTS: usize = 64;
+pub(crate) const HOSTS: usize = 64;
 /// Maximum entries about requests of a rule, and queries or headers of each.
-const ENTRIES: usize = 16;
+pub(crate) const ENTRIES: usize = 16;
+
+/// Maximum bytes of the spec of a policy, as JSON.
+const BYTES: usize = 64 << 10;
 
 /// Kind of a policy object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,6 +175,17 @@ impl PolicyObject {
             let reason = "without it the policy applies to no sandbox; `appliesTo: {}` is every sandbox";
             found.push(invalid("spec.appliesTo".to_owned(), reason));
         }
+        for (index, rule) in self.rules().iter().enumerate() {
+            let closed = |range: &&Cidr| {
+                needs_private(range) && !rule.private.iter().any(|private| private.covers(range))
+            };
+            let opens = rule.decision == Decision::Allow;
+            let closed = rule.cidrs.iter().enumerate().filter(|(_, range)| opens && closed(range));
+            found.extend(closed.map(|(place, range)| {
+                let field = format!("spec.egress.rules[{index}].cidrs[{place}]");
+                invalid(field, format!("{range} opens nothing: `private` must have it too"))
+            }));
+        }
         if self.kind == Kind::ClusterSandboxPolicy {
             return found;
         }
@@ -193,11 +208,16 @@ impl PolicyObject {
     pub fn check_new(&self) -> Result<(), InvalidPolicy> {
         self.check()?;
         for (index, rule) in self.rules().iter().enumerate() {
-            for (place, range) in rule.private.iter().enumerate() {
-                if let Some(why) = opens_nothing(range) {
-                    let field = format!("spec.egress.rules[{index}].private[{place}]");
-                    return Err(invalid(field, format!("{range} opens nothing: {why}")));
-                }
+            let opens = rule.decision == Decision::Allow;
+            let cidrs = rule.cidrs.iter().map(|range| is_never_dialed(range).filter(|_| opens));
+            let private = rule.private.iter().map(opens_nothing);
+            let closed = cidrs.zip(&rule.cidrs).enumerate().map(|(place, found)| ("cidrs", place, found));
+            let private = private.zip(&rule.private).enumerate();
+            let closed = closed.chain(private.map(|(place, found)| ("private", place, found)));
+            for (list, place, (why, range)) in closed {
+                let Some(why) = why else { continue };
+                let field = format!("spec.egress.rules[{index}].{list}[{place}]");
+                return Err(invalid(field, format!("{range} opens nothing: {why}")));
             }
             check_conditions(rule, &|name| format!("spec.egress.rules[{index}]{name}"))?;
         }
@@ -235,11 +255,15 @@ impl PolicyObject {
         }
     }
 
-    /// Refuses what a server cannot enforce.
+    /// Refuses what a server cannot enforce, and what takes too much of its memory.
     ///
     /// # Errors
     /// The first such field.
     pub fn check_for_server(&self) -> Result<(), InvalidPolicy> {
+        let bytes = serde_json::to_vec(&self.spec).map_or(usize::MAX, |spec| spec.len());
+        if bytes > BYTES {
+            return Err(invalid("spec".to_owned(), format!("{bytes} bytes; at most {BYTES}")));
+        }
         credential::check_for_server(&self.spec.credentials).map_err(|(field, why)| invalid(field, why))?;
         for (index, rule) in self.spec.files.iter().enumerate() {
             if let Some(reserved) = rule.path.reserved() {
@@ -558,6 +582,13 @@ mod tests {
                 "rules[0].private[1]: 169.254.169.254/32 opens nothing: no rule opens link-local",
             ),
             (rule(r#""any": true, "private": ["64:ff9b::a00:1"]"#), "write the range of those"),
+            (
+                rule(r#""cidrs": ["8.8.8.8", "169.254.169.254"]"#),
+                "rules[0].cidrs[1]: 169.254.169.254/32 opens nothing: no rule opens link-local",
+            ),
+            (rule(r#""cidrs": ["fe80::/64"]"#), "rules[0].cidrs[0]: fe80::/64 opens nothing"),
+            (rule(r#""cidrs": ["100.100.100.200"], "private": ["100.64.0.0/10"]"#), "rules[0].cidrs[0]: "),
+            (rule(r#""cidrs": ["::ffff:10.0.0.0/104"]"#), "write the range of those"),
             (rule(r#""any": true, "when": "1""#), "\"1\" is never true or false"),
             (rule(r#""any": true, "decision": "Deny", "protocol": "TCP""#), "rules[0].protocol: has no"),
             (rule(r#""any": true, "plaintext": true, "protocol": "TCP""#), "rules[0].plaintext: has no"),
@@ -625,6 +656,22 @@ mod tests {
         assert_eq!(found("ClusterSandboxPolicy", &format!(r#"{{"appliesTo": {{}}, {rules}}}"#)), [""; 0]);
         let nobody = found("ClusterSandboxPolicy", &format!("{{{rules}}}"));
         assert!(nobody.len() == 1 && nobody[0].starts_with("spec.appliesTo: "), "{nobody:?}");
+        for (rule, expected) in [
+            (r#""cidrs": ["10.0.0.0/8", "8.8.8.8"]"#, &["spec.egress.rules[0].cidrs[0]: 10.0.0.0/8"][..]),
+            (r#""cidrs": ["127.0.0.1", "192.168.1.0/24"]"#, &["cidrs[0]: 127.0.0.1/32", "cidrs[1]: 192.168"]),
+            (
+                r#""cidrs": ["10.1.0.0/16"], "private": ["10.1.2.0/24"]"#,
+                &["cidrs[0]: 10.1.0.0/16 opens nothing"],
+            ),
+            (r#""cidrs": ["10.1.2.0/24", "fd00::1"], "private": ["10.1.0.0/16", "fc00::/7"]"#, &[]),
+            (r#""cidrs": ["0.0.0.0/0", "64:ff9b::/96"]"#, &[]),
+            (r#""cidrs": ["10.0.0.0/8"], "decision": "Deny""#, &[]),
+        ] {
+            let spec = format!(r#"{{"appliesTo": {{}}, "egress": {{"rules": [{{"name": "a", {rule}}}]}}}}"#);
+            let found = found("ClusterSandboxPolicy", &spec);
+            let all = expected.iter().zip(&found).all(|(expected, found)| found.contains(expected));
+            assert!(all && found.len() == expected.len(), "{rule}: {found:?}");
+        }
         assert!(policy("SandboxPolicy", "{}").needs_annotation());
         assert!(!policy("SandboxPolicy", r#"{"appliesTo": {}}"#).needs_annotation());
         assert!(!policy("ClusterSandboxPolicy", "{}").needs_annotation());

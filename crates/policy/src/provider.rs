@@ -116,12 +116,12 @@ pub enum ProviderSource<'a> {
 /// Fields of a provider that each name a source.
 const SOURCES: &str = "`file`, `env`, `secret`, `serviceAccountToken` or `vault`";
 /// Maximum entries of a list.
-const ENTRIES: usize = 64;
+pub(crate) const ENTRIES: usize = 64;
 /// Maximum bytes of the name of an object, of a key of a Secret, and of an audience or a path.
-const NAME: usize = 253;
-const TEXT: usize = 512;
+pub(crate) const NAME: usize = 253;
+pub(crate) const TEXT: usize = 512;
 /// Maximum parameters of a request to Vault.
-const PARAMETERS: usize = 16;
+pub(crate) const PARAMETERS: usize = 16;
 /// Life of a token, in seconds.
 const SECONDS: std::ops::RangeInclusive<u32> = 600..=86_400;
 

@@ -6,7 +6,7 @@ use crate::host::HostName;
 use crate::pattern::HostPattern;
 
 /// Maximum exceptions of a policy, and maximum hosts of each.
-const EXCEPTIONS: usize = 64;
+pub(crate) const EXCEPTIONS: usize = 64;
 
 /// Set of rules of the scanner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -311,6 +311,25 @@ mod tests {
         assert_eq!(file_rules(&subject(), &none, &all, at(0))[0].rules.len(), 1);
     }
 
+    /// Regression: on a cluster, where another API server checks policies, they had no bound.
+    #[test]
+    fn policy_above_64_kib_is_not_read() {
+        let object = |rules: usize| -> PolicyObject {
+            let long = "a".repeat(250);
+            let rules = (0..rules).map(|rule| format!(r#"{{"name": "{rule:04}{long}", "any": true}}"#));
+            let spec = format!(r#"{{"egress": {{"rules": [{}]}}}}"#, rules.collect::<Vec<_>>().join(", "));
+            let text = format!(
+                r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "p"}}, "spec": {spec}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        assert!(StoredPolicy::new(object(200)).is_ok());
+        let error = StoredPolicy::new(object(240)).unwrap_err();
+        assert_eq!(error.field, "spec");
+        assert!(error.reason.ends_with(" bytes; at most 65536"), "{error}");
+        assert!(object(240).check_new().is_ok(), "only its size is wrong");
+    }
+
     #[test]
     fn policy_that_is_missing_invalid_or_one_too_many_closes_everything() {
         let missing = Subject { by_claim: policy_names("later"), ..subject() };

@@ -68,9 +68,6 @@ pub(crate) fn check_given(kind: &Kind, object: &Value) -> Result<(), Failure> {
     })
 }
 
-/// Maximum bytes of the spec of a policy.
-const POLICY_BYTES: usize = 64 << 10;
-
 /// Plural of the providers of credentials.
 pub(super) const PROVIDERS: &str = "credentialproviders";
 
@@ -117,12 +114,30 @@ pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
     match serde_path_to_error::deserialize::<_, PolicyObject>(object) {
         Err(error) => invalid(error.path().to_string(), error.inner().to_string()),
         Ok(policy) => {
-            let bytes = object.get("spec").map_or(0, |spec| spec.to_string().len());
-            if bytes > POLICY_BYTES {
-                return invalid("spec".to_owned(), format!("{bytes} bytes; at most {POLICY_BYTES}"));
-            }
             let checked = policy.check_new().and_then(|()| policy.check_for_server());
             checked.or_else(|error| invalid(error.field, error.reason))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn policy_above_64_kib_is_refused() {
+        let kind = Kind { group: GROUP.into(), plural: "sandboxpolicies".into(), ..Kind::default() };
+        let checked = |rules: usize| {
+            let name = |rule: usize| format!("{rule:04}{}", "a".repeat(250));
+            let rules: Vec<_> = (0..rules).map(|rule| json!({"name": name(rule), "any": true})).collect();
+            let object = json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy",
+                "metadata": {"name": "p"}, "spec": {"egress": {"rules": rules}}});
+            check(&kind, &object)
+        };
+        assert!(checked(200).is_ok());
+        let error = format!("{:?}", checked(240).unwrap_err());
+        assert!(error.contains("bytes; at most 65536"), "{error}");
     }
 }

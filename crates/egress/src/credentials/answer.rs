@@ -1,6 +1,7 @@
 //! Answers of hosts that have values: the placeholder takes the place of each value.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -15,12 +16,18 @@ use super::packed::{self, Form, Packed, Refused};
 use super::redact::Redactor;
 use crate::body::Body;
 use crate::refusal::Reason;
+use crate::room::Room;
 
 /// Returns an answer without the values of the request. `parts` are as the server has sent them.
 ///
 /// # Errors
 /// It is encoded, or only a part: a value could not be found in it.
-pub(crate) fn answer(placed: Placed, parts: &mut Parts, body: Body) -> Result<Body, Reason> {
+pub(crate) fn answer(
+    placed: Placed,
+    parts: &mut Parts,
+    body: Body,
+    room: &Arc<Room>,
+) -> Result<Body, Reason> {
     if placed.pairs.is_empty() {
         return Ok(body);
     }
@@ -36,7 +43,8 @@ pub(crate) fn answer(placed: Placed, parts: &mut Parts, body: Body) -> Result<Bo
     parts.headers.remove(header::CONTENT_LENGTH);
     // What may be encoded by its header may be so without it.
     let state = if placed.only_signed { Passing::Plain } else { Passing::Unknown(Vec::new()) };
-    Ok(Redacted { body, redactor, state, trailers: None, ended: false }.boxed_unsync())
+    let room = room.clone();
+    Ok(Redacted { body, redactor, state, room, trailers: None, ended: false }.boxed_unsync())
 }
 
 /// Returns how the body is sent in which a value could not be found.
@@ -87,6 +95,7 @@ struct Redacted {
     body: Body,
     redactor: Redactor,
     state: Passing,
+    room: Arc<Room>,
     trailers: Option<HeaderMap>,
     ended: bool,
 }
@@ -106,7 +115,8 @@ impl Redacted {
                     }
                     Form::Packed(compression) => {
                         let start = std::mem::take(start);
-                        let packed = Packed::new(compression, &self.redactor).ok_or(Refused::Form)?;
+                        let packed =
+                            Packed::new(compression, &self.redactor, &self.room).ok_or(Refused::Form)?;
                         self.state = Passing::Packed(Box::new(packed));
                         start.into()
                     }
@@ -213,7 +223,7 @@ mod tests {
         let body = Full::new(Bytes::from_static(b"Real-Value")).with_trailers(async { Some(Ok(trailers)) });
         let body = body.map_err(|never| match never {}).boxed_unsync();
         let placed = Placed { pairs: forms("Real-Value", "P"), ..Placed::default() };
-        let collected = answer(placed, &mut parts, body).unwrap().collect().await.unwrap();
+        let collected = answer(placed, &mut parts, body, &Arc::default()).unwrap().collect().await.unwrap();
         let trailers = collected.trailers().unwrap();
         assert_eq!(
             (trailers.len(), &trailers["x-own"], &trailers["x-kept"]),
@@ -229,7 +239,7 @@ mod tests {
             pieces.iter().map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece)))).collect();
         let body = Pieces(pieces.into_iter()).boxed_unsync();
         let placed = Placed { pairs: forms("Real-Value", "P"), only_signed, ..Placed::default() };
-        let collected = answer(placed, &mut parts, body).unwrap().collect().await;
+        let collected = answer(placed, &mut parts, body, &Arc::default()).unwrap().collect().await;
         collected.map(http_body_util::Collected::to_bytes).map_err(|error| error.to_string())
     }
 

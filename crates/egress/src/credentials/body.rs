@@ -12,8 +12,9 @@ use zeroize::Zeroizing;
 
 use super::encode::{json, percent};
 use super::{Issued, Placed, contains};
-use crate::body::{Body, full};
+use crate::body::Body;
 use crate::refusal::Reason;
+use crate::room::{Gathering, Held, Kind, Room, Sent};
 
 /// Maximum bytes of a body in which values are placed.
 const BODY: usize = 256 << 10;
@@ -22,7 +23,12 @@ const BODY: usize = 256 << 10;
 ///
 /// # Errors
 /// The body cannot be read, or is too long.
-pub(crate) async fn filled(placed: &mut Placed, headers: &HeaderMap, body: Body) -> Result<Body, Reason> {
+pub(crate) async fn filled(
+    placed: &mut Placed,
+    headers: &HeaderMap,
+    body: Sent,
+    room: &Arc<Room>,
+) -> Result<Sent, Reason> {
     if placed.in_body.is_empty() {
         return Ok(body);
     }
@@ -34,17 +40,28 @@ pub(crate) async fn filled(placed: &mut Placed, headers: &HeaderMap, body: Body)
         _ => return Ok(body),
     };
     let long = || Reason::Ambiguous(format!("its body is longer than {BODY} bytes, so it has no credential"));
-    let bytes = whole(body, BODY).await?.ok_or_else(long)?;
-    let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(full(bytes)) };
-    let found = placed.in_body.iter().filter(|one| contains(&bytes, &one.placeholder));
-    placed.used.extend(found.map(|one| one.name.clone()));
+    let held = whole(body, BODY, room).await?.ok_or_else(long)?;
+    let Ok(text) = std::str::from_utf8(&held.bytes) else { return Ok(Sent::Whole(held, None)) };
+    let (mut added, mut used) = (0, Vec::new());
+    for one in &placed.in_body {
+        let count = text.matches(&one.placeholder).count();
+        if count > 0 {
+            used.push(one.name.clone());
+            added += count * Zeroizing::new(form(one.value.expose())).len();
+        }
+    }
+    if added > BODY {
+        return Err(long());
+    }
+    placed.used.extend(used);
+    let taken = room.take(Kind::Filled, text.len() + added).await;
     let filled = fill(text, &placed.in_body, form);
     if let Some(headers) = &mut placed.headers {
         // It is counted anew.
         headers.remove(header::CONTENT_LENGTH);
     }
     // Erased with the request.
-    Ok(full(Bytes::from_owner(filled)))
+    Ok(Sent::Whole(taken.replaced(filled), None))
 }
 
 /// Returns a text with the values of these credentials in this form.
@@ -57,20 +74,24 @@ pub(super) fn fill(text: &str, credentials: &[Issued], form: fn(&str) -> String)
 }
 
 /// Reads a body; `None` if it is longer.
-pub(super) async fn whole(mut body: Body, most: usize) -> Result<Option<Bytes>, Reason> {
+pub(super) async fn whole(body: Sent, most: usize, room: &Arc<Room>) -> Result<Option<Held>, Reason> {
+    let mut body = match body {
+        Sent::Whole(held, _) => return Ok(Some(held).filter(|held| held.bytes.len() <= most)),
+        Sent::Stream(body) => body,
+    };
     if http_body::Body::size_hint(&body).lower() > most as u64 {
         return Ok(None);
     }
-    let mut bytes = Vec::new();
+    let mut bytes = Gathering::new(room, Kind::Request);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Reason::Ambiguous(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > most {
             return Ok(None);
         }
-        bytes.extend_from_slice(&data);
+        bytes.push(&data).await;
     }
-    Ok(Some(bytes.into()))
+    Ok(Some(bytes.finish()))
 }
 
 /// Reports a placeholder of the credential of this name.

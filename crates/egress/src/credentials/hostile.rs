@@ -96,7 +96,9 @@ pub(crate) fn packed(bytes: &[u8]) {
     let Form::Packed(compression) = form(bytes) else { return };
     for size in [1, 7, 4096] {
         let redactor = Redactor::new(forms(VALUES[0], PLACEHOLDER));
-        let Some(mut packed) = Packed::new(compression, &redactor) else { return };
+        let Some(mut packed) = Packed::new(compression, &redactor, &std::sync::Arc::default()) else {
+            return;
+        };
         let mut out = Vec::new();
         let mut pass = |passed: Result<Vec<u8>, _>| passed.map(|passed| out.extend(passed));
         let whole =

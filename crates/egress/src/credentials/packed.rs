@@ -3,12 +3,14 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 use hutch_scan::Compression;
 
 use super::redact::Redactor;
+use crate::room::{Parts, Room};
 
 /// Bytes that are decompressed at a time: what they decompress to is held in memory.
 const STEP: usize = 1 << 10;
@@ -101,6 +103,7 @@ pub(super) struct Packed {
     /// Pieces that are not passed on yet, each with the number of decompressed bytes at its end.
     held: VecDeque<(Bytes, u64)>,
     held_bytes: usize,
+    room: Parts,
     taken: u64,
     passed: u64,
     decompressed: u64,
@@ -108,7 +111,7 @@ pub(super) struct Packed {
 
 impl Packed {
     /// Returns a body of a compression; `None` if it is not one that can be read in pieces.
-    pub(super) fn new(compression: Compression, redactor: &Redactor) -> Option<Packed> {
+    pub(super) fn new(compression: Compression, redactor: &Redactor, room: &Arc<Room>) -> Option<Packed> {
         let decoder = match compression {
             Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(Vec::new()))),
             Compression::Deflate => Decoder::Zlib(Box::new(ZlibDecoder::new(Vec::new()))),
@@ -116,7 +119,8 @@ impl Packed {
         };
         let (raw, plain) = (redactor.anew(), redactor.anew());
         let (held, held_bytes) = (VecDeque::new(), 0);
-        Some(Packed { decoder, raw, plain, held, held_bytes, taken: 0, passed: 0, decompressed: 0 })
+        let room = Parts::new(room);
+        Some(Packed { decoder, raw, plain, held, held_bytes, room, taken: 0, passed: 0, decompressed: 0 })
     }
 
     /// Takes a piece. Returns what may be passed on.
@@ -137,11 +141,13 @@ impl Packed {
             };
             self.read(&bytes, &text)?;
             self.held.push_back((bytes, self.decompressed));
-            if self.held_bytes > HELD {
+            if self.held_bytes > HELD || !self.room.hold(self.held_bytes) {
                 return Err(Refused::Form);
             }
         }
-        Ok(self.pass(self.raw.open() as u64, self.plain.open() as u64))
+        let passed = self.pass(self.raw.open() as u64, self.plain.open() as u64);
+        self.room.hold(self.held_bytes);
+        Ok(passed)
     }
 
     /// Returns the rest.
@@ -209,7 +215,8 @@ mod tests {
     /// Returns what passes of a body in pieces, and how it ends.
     fn pass(body: &[u8], size: usize) -> (Vec<u8>, Result<(), Refused>) {
         let Form::Packed(compression) = form(body) else { panic!("{:?}", &body[..4]) };
-        let mut packed = Packed::new(compression, &Redactor::new(forms("Real-Value-1", "P"))).unwrap();
+        let mut packed =
+            Packed::new(compression, &Redactor::new(forms("Real-Value-1", "P")), &Arc::default()).unwrap();
         let mut out = Vec::new();
         for piece in body.chunks(size) {
             match packed.push(&Bytes::copy_from_slice(piece)) {

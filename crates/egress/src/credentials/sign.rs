@@ -6,9 +6,7 @@ use std::time::Duration;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Uri};
-use http_body_util::BodyExt;
 use hutch_policy::Destination;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::body::whole;
@@ -16,8 +14,8 @@ use super::encode::{forms, without_percent};
 use super::place::{Judged, Placed, refusal, sensitive};
 use super::sigv4::{CONTENT, FAMILY, Outgoing, Signed, hash};
 use super::{Issued, Set, contains};
-use crate::body::{Body, Keeping, full};
 use crate::refusal::Reason;
+use crate::room::{Room, Sent};
 
 /// Maximum bytes of a body that is read for its hash, and the time for them.
 const BODY: usize = 10 << 20;
@@ -94,26 +92,25 @@ fn content(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     }
 }
 
-/// Reads the body of a request that is to be signed, and returns it. Bodies in memory have a turn each.
+/// Reads the body of a request that is to be signed, and returns it.
 ///
 /// # Errors
 /// It is too long, or cannot be read.
-pub(crate) async fn hashed(placed: &mut Placed, body: Body, turns: Arc<Semaphore>) -> Result<Body, Reason> {
+pub(crate) async fn hashed(placed: &mut Placed, body: Sent, room: &Arc<Room>) -> Result<Sent, Reason> {
     let Some(signing) = &mut placed.signing else { return Ok(body) };
     if signing.content.is_some() {
         return Ok(body);
     }
-    if http_body::Body::is_end_stream(&body) {
+    if body.is_empty() {
         signing.content = Some(hash(&[]));
         return Ok(body);
     }
-    let turn = turns.acquire_owned().await.ok();
-    let read = timeout(BODY_TIME, whole(body, BODY)).await;
-    let bytes = read.map_err(|_| refusal(&signing.key, "the body to sign does not arrive in time"))??;
+    let read = timeout(BODY_TIME, whole(body, BODY, room)).await;
+    let held = read.map_err(|_| refusal(&signing.key, "the body to sign does not arrive in time"))??;
     let why = "the body to sign is longer than 10 MiB; use UNSIGNED-PAYLOAD";
-    let bytes = bytes.ok_or_else(|| refusal(&signing.key, why))?;
-    signing.content = Some(hash(&bytes));
-    Ok(Keeping { body: full(bytes), _kept: turn }.boxed_unsync())
+    let held = held.ok_or_else(|| refusal(&signing.key, why))?;
+    signing.content = Some(hash(&held.bytes));
+    Ok(Sent::Whole(held, None))
 }
 
 impl Placed {

@@ -1,8 +1,9 @@
 //! Calls in the body of a request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, header};
 use http_body::Body;
@@ -10,12 +11,14 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
+use crate::room::{Gathering, Held, Kind, Room};
+
 /// Maximum bytes of a body whose calls are read, and the time for them.
 const CALLS: usize = 1 << 20;
 const CALLS_TIME: Duration = Duration::from_secs(30);
 
 /// Reads a body whose calls are judged.
-pub(super) async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, String> {
+pub(super) async fn read_calls(parts: &Parts, body: Incoming, room: &Arc<Room>) -> Result<Held, String> {
     if parts.headers.contains_key(header::CONTENT_ENCODING) {
         return Err("its body is encoded, so its calls cannot be read".to_owned());
     }
@@ -31,20 +34,20 @@ pub(super) async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, S
     if kinds.next().is_some_and(|kind| utf8(kind).is_none()) || kinds.next().is_some() {
         return Err("its body is not UTF-8".to_owned());
     }
-    let read = timeout(CALLS_TIME, whole(Limited::new(body, CALLS))).await;
+    let read = timeout(CALLS_TIME, whole(Limited::new(body, CALLS), room)).await;
     let read = read.map_err(|_| "its body does not arrive in time".to_owned())?;
     read.map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))
 }
 
 /// Reads a body into one piece of memory: kept as they arrive, pieces of one byte would take 32 each.
-async fn whole<B: Body<Data = Bytes> + Unpin>(mut body: B) -> Result<Bytes, B::Error> {
-    let mut bytes = BytesMut::new();
+async fn whole<B: Body<Data = Bytes> + Unpin>(mut body: B, room: &Arc<Room>) -> Result<Held, B::Error> {
+    let mut bytes = Gathering::new(room, Kind::Request);
     while let Some(frame) = body.frame().await.transpose()? {
         if let Ok(data) = frame.into_data() {
-            bytes.extend_from_slice(&data);
+            bytes.push(&data).await;
         }
     }
-    Ok(bytes.freeze())
+    Ok(bytes.finish())
 }
 
 /// Reads at most so many bytes of a body, of which nothing is kept.

@@ -15,13 +15,13 @@ use crate::refusal::Reason;
 use crate::sandbox::{Rules, Sandbox};
 
 /// Body of an answer, which keeps the place of its request until its end.
-pub(super) struct Held {
+pub(super) struct Placing {
     pub(super) body: Incoming,
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) _place: Option<OwnedSemaphorePermit>,
 }
 
-impl http_body::Body for Held {
+impl http_body::Body for Placing {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 

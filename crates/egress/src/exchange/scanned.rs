@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, header, response};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hutch_policy::Call;
 use hutch_scan::{At, Compression, Direction};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::calls::id_of;
+use super::calls::{discard, id_of};
 use super::{Exchange, Line, Seen, UNREAD, UNREAD_TIME};
-use crate::body::{Body, Keeping};
+use crate::body::Body;
 use crate::refusal::Reason;
+use crate::room::{Gathering, Held, Kind, Sent};
 use crate::scan::{Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message, is_quick};
 use hutch_screen::Found;
 
@@ -39,39 +40,37 @@ const SESSION: usize = 128;
 
 /// A body, as far as it was read.
 enum Gathered {
-    Whole(Bytes, Option<HeaderMap>),
+    Whole(Held, Option<HeaderMap>),
     /// It is longer, or takes longer.
-    First(Bytes, Body),
+    First(Held, Body),
 }
 
-/// Reads a body until it has ended, is too long or takes too long.
-async fn gather(mut body: Body, limit: usize, time: Duration) -> Result<(Gathered, bool), String> {
-    let deadline = Instant::now() + time;
-    let (mut bytes, mut trailers) = (BytesMut::new(), None);
+/// Reads a body until it has ended, is too long or takes too long. The time in which it waits for room does not count.
+async fn gather(
+    mut body: Body,
+    limit: usize,
+    time: Duration,
+    mut bytes: Gathering,
+) -> Result<(Gathered, bool), String> {
+    let (mut deadline, mut trailers) = (Instant::now() + time, None);
     loop {
         let Ok(frame) = timeout_at(deadline, body.frame()).await else {
-            return Ok((Gathered::First(bytes.freeze(), body), true));
+            return Ok((Gathered::First(bytes.finish(), body), true));
         };
         let Some(frame) = frame.transpose().map_err(|error| error.to_string())? else { break };
         match frame.into_data() {
-            Ok(data) => bytes.extend_from_slice(&data),
+            Ok(data) => {
+                let since = Instant::now();
+                bytes.push(&data).await;
+                deadline += since.elapsed();
+            }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
         if bytes.len() > limit {
-            return Ok((Gathered::First(bytes.freeze(), body), false));
+            return Ok((Gathered::First(bytes.finish(), body), false));
         }
     }
-    Ok((Gathered::Whole(bytes.freeze(), trailers), false))
-}
-
-/// Returns a body that keeps its place until it is sent.
-fn whole(bytes: Bytes, trailers: Option<HeaderMap>, place: Option<OwnedSemaphorePermit>) -> Body {
-    let body = Full::new(bytes).map_err(|never| match never {});
-    let body = match trailers {
-        Some(trailers) => body.with_trailers(async { Some(Ok(trailers)) }).boxed_unsync(),
-        None => body.boxed_unsync(),
-    };
-    Keeping { body, _kept: place }.boxed_unsync()
+    Ok((Gathered::Whole(bytes.finish(), trailers), false))
 }
 
 /// Returns true for a call of MCP or A2A. Its answer is of no use before its end.
@@ -136,7 +135,7 @@ impl Exchange {
     /// Returns the body after these bytes of it, which are scanned before this returns.
     async fn watch(
         &self,
-        (first, rest): (Bytes, Body),
+        (first, rest): (Held, Body),
         (scan, talk): (&Scan, &SharedTalk),
         direction: Direction,
         how: (Passing, Option<Compression>),
@@ -148,7 +147,8 @@ impl Exchange {
             reason => sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[])),
         };
         let scanned = (scan.clone(), talk.clone());
-        Watched::new(rest, scanned, direction, how, Box::new(receiver)).begin(first).await.boxed_unsync()
+        let watched = Watched::new(rest, scanned, direction, how, &self.sandbox.room, Box::new(receiver));
+        watched.begin(first).await.boxed_unsync()
     }
 
     fn scan_head(
@@ -173,19 +173,19 @@ impl Exchange {
         &self,
         scan: &Scan,
         parts: &Parts,
-        body: Body,
+        body: Sent,
         line: &Arc<Line>,
         seen: &mut Seen,
-    ) -> Result<(Body, bool), Reason> {
+    ) -> Result<(Sent, bool), Reason> {
         let talk = self.talk(&parts.headers);
         if let Err(reason) = self.scan_head(scan, &talk, parts, line, &seen.calls) {
             if !parts.headers.contains_key(header::EXPECT) {
                 // A client that could not send all of a body may not read the answer.
-                let _ = gather(body, UNREAD, UNREAD_TIME).await;
+                let _ = timeout(UNREAD_TIME, discard(body.into_body(), UNREAD)).await;
             }
             return Err(reason);
         }
-        if body.is_end_stream() {
+        if body.is_empty() {
             return Ok((body, false));
         }
         let unreadable = || Reason::Found(Found::unreadable(Direction::Outbound, At::Body).into());
@@ -195,16 +195,21 @@ impl Exchange {
             Err(()) => None,
         };
         let changes = scan.redacts(Direction::Outbound);
-        let place = self.sandbox.holding[0].clone().acquire_owned().await.ok();
         // A body that is compressed without saying so is recognized by the scanner, and scanned at its end.
         let limit = if compression.is_some() { COMPRESSED } else { WHOLE };
-        let gathered = gather(body, limit, if is_grpc(&parts.headers) { GRPC } else { REQUEST }).await;
-        let (bytes, trailers) = match gathered.map_err(Reason::Ambiguous)? {
-            (Gathered::Whole(bytes, trailers), _) => (bytes, trailers),
+        let gathered = match body {
+            Sent::Whole(held, trailers) => Ok((Gathered::Whole(held, trailers), false)),
+            Sent::Stream(body) => {
+                let time = if is_grpc(&parts.headers) { GRPC } else { REQUEST };
+                gather(body, limit, time, Gathering::new(&self.sandbox.room, Kind::Request)).await
+            }
+        };
+        let (held, trailers) = match gathered.map_err(Reason::Ambiguous)? {
+            (Gathered::Whole(held, trailers), _) => (held, trailers),
             (Gathered::First(first, rest), _) if is_grpc(&parts.headers) => {
                 let how = (Passing::Through, compression);
                 let body = self.watch((first, rest), (scan, &talk), Direction::Outbound, how, line).await;
-                return Ok((body, changes));
+                return Ok((Sent::Stream(body), changes));
             }
             (Gathered::First(..), true) => {
                 return Err(Reason::Ambiguous("its body does not arrive in time".to_owned()));
@@ -215,30 +220,31 @@ impl Exchange {
             (Gathered::First(first, rest), _) => {
                 let how = (Passing::Held, compression);
                 let body = self.watch((first, rest), (scan, &talk), Direction::Outbound, how, line).await;
-                return Ok((body, changes));
+                return Ok((Sent::Stream(body), changes));
             }
         };
-        self.scan_held((scan, &talk), (bytes, trailers, place), compression, line, seen).await
+        self.scan_held((scan, &talk), (held, trailers), compression, line, seen).await
     }
 
     /// Scans the body of a request that is held as a whole.
     async fn scan_held(
         &self,
         (scan, talk): (&Scan, &SharedTalk),
-        (bytes, trailers, place): (Bytes, Option<HeaderMap>, Option<OwnedSemaphorePermit>),
+        (held, trailers): (Held, Option<HeaderMap>),
         compression: Option<Compression>,
         line: &Line,
         seen: &mut Seen,
-    ) -> Result<(Body, bool), Reason> {
-        if compression.is_none() && is_message(&bytes) == Some(true) {
-            seen.id = seen.id.take().or_else(|| id_of(&bytes));
+    ) -> Result<(Sent, bool), Reason> {
+        let bytes = &held.bytes;
+        if compression.is_none() && is_message(bytes) == Some(true) {
+            seen.id = seen.id.take().or_else(|| id_of(bytes));
             if seen.calls.is_empty() {
-                seen.calls = Call::parse(&bytes).unwrap_or_default();
+                seen.calls = Call::parse(bytes).unwrap_or_default();
             }
         }
         let turns = &self.sandbox.large;
         let (judged, replaced) =
-            scan_whole(turns, (scan, talk), Direction::Outbound, compression, &bytes).await;
+            scan_whole(turns, (scan, talk), Direction::Outbound, compression, bytes).await;
         let in_name = |found: &Found| found.at == At::Body;
         if judged.blocked.iter().chain(judged.passed.iter().filter_map(Reason::found)).any(in_name) {
             // The name of a tool can be what is found.
@@ -249,7 +255,8 @@ impl Exchange {
             self.settle(scan.headers(Direction::Outbound, trailers), line, &seen.calls)?;
         }
         let changed = replaced.is_some();
-        Ok((whole(replaced.map_or(bytes, Bytes::from), trailers, place), changed))
+        let held = replaced.map_or_else(|| held.clone(), |bytes| held.replaced(bytes));
+        Ok((Sent::Whole(held, trailers), changed))
     }
 
     /// Scans an answer to a request with these headers. Returns its body.
@@ -283,20 +290,16 @@ impl Exchange {
         };
         let passing = if scan.judges_inbound() { passing } else { Passing::Through };
         let changes = scan.redacts(Direction::Inbound);
-        let place = match passing {
-            Passing::Through => None,
-            // Answers that can take long do not keep others waiting.
-            _ => self.sandbox.holding[if is_message { 2 } else { 1 }].clone().acquire_owned().await.ok(),
-        };
         let gathered = match passing {
-            Passing::Through => Gathered::First(Bytes::new(), body),
+            Passing::Through => Gathered::First(Held::default(), body),
             _ => {
                 let limit = if compression.is_some() || is_message { COMPRESSED } else { WHOLE };
-                gather(body, limit, time).await.map_err(Reason::Unreachable)?.0
+                let bytes = Gathering::new(&self.sandbox.room, Kind::Answer);
+                gather(body, limit, time, bytes).await.map_err(Reason::Unreachable)?.0
             }
         };
-        let (bytes, trailers) = match gathered {
-            Gathered::Whole(bytes, trailers) => (bytes, trailers),
+        let (held, trailers) = match gathered {
+            Gathered::Whole(held, trailers) => (held, trailers),
             Gathered::First(..)
                 if scan.blocks(Direction::Inbound)
                     && (compression.is_some() || is_message && passing == Passing::Held) =>
@@ -313,11 +316,12 @@ impl Exchange {
         };
         let turns = &self.sandbox.large;
         let (judged, replaced) =
-            scan_whole(turns, (scan, &talk), Direction::Inbound, compression, &bytes).await;
+            scan_whole(turns, (scan, &talk), Direction::Inbound, compression, &held.bytes).await;
         self.settle(judged, line, &seen.calls)?;
         if replaced.is_some() {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
-        Ok(whole(replaced.map_or(bytes, Bytes::from), trailers, place))
+        let held = replaced.map_or_else(|| held.clone(), |bytes| held.replaced(bytes));
+        Ok(Sent::Whole(held, trailers).into_body())
     }
 }

@@ -27,7 +27,7 @@ impl Exchange {
             heads.end();
         }
         let frames = self.scan(&rules).map(|scan| {
-            let frames = |direction| Frames::new(scan.clone(), self.talk(of), direction);
+            let frames = |direction| Frames::new(scan.clone(), self.talk(of), direction, &self.sandbox.room);
             (frames(Direction::Outbound), frames(Direction::Inbound))
         });
         let (outbound, inbound) = frames.unzip();

@@ -20,6 +20,7 @@ use crate::way::Way;
 
 mod counted;
 mod credentials;
+mod held;
 mod refused;
 
 /// A sandbox, and a server with TLS at `localhost` that answers with what it has received.

@@ -148,6 +148,37 @@ mod tests {
     }
 
     #[test]
+    fn queries_for_too_many_names_are_one_alarm_an_hour() {
+        use crate::record::{Alarm, Record};
+        let rule = serde_json::json!({ "rules": [{"name": "all", "hosts": ["**.a.example"]}] });
+        let level = Level::new(Authority::Invocation, "test", Some(serde_json::from_value(rule).unwrap()));
+        let (sender, refusals) = std::sync::mpsc::channel();
+        let report = Box::new(move |refusal| sender.send(refusal).unwrap());
+        let sandbox = Sandbox::new([Arc::new(level)].into(), Arc::default(), report, Box::new(|_| ()));
+        let answered = |number: usize| {
+            let name = format!("n{number}.a.example.");
+            let query =
+                hickory_proto::op::Query::query(name.parse().unwrap(), hickory_proto::rr::RecordType::A);
+            let mut message = hickory_proto::op::Message::query();
+            message.add_query(query);
+            // The code of the answer.
+            sandbox.answer(&message.to_vec().unwrap()).unwrap()[3] & 0xf
+        };
+        for number in 0..HOURLY {
+            assert_eq!(answered(number), 0, "{number}");
+        }
+        assert!(refusals.try_recv().is_err());
+        for number in HOURLY..HOURLY + 3 {
+            assert_eq!(answered(number), 2, "SERVFAIL");
+        }
+        let refusal = refusals.try_recv().unwrap();
+        assert_eq!(refusal.destination, format!("n{HOURLY}.a.example"));
+        let record = Record::refused(&refusal.destination, None, &refusal.reason);
+        assert!(matches!(record.alarm, Some(Alarm::TooManyNames)), "{refusal:?}");
+        assert!(refusals.try_recv().is_err(), "the first one alone");
+    }
+
+    #[test]
     fn synthetic_address_stands_for_its_name_inside_of_a_sandbox() {
         let sandbox = sandbox();
         sandbox.add_names(&["b.example".parse().unwrap()]);

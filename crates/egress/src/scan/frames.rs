@@ -1,10 +1,13 @@
 //! Scans the messages of one direction of a WebSocket. Frames are held until their message is whole.
 
+use std::sync::Arc;
+
 use hutch_scan::{At, Direction, Location, State};
 use tokio::task::spawn_blocking;
 
 use super::{Judged, Scan, SharedTalk, is_message, is_quick, scanner};
 use crate::refusal::Reason;
+use crate::room::{Parts, Room};
 use hutch_screen::Found;
 
 /// Maximum bytes of a message.
@@ -22,6 +25,7 @@ pub(crate) struct Frames {
     /// Frames of a message that has not ended, and its content.
     held: Vec<u8>,
     content: Vec<u8>,
+    room: Parts,
 }
 
 /// A whole frame at the start of some bytes.
@@ -66,10 +70,11 @@ fn frame(bytes: &[u8]) -> Result<Option<Frame>, ()> {
 }
 
 impl Frames {
-    pub(crate) fn new(scan: Scan, talk: SharedTalk, direction: Direction) -> Frames {
+    pub(crate) fn new(scan: Scan, talk: SharedTalk, direction: Direction, room: &Arc<Room>) -> Frames {
         let (partial, held, content) = (Vec::new(), Vec::new(), Vec::new());
         let state = scan.state(direction);
-        Frames { scan, talk, direction, state, partial, held, content }
+        let room = Parts::new(room);
+        Frames { scan, talk, direction, state, partial, held, content, room }
     }
 
     /// Takes bytes, and returns those that may be passed on. Adds what is only recorded to `recorded`.
@@ -82,6 +87,9 @@ impl Frames {
         let direction = self.direction;
         let unreadable = || Found::unreadable(direction, At::Frame);
         loop {
+            if !self.room.hold(self.partial.len() + self.held.len() + self.content.len()) {
+                return Err(unreadable());
+            }
             let Some(frame) = frame(&self.partial).map_err(|()| unreadable())? else { return Ok(passed) };
             let raw: Vec<u8> = self.partial.drain(..frame.length).collect();
             if frame.control {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use super::message::{RPC_BYTES, has_name_of_rpc, may_be_json, values};
 use super::{AT_ONCE, Judged, Scan, SharedTalk, is_quick, scanner};
 use crate::body::Body;
 use crate::refusal::{REFUSED, Reason};
+use crate::room::{Held, Parts, Room};
 use hutch_screen::Found;
 
 /// Maximum bytes of an event.
@@ -50,6 +52,9 @@ pub(crate) struct Watched {
     /// Bytes that were scanned and wait, and where they begin.
     held: Vec<u8>,
     start: u64,
+    room: Parts,
+    /// First bytes, whose room is taken until they are passed on.
+    first: Option<Held>,
     redacted: Vec<Finding>,
     ready: VecDeque<Frame<Bytes>>,
     /// Scan on another thread. Nothing is ready meanwhile.
@@ -92,6 +97,7 @@ impl Watched {
         (scan, talk): (Scan, SharedTalk),
         direction: Direction,
         (passing, compression): (Passing, Option<Compression>),
+        room: &Arc<Room>,
         receiver: Receiver,
     ) -> Watched {
         let location = Location { at: At::Body, name: String::new(), compression };
@@ -110,6 +116,8 @@ impl Watched {
             no_message,
             held: Vec::new(),
             start: 0,
+            room: Parts::new(room),
+            first: None,
             redacted: Vec::new(),
             ready: VecDeque::new(),
             scanning: None,
@@ -121,9 +129,11 @@ impl Watched {
     }
 
     /// Scans the first bytes, which were read from the body before.
-    pub(crate) async fn begin(mut self, first: Bytes) -> Watched {
-        self.no_message &= may_be_json(&first);
-        self.take(first);
+    pub(crate) async fn begin(mut self, first: Held) -> Watched {
+        self.no_message &= may_be_json(&first.bytes);
+        let bytes = first.bytes.clone();
+        self.first = Some(first);
+        self.take(bytes);
         std::future::poll_fn(|context| self.poll_scanned(context)).await;
         self
     }
@@ -139,11 +149,13 @@ impl Watched {
             return self.refuse(Found::unreadable(self.direction, At::Body), None);
         }
         if self.passing == Passing::Events {
+            let has_room = self.first.is_some() || self.room.hold(self.held.len());
             let end = match events(&self.held, searched) {
-                0 if self.held.len() > EVENT && self.scan.blocks(self.direction) => {
+                0 if self.held.len() <= EVENT && has_room => 0,
+                0 if self.scan.blocks(self.direction) => {
                     return self.refuse(Found::unreadable(self.direction, At::Body), None);
                 }
-                0 if self.held.len() > EVENT => self.held.len(),
+                0 => self.held.len(),
                 end => end,
             };
             return self.take_events(end);
@@ -210,8 +222,10 @@ impl Watched {
                 let answer = answer(&events, &found);
                 self.refuse(found, answer);
             }
-            None => self.ready.push_back(Frame::data(replaced.unwrap_or(events).into())),
+            None => self.make_ready(replaced.unwrap_or(events)),
         }
+        // What is passed on needs none.
+        let _ = self.room.hold(self.held.len());
     }
 
     /// Returns false if the body ends here.
@@ -250,7 +264,15 @@ impl Watched {
         let bytes = redact(&std::mem::replace(&mut self.held, rest), self.start, &self.redacted);
         self.start = end;
         self.redacted.retain(|finding| finding.range.as_ref().is_none_or(|range| range.end > end));
-        self.ready.push_back(Frame::data(bytes.into()));
+        self.make_ready(bytes);
+    }
+
+    fn make_ready(&mut self, bytes: Vec<u8>) {
+        let bytes = match &self.first {
+            Some(first) => first.replaced(bytes).bytes,
+            None => bytes.into(),
+        };
+        self.ready.push_back(Frame::data(bytes));
     }
 
     /// Scans what is left.
@@ -335,7 +357,10 @@ impl http_body::Body for Watched {
                 continue;
             };
             match frame.into_data() {
-                Ok(bytes) => this.take(bytes),
+                Ok(bytes) => {
+                    this.first = None;
+                    this.take(bytes);
+                }
                 Err(trailers) => {
                     this.finish();
                     this.trailers = Some(trailers);
@@ -374,7 +399,7 @@ mod tests {
         let level = Level { scanner: rules, ..Level::new(Authority::Cluster, "p", None) };
         let talk = (Scan::of(&[level], None).unwrap(), SharedTalk::default());
         let rest = crate::body::full(Bytes::from_static(rest));
-        Watched::new(rest, talk, Direction::Inbound, (passing, None), Box::new(|_| ()))
+        Watched::new(rest, talk, Direction::Inbound, (passing, None), &Arc::default(), Box::new(|_| ()))
     }
 
     #[test]

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use hutch_policy::Authority;
 use serde_json::json;
 
@@ -126,7 +128,8 @@ fn frames_are_held_until_their_message_is_whole() {
             .concat();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for size in [1, 2, 7, 1000] {
-        let frames = || Frames::new(scan.clone(), SharedTalk::default(), Direction::Outbound);
+        let frames =
+            || Frames::new(scan.clone(), SharedTalk::default(), Direction::Outbound, &Arc::default());
         let pass = |bytes: &[u8]| {
             let mut frames = frames();
             let passed =
@@ -150,7 +153,7 @@ fn long_message_of_a_websocket_is_scanned() {
         assert!(text.len() > AT_ONCE);
         [&[0x82, 127][..], &(text.len() as u64).to_be_bytes(), text.as_bytes()].concat()
     };
-    let mut frames = Frames::new(scan, SharedTalk::default(), Direction::Outbound);
+    let mut frames = Frames::new(scan, SharedTalk::default(), Direction::Outbound, &Arc::default());
     let mut pass = |bytes: &[u8]| runtime.block_on(frames.pass(bytes, &mut Vec::new()));
     let harmless = frame("good day");
     assert!(pass(&harmless).unwrap() == harmless);
@@ -169,9 +172,9 @@ fn body_in_pieces_is_redacted_and_ends_with_what_it_began() {
         let rest = crate::body::full(pieces[1..].concat().into());
         let how = (Passing::Held, None);
         let talk = (scan.clone(), SharedTalk::default());
-        let watched = Watched::new(rest, talk, Direction::Outbound, how, Box::new(|_| ()));
+        let watched = Watched::new(rest, talk, Direction::Outbound, how, &Arc::default(), Box::new(|_| ()));
         let whole = runtime.block_on(async {
-            let watched = watched.begin(pieces[0].clone()).await;
+            let watched = watched.begin(crate::room::Held::default().replaced(pieces[0].clone())).await;
             http_body_util::BodyExt::collect(watched).await.unwrap().to_bytes()
         });
         let expected = text.replace(&token(), "[redacted: github-pat]");
@@ -450,9 +453,15 @@ fn long_body_that_is_a_message_is_refused() {
         let talk = (scan.clone(), SharedTalk::default());
         let how = (Passing::Held, None);
         runtime.block_on(async {
-            let body =
-                Watched::new(crate::body::full(rest), talk, Direction::Outbound, how, Box::new(|_| ()));
-            body.begin(first).await.collect().await.is_ok()
+            let body = Watched::new(
+                crate::body::full(rest),
+                talk,
+                Direction::Outbound,
+                how,
+                &Arc::default(),
+                Box::new(|_| ()),
+            );
+            body.begin(crate::room::Held::default().replaced(first)).await.collect().await.is_ok()
         })
     };
     let padding = " ".repeat(5000);

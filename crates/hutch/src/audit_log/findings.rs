@@ -91,3 +91,27 @@ fn digest(fingerprint: &str) -> Option<[u8; 8]> {
     let digits = fingerprint.get(..16)?;
     Some(u64::from_str_radix(digits, 16).ok()?.to_be_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alarm_is_a_finding_of_high_severity_that_names_its_place() {
+        let sandbox = Sandbox { namespace: "team", name: "a", uid: Some("u") };
+        for (of, rule) in
+            [(Alarm::TooManyNames, "too-many-names"), (Alarm::MisplacedCredential, "misplaced-credential")]
+        {
+            let verdict = Verdict { reason: Some("too many"), ..Verdict::of(Decision::Denied) };
+            let record = alarm(&sandbox, of, "x.data.example", verdict).record();
+            let event: serde_json::Value = serde_json::from_slice(record.as_bytes()).expect("JSON");
+            let text = event.to_string();
+            // A detection finding of OCSF.
+            assert_eq!((&event["class_uid"], &event["severity_id"]), (&2004.into(), &4.into()), "{text}");
+            assert!(
+                text.contains(rule) && text.contains("x.data.example") && text.contains("team"),
+                "{text}"
+            );
+        }
+    }
+}

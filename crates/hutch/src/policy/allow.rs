@@ -42,14 +42,16 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
         // Beside a policy, it abstains about names.
         others.retain(|level| !NetworkLevel::is(level));
     }
-    match other_policies(&others, &arguments.host)? {
+    let facts = attached.facts();
+    let moment = Moment { facts: &facts, seconds: now.as_second(), ..Moment::default() };
+    match other_policies(&others, &arguments.host, &moment)? {
         Others::Decide(policy) if own.is_empty() => {
             println!("sandbox {sandbox} may connect to {} already, by policy {policy}", arguments.host);
             return Ok(0);
         }
         _ => {}
     }
-    check_address(&rule, &others)?;
+    check_address(&rule, &others, &moment)?;
     let policies: Api<DynamicObject> = Api::namespaced_with(
         attached.client.clone(),
         &attached.subject.namespace,
@@ -88,10 +90,9 @@ enum Others {
 }
 
 /// Asks the policies as the proxy does.
-fn other_policies(others: &[Arc<Level>], host: &str) -> anyhow::Result<Others> {
+fn other_policies(others: &[Arc<Level>], host: &str, moment: &Moment<'_>) -> anyhow::Result<Others> {
     let destination = crate::allow::example(host).map_err(anyhow::Error::msg)?;
-    let moment = Moment { seconds: Timestamp::now().as_second(), ..Moment::default() };
-    let verdict = decide(others, &destination, &moment);
+    let verdict = decide(others, &destination, moment);
     let enforced = |opinion: &&Opinion<'_>| opinion.level.mode == Mode::Enforce;
     if let Some(Opinion { level, rule, .. }) =
         verdict.opinions.iter().filter(enforced).find(|opinion| opinion.decision == Decision::Deny)
@@ -113,10 +114,10 @@ fn other_policies(others: &[Arc<Level>], host: &str) -> anyhow::Result<Others> {
 }
 
 /// Refuses an address that the rule would not open.
-fn check_address(rule: &EgressRule, others: &[Arc<Level>]) -> anyhow::Result<()> {
+fn check_address(rule: &EgressRule, others: &[Arc<Level>], moment: &Moment<'_>) -> anyhow::Result<()> {
     let Ok(destination) = crate::allow::example(&rule.name) else { return Ok(()) };
     let Host::Address(address) = destination.host else { return Ok(()) };
-    if let Err(closed) = may_dial(others, &destination, address, &[], &Moment::default()) {
+    if let Err(closed) = may_dial(others, &destination, address, &[], moment) {
         bail!(
             "{address} stays closed: {closed}; a policy with `private` can open it, and nothing was written"
         );
@@ -210,6 +211,31 @@ mod tests {
     fn names(object: &DynamicObject) -> Vec<String> {
         let rules = object.data["spec"]["egress"]["rules"].as_array().expect("rules");
         rules.iter().map(|rule| rule["name"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    /// Regression: conditions saw no facts, so that a policy which allows a host seemed to close it.
+    #[test]
+    fn condition_of_another_policy_sees_the_facts_of_the_sandbox() {
+        let rules = json!({"rules": [
+            {"name": "web", "hosts": ["x.example"], "when": "task.risk <= 2"},
+            {"name": "db", "cidrs": ["10.1.2.3"], "private": ["10.1.2.3"], "when": "task.risk <= 2"},
+        ]});
+        let floor =
+            Level::new(Authority::Cluster, "floor", Some(serde_json::from_value(rules).expect("rules")));
+        let floor = [Arc::new(floor)];
+        for (risk, allows) in [("1", true), ("3", false)] {
+            let mut sandbox = sandbox();
+            sandbox.annotations_mut().insert("attr.policy.hutch.dev/risk".to_owned(), risk.to_owned());
+            let facts = hutch_attach::SandboxFacts::of(&sandbox).facts("a", "team");
+            let moment = Moment { facts: &facts, ..Moment::default() };
+            match other_policies(&floor, "x.example", &moment) {
+                Ok(Others::Decide(policy)) => assert!(allows && policy == "floor"),
+                Ok(Others::Abstain) => panic!("risk {risk}: it decides"),
+                Err(error) => assert!(!allows && error.to_string().contains("stays closed"), "{error}"),
+            }
+            let rule = crate::allow::rule("10.1.2.3").expect("a rule");
+            assert_eq!(check_address(&rule, &floor, &moment).is_ok(), allows, "risk {risk}");
+        }
     }
 
     #[test]

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use hutch_api::{Sandbox, SandboxTemplate, annotation};
+use hutch_attach::SandboxFacts;
 use hutch_client::{Name, Sandboxes, Wait};
 use hutch_policy::{
-    Applying, Facts, Identity, NetworkLevel, NotEnforceable, Policies, PolicyObject, StoredPolicy, Subject,
-    applying, policy_names,
+    Applying, Facts, NetworkLevel, NotEnforceable, Policies, PolicyObject, StoredPolicy, Subject, applying,
+    policy_names,
 };
 use hutch_serve::error_text;
 use k8s_openapi::api::core::v1::Namespace;
@@ -83,17 +84,7 @@ impl Attached {
 
     /// Returns what conditions see of the Sandbox.
     pub(super) fn facts(&self) -> Facts {
-        let Subject { namespace, labels, .. } = &self.subject;
-        let sandbox =
-            Identity { name: self.sandbox.name_any(), namespace: namespace.clone(), labels: labels.clone() };
-        let attribute = |(key, value): (&String, &String)| {
-            Some((key.strip_prefix(annotation::ATTRIBUTE)?.to_owned(), value.clone()))
-        };
-        Facts {
-            task: self.sandbox.annotations().iter().filter_map(attribute).collect(),
-            user: self.sandbox.annotations().get(annotation::USER).cloned(),
-            sandbox,
-        }
+        SandboxFacts::of(&self.sandbox).facts(&self.sandbox.name_any(), &self.subject.namespace)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Other formats of policies, converted to egress rules. The conversions are pure.
+//! Other formats of policies, converted to the spec of a policy. The conversions are pure.
 
 mod file;
 mod notes;
@@ -8,10 +8,15 @@ pub(crate) mod srt;
 use std::io::Write;
 
 use anyhow::{Context, ensure};
+<<<<<<< HEAD
 pub(crate) use file::{in_one_line, object, read_file};
 use hutch_policy::{EgressRule, PolicyObject};
+=======
+pub(crate) use file::{in_one_line, read_file};
+use hutch_policy::PolicyObject;
+>>>>>>> audit16
 pub(crate) use notes::Notes;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::{PolicyFormat, PolicyImportArguments};
 
@@ -19,7 +24,7 @@ use crate::cli::{PolicyFormat, PolicyImportArguments};
 pub(super) fn main(arguments: &PolicyImportArguments) -> anyhow::Result<()> {
     let file = &arguments.file;
     let converted = read_file(file).and_then(|text| convert(arguments.from, &text));
-    let (rules, mut notes) = converted.with_context(|| file.display().to_string())?;
+    let (spec, mut notes) = converted.with_context(|| file.display().to_string())?;
     if arguments.lossy {
         notes.changes.append(&mut notes.refusals);
     }
@@ -30,29 +35,35 @@ pub(super) fn main(arguments: &PolicyImportArguments) -> anyhow::Result<()> {
         "{}: not everything in it can be enforced; --lossy prints the policy without it",
         file.display()
     );
-    let policy = yaml(arguments.from, rules)?;
+    let policy = yaml(arguments.from, &spec)?;
     std::io::stdout().write_all(policy.as_bytes()).context("standard output")
 }
 
-fn convert(format: PolicyFormat, text: &str) -> anyhow::Result<(Vec<EgressRule>, Notes)> {
+/// Returns the spec of the policy.
+fn convert(format: PolicyFormat, text: &str) -> anyhow::Result<(Value, Notes)> {
     let mut notes = Notes::default();
-    let rules = match format {
+    let spec = match format {
         PolicyFormat::Srt => {
             let settings = srt::Settings::parse(text, &mut notes)?;
             settings.note_rest(&mut notes);
-            settings.egress(&mut notes)
+            let files = settings.filesystem.rules(&mut notes);
+            json!({"egress": {"rules": settings.egress(&mut notes)}, "files": files})
         }
         PolicyFormat::SandboxConfig => {
             let config = sandbox_config::Config::parse(text)?;
             config.note_rest(&mut notes);
-            config.egress()?
+            let mut spec = json!({"egress": {"rules": config.egress()?}});
+            if config.scans() {
+                spec["scanner"] = json!({"rules": ["builtin/secrets"]});
+            }
+            spec
         }
     };
-    Ok((rules, notes))
+    Ok((spec, notes))
 }
 
-/// Returns the policy with these rules.
-fn yaml(format: PolicyFormat, rules: Vec<EgressRule>) -> anyhow::Result<String> {
+/// Returns the policy with this spec.
+fn yaml(format: PolicyFormat, spec: &Value) -> anyhow::Result<String> {
     let name = match format {
         PolicyFormat::Srt => "srt",
         PolicyFormat::SandboxConfig => "sandbox-config",
@@ -61,7 +72,7 @@ fn yaml(format: PolicyFormat, rules: Vec<EgressRule>) -> anyhow::Result<String> 
         "apiVersion": "policy.hutch.dev/v1alpha1",
         "kind": "SandboxPolicy",
         "metadata": {"name": name},
-        "spec": {"egress": {"rules": rules}},
+        "spec": spec,
     }))?;
     object.check_new()?;
     Ok(serde_saphyr::to_string(&object)?)

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use hutch_policy::{
-    Authority, Call, Decision, Level, Mode, Moment, Opinion, Request, Traffic, decide, decide_request,
+    Authority, Call, Decision, Host, Level, Mode, Moment, Opinion, Request, Traffic, decide, decide_request,
+    may_dial,
 };
 use serde::Serialize;
 
@@ -86,6 +87,13 @@ pub(crate) fn judge(
         }
         return judgment;
     }
+    if let Host::Address(address) = question.destination.host
+        && let Err(closed) = may_dial(levels, &question.destination, address, &[], moment)
+    {
+        judgment.decision = Decision::Deny;
+        judgment.reason = Some(format!("{address} is not dialed: {closed}"));
+        return judgment;
+    }
     let Some(web) = &question.web else { return judgment };
     if !web.tls && verdict.traffic < Traffic::Web {
         judgment.decision = Decision::Deny;
@@ -144,6 +152,44 @@ mod tests {
         let details = Details { method, ..Details::default() };
         let judgment = judge(levels, &text.parse().expect("a question"), &details, &Moment::default());
         (judgment.decision, judgment.ends_tls)
+    }
+
+    /// Regression: these were allowed here, and refused when they were dialed.
+    #[test]
+    fn address_that_is_never_dialed_is_denied_with_the_reason() {
+        let rules = serde_json::json!([
+            {"name": "all", "cidrs": ["0.0.0.0/0", "::/0"], "ports": [443]},
+            {"name": "db", "cidrs": ["10.1.0.0/16"], "ports": [5432], "private": ["10.1.0.0/16", "127.0.0.1"]},
+        ]);
+        let mut levels = level(&rules);
+        let judged = |levels: &[Arc<Level>], text: &str| {
+            judge(levels, &text.parse().expect("a question"), &Details::default(), &Moment::default())
+        };
+        for (text, reason) in [
+            ("1.1.1.1", None),
+            ("10.1.2.3:5432", None),
+            ("10.1.2.3", Some("10.1.2.3 is not dialed: it is an address of a private network")),
+            ("https://169.254.169.254/latest", Some("which no rule opens")),
+            ("127.0.0.1", Some("it is an address of this machine")),
+            ("[::ffff:10.2.0.1]", Some("private network")),
+            ("10.2.0.1:5432", None),
+        ] {
+            let judgment = judged(&levels, text);
+            let denied = text == "10.2.0.1:5432" || reason.is_some();
+            assert_eq!(judgment.decision == Decision::Deny, denied, "{text}: {judgment:?}");
+            match reason {
+                Some(reason) => assert!(judgment.reason.expect("a reason").contains(reason), "{text}"),
+                None => assert_eq!(judgment.reason, None, "{text}"),
+            }
+        }
+        let mut of_claim = (*levels[0]).clone();
+        of_claim.authority = Authority::Claim;
+        of_claim.egress = serde_json::from_value(serde_json::json!({"rules": [
+            {"name": "db", "cidrs": ["10.1.0.0/16"], "ports": [5432]}]}))
+        .expect("rules");
+        levels.push(Arc::new(of_claim));
+        let judgment = judged(&levels, "10.1.2.3:5432");
+        assert_eq!(judgment.decision, Decision::Deny, "every level must open it: {judgment:?}");
     }
 
     #[test]

@@ -88,12 +88,15 @@ fn hosts() -> String {
 /// Adds the Sandbox `a`, which may reach this port of `web.example` by a rule with these fields.
 fn start_with(up: Up, port: u16, more: &Value) -> Up {
     let mut rule = json!({"name": "web", "hosts": ["web.example"], "ports": [port], "private": [SERVER]});
+    let mut spec = json!({"appliesTo": {}});
     for (field, value) in more.as_object().expect("fields") {
-        rule[field] = value.clone();
+        let part = if field == "scanner" { &mut spec } else { &mut rule };
+        part[field] = value.clone();
     }
+    spec["egress"] = json!({"rules": [rule]});
     let policy = json!({
         "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "ClusterSandboxPolicy", "metadata": {"name": "web"},
-        "spec": {"appliesTo": {}, "egress": {"rules": [rule]}},
+        "spec": spec,
     });
     let sandbox = json!({
         "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "a"},
@@ -366,6 +369,94 @@ fn connections_that_are_read_and_blocked_both_ways_have_bounded_memory() {
     let memory = usage(pid).1.saturating_sub(before);
     assert!(memory < MEMORY, "{memory} KiB");
     hutch_testkit::say(&format!("{READ_MOST} connections that are read: {memory} KiB more in the proxy\n"));
+}
+
+/// Sends all of a compressed body but its end on each connection, as far as the proxy takes it. Prints how many are open, and
+/// after the end of its input, how many bodies are answered once they have ended.
+const HELD: &str = "
+import random, socket, sys, threading, time, zlib
+port, wanted = int(sys.argv[1]), int(sys.argv[2])
+address = socket.gethostbyname('web.example')
+words = b' '.join(random.choice((b'some', b'words', b'of', b'a', b'text')) for _ in range(1 << 19))[:2 << 20]
+packed = zlib.compressobj(0, zlib.DEFLATED, 31)
+body = packed.compress(words) + packed.flush()
+head = 'POST / HTTP/1.1\\r\\nHost: web.example:%d\\r\\nContent-Encoding: gzip\\r\\nConnection: close\\r\\nContent-Length: %d\\r\\n\\r\\n'
+head = (head % (port, len(body))).encode()
+kept = []
+for _ in range(wanted):
+    sock = socket.create_connection((address, port), 60)
+    sock.sendall(head)
+    sock.setblocking(False)
+    kept.append([sock, 0])
+quiet = 0
+while quiet < 20:
+    quiet += 1
+    for one in kept:
+        rest = body[one[1]:-1]
+        try:
+            if rest:
+                one[1] += one[0].send(rest)
+                quiet = 0
+        except BlockingIOError: pass
+    time.sleep(0.05)
+print(len(kept), flush=True)
+sys.stdin.read()
+answers = []
+def finish(sock, sent):
+    sock.settimeout(300)
+    sock.sendall(body[sent:])
+    answers.append(sock.recv(12))
+threads = [threading.Thread(target=finish, args=one) for one in kept]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(answers.count(b'HTTP/1.1 200'), flush=True)
+";
+
+/// A server that reads each request to its end, and answers.
+fn reader() -> u16 {
+    let listener = TcpListener::bind((SERVER, 0)).expect("a listener");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let (mut client, mut length) = (BufReader::new(client), 0);
+                loop {
+                    let mut line = String::new();
+                    client.read_line(&mut line)?;
+                    let line = line.trim_end().to_ascii_lowercase();
+                    if let Some(value) = line.strip_prefix("content-length: ") {
+                        length = value.parse().map_err(std::io::Error::other)?;
+                    }
+                    if line.is_empty() {
+                        break;
+                    }
+                }
+                std::io::copy(&mut client.by_ref().take(length), &mut std::io::sink())?;
+                client
+                    .get_mut()
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn compressed_bodies_that_the_scanner_holds_have_bounded_memory_and_all_pass() {
+    const BODIES: usize = 40;
+    hutch_testkit::require!(root, kubectl, python);
+    let port = reader();
+    let fields =
+        json!({"plaintext": true, "http": [{"methods": ["POST"]}], "scanner": {"outbound": "Block"}});
+    let up = start_with(Up::start_with_hosts(&hosts()), port, &fields);
+    let pid = proxy(&up).expect("a proxy");
+    let before = usage(pid).1;
+    let mut program = Program::start(&up, HELD, &[port.into(), BODIES]);
+    assert_eq!(program.line(), BODIES.to_string());
+    let memory = usage(pid).1.saturating_sub(before);
+    assert!(memory < MEMORY, "{memory} KiB");
+    assert_eq!(program.end(), BODIES.to_string());
+    hutch_testkit::say(&format!("{BODIES} bodies of 2 MiB that are held: {memory} KiB more in the proxy\n"));
 }
 
 /// Descriptors that the proxy may have in a test.

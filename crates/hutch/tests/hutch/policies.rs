@@ -210,6 +210,43 @@ fn policy_that_is_named_but_missing_or_named_by_the_claim_alone_opens_nothing() 
     until("the Sandbox's own opens nothing", || get(&up, "a", "web.example", &server).is_empty());
 }
 
+/// Connects to so many addresses that no rule allows.
+const REFUSED: &str = "
+import socket, sys
+for number in range(int(sys.argv[1])):
+    sock = socket.create_connection(('192.0.2.%d' % number, 9), 20)
+    try:
+        sock.sendall(b'x')
+        sock.recv(1)
+    except ConnectionResetError: pass
+";
+
+#[test]
+fn ninth_policy_closes_everything_and_a_pod_has_at_most_20_events() {
+    hutch_testkit::require!(root, kubectl, python);
+    let (up, server) = (start(), Server::start());
+    applied(&up, &sandbox("a", &json!({}), None));
+    for number in 0..8 {
+        let opened = json!([rule("web.example", &server)]);
+        applied(&up, &policy("ClusterSandboxPolicy", &format!("p{number}"), &json!({}), &opened));
+    }
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    until("eight policies count", || get(&up, "a", "web.example", &server) == "hello");
+    enforced(&up, "a", "Enforced");
+    let ninth = policy("ClusterSandboxPolicy", "p8", &json!({}), &json!([rule("web.example", &server)]));
+    applied(&up, &ninth);
+    enforced(&up, "a", "TooManyPolicies");
+    until("nothing is open", || get(&up, "a", "web.example", &server).is_empty());
+    up.ok("delete clustersandboxpolicy p8");
+    until("eight policies count again", || get(&up, "a", "web.example", &server) == "hello");
+
+    up.ok_args(&["exec", "a", "--", "python3", "-c", REFUSED, "30"]);
+    let events = "get events --field-selector reason=EgressRefused,involvedObject.kind=Pod -o name";
+    up.eventually(events, |found| found.lines().count() >= 20);
+    up.ok_args(&["exec", "a", "--", "python3", "-c", REFUSED, "30"]);
+    assert_eq!(up.ok(events).lines().count(), 20);
+}
+
 #[test]
 fn policy_without_meaning_is_refused_by_its_field() {
     hutch_testkit::require!(root, kubectl);
@@ -248,6 +285,7 @@ fn policy_without_meaning_is_refused_by_its_field() {
             json!({"name": "a", "any": true, "private": ["10.0.0.0/8", "169.254.169.254"]}),
             "spec.egress.rules[0].private[1]",
         ),
+        (json!({}), json!({"name": "a", "cidrs": ["169.254.169.254"]}), "spec.egress.rules[0].cidrs[0]"),
     ] {
         refused(&with(applies, rule), 1, &[field]);
     }

@@ -199,6 +199,7 @@ spec:
     - {name: index, hosts: [pypi.org], http: [{methods: [GET, HEAD], paths: [/simple/**]}]}
     - {name: tools, hosts: [mcp.example], mcp: [{tools: ['search_*']}]}
     - {name: db, hosts: [db.example], ports: [5432], protocol: TCP}
+    - {name: net, cidrs: [0.0.0.0/0], ports: [80], plaintext: true}
 ---
 ";
 
@@ -215,11 +216,14 @@ cases:
 - {name: delete, url: https://mcp.example/, method: POST, mcp: {tool: delete_all}, expect: Deny}
 - {name: database, host: 'db.example:5432', expect: Allow, rule: db}
 - {name: elsewhere, host: example.com, expect: Deny}
+- {name: public, host: '1.1.1.1:80', expect: Allow, rule: net}
+- {name: metadata, url: 'http://169.254.169.254/latest', expect: Deny}
+- {name: private, host: '10.1.2.3:80', expect: Deny}
 ";
     let output = tested(&format!("{POLICIES}{cases}"));
     let printed = succeeded("hutch policy test", &output);
     assert!(
-        printed.contains("ok      packages\n") && printed.ends_with("6 of 6 cases passed\n"),
+        printed.contains("ok      packages\n") && printed.ends_with("9 of 9 cases passed\n"),
         "{printed}"
     );
     for (from, to, line) in [
@@ -227,6 +231,11 @@ cases:
             "expect: Deny}\n- {name: search",
             "expect: Allow}\n- {name: search",
             "FAILED  uploads: expected Allow: Deny: no rule of policy \"agent\"",
+        ),
+        (
+            "latest', expect: Deny",
+            "latest', expect: Allow",
+            "FAILED  metadata: expected Allow: Deny: 169.254.169.254 is not dialed: it is link-local",
         ),
         ("rule: db", "rule: web", "FAILED  database: expected rule \"web\": \"db\" decides"),
         (

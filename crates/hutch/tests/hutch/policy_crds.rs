@@ -41,10 +41,6 @@ async fn kubernetes_takes_the_crds_and_judges_policies() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy");
     let applied = kubectl(&cluster, &["apply", "--server-side", "-k", &folder.display().to_string()]);
     assert!(applied.status.success(), "{}", text(&applied.stderr));
-    // The gateway of a cluster serves no credentials, so the kind is not among those that are installed there.
-    let providers = folder.join("crds/policy.hutch.dev_credentialproviders.yaml").display().to_string();
-    let applied = kubectl(&cluster, &["apply", "--server-side", "-f", &providers]);
-    assert!(applied.status.success(), "{}", text(&applied.stderr));
     let kinds = ["clustersandboxpolicies", "sandboxpolicies", "credentialproviders"];
     for kind in kinds {
         let name = format!("crd/{kind}.policy.hutch.dev");

@@ -202,27 +202,33 @@ fn imported_policy_is_a_policy_and_changes_of_meaning_are_lines() {
     hutch_testkit::require!(root, user_namespaces);
     let srt = json!({
         "network": {"allowedDomains": ["*.npmjs.org", "a.example:8443"], "deniedDomains": ["evil.npmjs.org"]},
-        "filesystem": {"denyRead": ["~/.ssh"], "allowWrite": ["."], "denyWrite": []},
+        "filesystem": {"denyRead": ["~/.ssh", "/usr/share/doc"], "allowWrite": ["."], "denyWrite": []},
         "allowPty": true,
     });
-    let config =
-        json!({"network": {"egress_allowlist": ["api.example:443"]}, "resources": {"cpu_limit": "2"}});
-    for (format, text_of, lines) in [
-        ("srt", srt, &["allowPty: no effect", "filesystem: no part of", "network.strictAllowlist: "][..]),
-        ("sandbox-config", config, &["resources: no part of"]),
-    ] {
+    let config = json!({"network": {"egress_allowlist": ["api.example:443"]}, "resources": {"cpu_limit": "2"},
+        "credentials": {"mode": "just_in_time", "secret_scanning": true}});
+    let of_srt = [
+        "allowPty: no effect",
+        "filesystem.denyRead[0]: `~/.ssh`",
+        "filesystem.allowWrite: no part of",
+        "network.strictAllowlist: ",
+    ];
+    let of_config = ["resources: no part of", "credentials.mode: ", "credentials.secret_scanning: "];
+    for (format, text_of, lines) in [("srt", srt, &of_srt[..]), ("sandbox-config", config, &of_config)] {
         let (output, folder) = import(format, &[], &text_of.to_string());
         let policy = succeeded(format, &output);
         let stderr = text(&output.stderr);
         assert_eq!(stderr.lines().count(), lines.len(), "{stderr}");
         assert!(lines.iter().all(|line| stderr.contains(line)), "{stderr}");
+        assert_eq!(policy.contains("builtin/secrets"), format == "sandbox-config", "{policy}");
         let file = folder.join("policy.yaml");
         std::fs::write(&file, policy).expect("written");
         let script = "for name in x.y.npmjs.org a.example api.example other.example; do \
-            getent ahostsv4 $name > /dev/null && echo $name; done; true";
+            getent ahostsv4 $name > /dev/null && echo $name; done; \
+            test -z \"$(ls -A /usr/share/doc 2> /dev/null)\" && echo hidden; true";
         let mut hutch = Command::new(HUTCH);
         hutch.args(["run", "--policy"]).arg(&file).args(["--", "sh", "-c", script]);
-        let expected = if format == "srt" { "x.y.npmjs.org\na.example\n" } else { "api.example\n" };
+        let expected = if format == "srt" { "x.y.npmjs.org\na.example\nhidden\n" } else { "api.example\n" };
         assert_eq!(succeeded("run", &hutch.output().expect("hutch")), expected);
         std::fs::remove_dir_all(folder).expect("removed");
     }

@@ -163,13 +163,16 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
         r#"[{"tools": ["x"]}]"#,
         r#"[{"tools": ["*"]}, {"tools": ["x"], "decision": "Deny"}]"#,
     ]);
-    let reads = (tls, when, http, mcp);
+    let credentials =
+        prop::sample::select(vec![None, None, Some("[]"), Some(r#"["c"]"#), Some(r#"["c", "d"]"#)]);
+    let reads = (tls, when, http, mcp, credentials);
     ("[a-c]", hosts, any::<bool>(), cidrs, ports, any::<bool>(), protocol, private, decision, reads).prop_map(
         |(name, hosts, any, cidrs, ports, plaintext, protocol, private, decision, reads)| EgressRule {
             tls: reads.0,
             when: reads.1.map(|text| Expression::try_from(text.to_owned()).unwrap()),
             http: serde_json::from_str(reads.2).unwrap(),
             mcp: serde_json::from_str(reads.3).unwrap(),
+            credentials: reads.4.map(|names| serde_json::from_str(names).unwrap()),
             name,
             hosts: hosts.into_iter().map(|text| text.parse().unwrap()).collect(),
             any,
@@ -186,14 +189,39 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
 }
 
 fn any_level() -> impl Strategy<Value = Level> {
-    let authority = prop::sample::select(vec![Authority::Cluster, Authority::Namespace, Authority::Claim]);
+    use Authority::{Claim, Cluster, Invocation, Namespace, Template};
+    let authority = prop::sample::select(vec![Cluster, Namespace, Template, Claim, Invocation]);
     let mode = prop::sample::select(vec![Mode::Enforce, Mode::Enforce, Mode::Observe]);
-    let egress = prop::option::of(
-        prop::collection::vec(any_rule(), 0..4)
-            .prop_map(|rules| Egress { rules: rules.into(), budget: None }),
-    );
-    (authority, "[a-c]", mode, egress)
-        .prop_map(|(authority, name, mode, egress)| Level { mode, ..Level::new(authority, name, egress) })
+    let budget = prop::sample::select(vec![
+        None,
+        None,
+        Some(r#"{"requests": 5, "requestsPer": "1m"}"#),
+        Some(r#"{"bytesOut": "1Ki", "per": "1h", "hosts": 2}"#),
+    ]);
+    let egress = (prop::collection::vec(any_rule(), 0..4), budget).prop_map(|(rules, budget)| Egress {
+        rules: rules.into(),
+        budget: budget.map(|budget| serde_json::from_str(budget).unwrap()),
+    });
+    let scanner = prop::sample::select(vec![
+        None,
+        None,
+        Some("{}"),
+        Some(r#"{"outbound": "Log", "inbound": "Block"}"#),
+    ]);
+    let credentials = prop::sample::select(vec![
+        "[]",
+        "[]",
+        r#"[{"name": "c", "hosts": ["a.x.com"], "provider": "p"}]"#,
+        r#"[{"name": "d", "hosts": ["**.x.com"], "ports": [443, 80], "provider": "p"}]"#,
+    ]);
+    (authority, "[a-c]", mode, prop::option::of(egress), scanner, credentials).prop_map(
+        |(authority, name, mode, egress, scanner, credentials)| Level {
+            mode,
+            scanner: scanner.map(|scanner| serde_json::from_str(scanner).unwrap()),
+            credentials: serde_json::from_str(credentials).unwrap(),
+            ..Level::new(authority, name, egress)
+        },
+    )
 }
 
 fn any_destination() -> impl Strategy<Value = Destination> {
@@ -221,12 +249,12 @@ fn any_request() -> impl Strategy<Value = Parts> {
     (method, path, length, tool)
 }
 
-/// Decides about a request.
+/// Decides about a request. Returns also which of two credentials it may use.
 fn requested(
     (method, path, length, tool): Parts,
     levels: &[Level],
     destination: &Destination,
-) -> (Decision, u64) {
+) -> (Decision, u64, [bool; 2]) {
     let path = Path::read(path).unwrap();
     let call = |tool: &str| Call {
         method: Some("tools/call".into()),
@@ -247,7 +275,9 @@ fn requested(
         calls: calls.as_ref().map(|calls| &calls[..]),
     };
     let verdict = super::decide_request(levels, destination, &request, &Moment::default());
-    (verdict.decision, verdict.max_body)
+    let usable = ["c", "d"]
+        .map(|name| crate::usable::may_use(levels, name, destination, &request, &Moment::default()));
+    (verdict.decision, verdict.max_body, usable)
 }
 
 /// Returns true for a level without which nothing is open.
@@ -269,6 +299,8 @@ proptest! {
         let after = decide(&with_more, &destination);
         prop_assert!(after.decision >= before.decision);
         prop_assert!(after.traffic <= before.traffic);
+        // What was read is still read, unless it is denied now.
+        prop_assert!(after.inspect >= before.inspect && after.scan >= before.scan);
         for address in ["10.1.2.3", "10.2.0.1", "127.0.0.1", "1.1.1.1", "169.254.169.254"] {
             let address = address.parse().unwrap();
             let dialed = |levels: &[Level]| may_dial(levels, &destination, address, &[]);
@@ -285,10 +317,11 @@ proptest! {
         request in any_request(),
     ) {
         prop_assume!(levels.iter().any(opens));
-        let (before, body) = requested(request, &levels, &destination);
+        let (before, body, usable) = requested(request, &levels, &destination);
         let with_more: Vec<_> = levels.iter().cloned().chain([more]).collect();
-        let (after, body_after) = requested(request, &with_more, &destination);
+        let (after, body_after, usable_after) = requested(request, &with_more, &destination);
         prop_assert!(after >= before && body_after <= body);
+        prop_assert!(usable_after.iter().zip(usable).all(|(after, before)| *after <= before));
     }
 
     /// A request needs a connection that is allowed, and is decided by itself only where requests are read.
@@ -299,7 +332,7 @@ proptest! {
         request in any_request(),
     ) {
         let connection = decide(&levels, &destination);
-        let (decision, _) = requested(request, &levels, &destination);
+        let (decision, ..) = requested(request, &levels, &destination);
         match (connection.decision, connection.inspect) {
             (Decision::Deny, _) if !connection.conflict => prop_assert_eq!(decision, Decision::Deny),
             (Decision::Allow, false) => prop_assert_eq!(decision, Decision::Allow),

@@ -33,3 +33,17 @@ pub(crate) fn read_file(file: &Path) -> anyhow::Result<String> {
     ensure!(text.len() as u64 <= FILE_BYTES, "larger than {FILE_BYTES} bytes");
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_above_64_kib_is_refused() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), " ".repeat(64 << 10)).expect("written");
+        assert_eq!(read_file(file.path()).expect("read").len(), 64 << 10);
+        std::fs::write(file.path(), " ".repeat((64 << 10) + 1)).expect("written");
+        assert_eq!(read_file(file.path()).unwrap_err().to_string(), "larger than 65536 bytes");
+    }
+}

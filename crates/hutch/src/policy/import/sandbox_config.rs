@@ -167,7 +167,18 @@ impl Config {
             }
         }
         if self.credentials.is_some() {
-            notes.change("credentials", "no part of this policy; `hutch run --config` applies it");
+            notes.change("credentials.mode", "no part of this policy; `hutch run --config` applies it");
         }
+        if self.scans() {
+            notes.change(
+                "credentials.secret_scanning",
+                "only traffic is scanned; `hutch run --config` scans its output too",
+            );
+        }
+    }
+
+    /// Returns true if traffic is scanned for secrets.
+    pub(super) fn scans(&self) -> bool {
+        self.credentials.is_some_and(|credentials| credentials.secret_scanning)
     }
 }

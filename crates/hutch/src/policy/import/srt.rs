@@ -15,6 +15,7 @@ use crate::upstream_proxy::ProxyUrl;
 
 pub(crate) mod credentials;
 mod domains;
+mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod hostile;
 mod proxy;
@@ -229,7 +230,6 @@ impl Settings {
             notes.change("network.strictAllowlist", what);
         }
         for (field, is_there) in [
-            ("filesystem", self.filesystem != Filesystem::default()),
             ("network.parentProxy", self.network.parent.is_some()),
             (
                 "network.tlsTerminate.extraCaCertPaths",
@@ -334,5 +334,68 @@ mod tests {
         );
         let (_, notes) = parsed(r#"{"filesystem": {"disabled": true}}"#);
         assert!(notes.refused().unwrap_err().to_string().starts_with("filesystem.disabled: "));
+    }
+
+    /// Treatment of each key, one by one.
+    const TREATED: &str = "
+        works network.allowedDomains network.deniedDomains network.deniedDomainReasons network.strictAllowlist
+        works network.deniedResolvedAddresses network.parentProxy.http network.parentProxy.https
+        works network.parentProxy.noProxy network.tlsTerminate.excludeDomains network.tlsTerminate.extraCaCertPaths
+        works filesystem.denyRead filesystem.allowRead filesystem.allowWrite filesystem.denyWrite
+        works filesystem.allowGitConfig credentials.files credentials.envVars credentials.awsPairs
+        works credentials.sigv4.streaming credentials.sigv4.presigned credentials.sigv4.sigv4a git.safeDirectories
+        object network network.parentProxy network.tlsTerminate filesystem credentials credentials.sigv4 git
+        refused network.httpProxyPort network.socksProxyPort network.mitmProxy network.filterRequest
+        refused network.tlsTerminate.caCertPath network.tlsTerminate.caKeyPath filesystem.disabled
+        refused credentials.allowPlaintextInject
+        ignored network.allowUnixSockets network.allowAllUnixSockets network.allowLocalBinding
+        ignored network.allowMachLookup ignoreViolations ripgrep mandatoryDenySearchDepth seccomp bwrapPath
+        ignored socatPath javaAgentJarPath enableWeakerNestedSandbox enableWeakerNetworkIsolation
+        ignored allowAppleEvents allowPty windows
+    ";
+
+    #[test]
+    fn each_key_works_is_refused_by_name_or_is_ignored_with_a_line() {
+        let mut seen = 0;
+        for line in TREATED.lines() {
+            let mut words = line.split_whitespace();
+            let Some(treatment) = words.next() else { continue };
+            for key in words {
+                seen += 1;
+                let with = |value: Value| {
+                    let nest =
+                        |value: Value, name: &str| Value::Object(Map::from_iter([(name.to_owned(), value)]));
+                    parsed(&key.rsplit('.').fold(value, nest).to_string())
+                };
+                // No key takes this value, unless it is refused or ignored whatever it says.
+                let (settings, notes) = with(Value::from(1.5));
+                let lines = |list: &[String]| {
+                    list.iter().filter(|line| line.starts_with(&format!("{key}: "))).count()
+                };
+                match treatment {
+                    "works" | "object" => {
+                        // It is read: the value is an error, or a proxy that cannot be used.
+                        let found = settings.map(|_| notes.refusals.join("\n")).unwrap_or_else(|error| error);
+                        assert!(found.contains(key) && notes.changes.is_empty(), "{key}: {found} {notes:?}");
+                    }
+                    "refused" => {
+                        assert!(settings.is_ok() && notes.changes.is_empty(), "{key}: {settings:?}");
+                        assert_eq!(
+                            (notes.refusals.len(), lines(&notes.refusals)),
+                            (1, 1),
+                            "{key}: {notes:?}"
+                        );
+                        assert_eq!(with(Value::Bool(false)).1.refusals, [""; 0], "{key}");
+                    }
+                    "ignored" => {
+                        assert!(settings.is_ok() && notes.refusals.is_empty(), "{key}: {settings:?}");
+                        assert_eq!((notes.changes.len(), lines(&notes.changes)), (1, 1), "{key}: {notes:?}");
+                    }
+                    other => panic!("{other}"),
+                }
+                assert!(KEYS.iter().any(|(known, _)| *known == key), "{key}");
+            }
+        }
+        assert_eq!(seen, KEYS.len());
     }
 }

@@ -1,5 +1,8 @@
 //! Patterns of paths in srt's settings: `*` and `?` within a name, `[abc]`, and `**` for any number of folders.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
+
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

@@ -12,6 +12,7 @@ pub(crate) fn settings(bytes: &[u8]) {
     let mut notes = Notes::default();
     let Ok(settings) = Settings::parse(text, &mut notes) else { return };
     let rules = settings.egress(&mut notes);
+    let files = settings.filesystem.rules(&mut notes);
     settings.note_rest(&mut notes);
     let credentials = settings.offered(|_| true, &mut notes);
     assert!(notes.changes.iter().chain(&notes.refusals).all(|line| !line.contains('\n')), "{notes:?}");
@@ -22,7 +23,7 @@ pub(crate) fn settings(bytes: &[u8]) {
     let _ = super::credentials::checked(&rules, credentials);
     let object = serde_json::from_value::<PolicyObject>(json!({
         "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {"name": "srt"},
-        "spec": {"egress": {"rules": rules}},
+        "spec": {"egress": {"rules": rules}, "files": files},
     }));
     match object.map(|object| object.check_new()) {
         Ok(Ok(())) => {}

@@ -57,18 +57,24 @@ pub(crate) fn private(text: &str) -> Result<Cidr, String> {
 /// Name of the sandbox itself.
 const LOCALHOST: &str = "localhost";
 
+/// Returns true if `HOST[:PORT]` leads to the sandbox itself.
+pub(crate) fn is_own(text: &str) -> bool {
+    match example(text).map(|destination| destination.host) {
+        Ok(Host::Name(name)) => name.as_str() == LOCALHOST,
+        Ok(Host::Address(address)) => address.is_loopback() || address.is_unspecified(),
+        Err(_) => false,
+    }
+}
+
 /// Returns why `HOST[:PORT]` opens nothing although it is valid, if these ranges are the private ones that are open.
 pub(crate) fn without_effect(text: &str, ranges: &[Cidr]) -> Option<String> {
     let destination = example(text).ok()?;
     let own = "inside, it is the sandbox itself; a server of this machine needs another name or address of the machine, \
                with --allow-private";
-    let address = match &destination.host {
-        Host::Name(name) => return (name.as_str() == LOCALHOST).then(|| own.to_owned()),
-        Host::Address(address) => *address,
-    };
-    if address.is_loopback() || address.is_unspecified() {
+    if is_own(text) {
         return Some(own.to_owned());
     }
+    let Host::Address(address) = destination.host else { return None };
     let closed = check_address(address, ranges, &[]).err()?;
     Some(match closed {
         Forbidden::Metadata | Forbidden::NoHost => closed.to_string(),

@@ -28,6 +28,11 @@ pub(crate) fn main(arguments: &AllowArguments) -> ExitCode {
 }
 
 async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
+    ensure!(
+        !crate::allow::is_own(&arguments.host),
+        "{} stays closed: inside, it is the sandbox itself; nothing was written",
+        arguments.host
+    );
     let attached = Attached::read(&arguments.place, &arguments.sandbox.name).await?;
     let now = Timestamp::now();
     let expires = arguments.lasts.map(|lasts| end(now, lasts)).transpose()?;

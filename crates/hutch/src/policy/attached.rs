@@ -82,6 +82,14 @@ impl Attached {
         applying(&self.subject, &self.cluster, &self.namespaced, self.network.as_ref(), Timestamp::now())
     }
 
+    /// Returns what the Sandbox reports, if its policies cannot be enforced and its network is closed.
+    pub(super) fn not_enforceable(&self) -> Option<&str> {
+        let conditions = self.sandbox.status.as_ref()?.conditions.as_ref()?;
+        let reported = conditions.iter().find(|condition| condition.type_ == "PolicyEnforced")?;
+        let closed = reported.status == "False" && reported.reason == "PolicyNotEnforceable";
+        closed.then_some(reported.message.as_str())
+    }
+
     /// Returns what conditions see of the Sandbox.
     pub(super) fn facts(&self) -> Facts {
         SandboxFacts::of(&self.sandbox).facts(&self.sandbox.name_any(), &self.subject.namespace)

@@ -27,7 +27,12 @@ async fn explain(arguments: &PolicyExplainArguments) -> anyhow::Result<u8> {
     let judgment = match attached.applying() {
         Ok(found) => {
             let judgment = judge(&found.levels, &arguments.question, &details, &moment);
-            or_peer(judgment, &attached, &found.levels, &arguments.question.destination).await
+            let judgment = or_peer(judgment, &attached, &found.levels, &arguments.question.destination).await;
+            match attached.not_enforceable() {
+                Some(why) => judgment
+                    .but_denied(format!("the Sandbox reports that its policies are not enforceable: {why}")),
+                None => judgment,
+            }
         }
         Err(error) => Judgment::denied(error.to_string()),
     };

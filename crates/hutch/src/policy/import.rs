@@ -8,13 +8,8 @@ pub(crate) mod srt;
 use std::io::Write;
 
 use anyhow::{Context, ensure};
-<<<<<<< HEAD
 pub(crate) use file::{in_one_line, object, read_file};
-use hutch_policy::{EgressRule, PolicyObject};
-=======
-pub(crate) use file::{in_one_line, read_file};
 use hutch_policy::PolicyObject;
->>>>>>> audit16
 pub(crate) use notes::Notes;
 use serde_json::{Value, json};
 

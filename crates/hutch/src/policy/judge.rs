@@ -53,6 +53,11 @@ impl Judgment {
         Judgment { decision: Decision::Deny, ends_tls: false, reason, reaches: None, policies }
     }
 
+    /// Returns a denial whatever the policies decide.
+    pub(crate) fn but_denied(self, reason: String) -> Judgment {
+        Judgment { decision: Decision::Deny, reason: Some(reason), reaches: None, ..self }
+    }
+
     /// Returns the first policy that enforces and decides so.
     pub(crate) fn decisive(&self) -> Option<&Row> {
         let enforces = |row: &&Row| row.mode == Mode::Enforce && row.decision == Some(self.decision);

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{self, Up};
 use crate::policies::{self, Server, applied, apply, enforced};
+use crate::policy_commands::explained;
 
 /// Runs in containers that have the volume at `/work` and another one within it. Prints `SECRET` or what it did where a rule
 /// does not hold, and the last four lines.
@@ -165,6 +166,8 @@ fn rule_that_comes_after_the_start_is_reported_and_closes_the_network() {
     enforced(&up, "a", "Enforced");
     applied(&up, &policy("SandboxPolicy", "second", &[("/work/src", "None"), ("/usr/share", "Read")]));
     enforced(&up, "a", "PolicyNotEnforceable");
+    let answer = explained(&up, 1, &["a", "pypi.org"]);
+    assert!(answer.contains("not enforceable") && answer.contains("recreate the Pod"), "{answer}");
     let text = message(&up, "a");
     for part in ["\"second\"", "/usr/share, /work/src", "recreate the Pod"] {
         assert!(text.contains(part), "{part}: {text}");

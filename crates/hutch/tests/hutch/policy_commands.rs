@@ -110,6 +110,9 @@ fn host_that_another_policy_closes_is_not_allowed() {
     assert_eq!(up.ok("get sandboxpolicies -o name").trim(), "sandboxpolicy.policy.hutch.dev/observes");
     up.ok("delete clustersandboxpolicy floor");
     refused(&hutch(&up, &["allow", "a", "10.1.2.3:5432"]), 1, &["10.1.2.3 stays closed", "private"]);
+    for own in ["localhost:80", "127.0.0.1:80"] {
+        refused(&hutch(&up, &["allow", "a", own]), 1, &[own, "stays closed", "the sandbox itself"]);
+    }
     refused(&hutch(&up, &["allow", "a", "*.com"]), 2, &["HOST"]);
     refused(&hutch(&up, &["allow", "missing", "pypi.org"]), 1, &["missing"]);
     applied(&up, &policy("ClusterSandboxPolicy", "floor", &json!({}), &rules));

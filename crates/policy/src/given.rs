@@ -1,19 +1,32 @@
-//! Fields that are written without a value. YAML reads `scanner:` as null, which would restrict nothing.
+//! Fields that are written without a value. YAML reads `scanner:` as null, which would restrict nothing, as `http: []` does.
 
 use serde_json::Value;
 
 use crate::object::InvalidPolicy;
 
-/// Refuses null below `spec` of a policy as it is written.
+/// Refuses null below `spec` of a policy as it is written, and empty lists that would allow every request or call.
 ///
 /// # Errors
-/// The first field that is null.
+/// The first such field.
 pub fn check_given(policy: &Value) -> Result<(), InvalidPolicy> {
-    let Some(field) = policy.get("spec").and_then(|spec| null("spec".to_owned(), spec)) else {
-        return Ok(());
-    };
-    let reason = "has no value: write `{}` or a value, or leave the field out".to_owned();
-    Err(InvalidPolicy { field, reason })
+    let Some(spec) = policy.get("spec") else { return Ok(()) };
+    if let Some(field) = null("spec".to_owned(), spec) {
+        let reason = "has no value: write `{}` or a value, or leave the field out".to_owned();
+        return Err(InvalidPolicy { field, reason });
+    }
+    let rules = spec.pointer("/egress/rules").and_then(Value::as_array).into_iter().flatten();
+    let mut lists = rules.enumerate().flat_map(|(index, rule)| {
+        ["http", "mcp"].map(|name| (format!("spec.egress.rules[{index}].{name}"), rule.get(name)))
+    });
+    let empty = |(_, list): &(String, Option<&Value>)| *list == Some(&Value::Array(Vec::new()));
+    match lists.find(empty) {
+        Some((field, _)) => {
+            let reason =
+                "is empty, which would allow everything: write what is allowed, or leave the field out";
+            Err(InvalidPolicy { field, reason: reason.to_owned() })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns the path of the first null.
@@ -35,6 +48,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// `http: []` opened every request, although it reads as none.
+    #[test]
+    fn empty_list_of_requests_or_calls_is_refused() {
+        for name in ["http", "mcp"] {
+            let rules = json!([{"name": "a", "hosts": ["a.example"]}, {"name": "b", "any": true, name: []}]);
+            let error = check_given(&json!({"spec": {"egress": {"rules": rules}}})).unwrap_err();
+            assert_eq!(error.field, format!("spec.egress.rules[1].{name}"));
+            let rules = json!([{"name": "a", "hosts": [], name: [{}]}]);
+            assert_eq!(check_given(&json!({"spec": {"egress": {"rules": rules}}})), Ok(()));
+        }
+    }
 
     /// `scanner:` alone turned the scanner off.
     #[test]

@@ -380,7 +380,7 @@ address = socket.gethostbyname('web.example')
 words = b' '.join(random.choice((b'some', b'words', b'of', b'a', b'text')) for _ in range(1 << 19))[:2 << 20]
 packed = zlib.compressobj(0, zlib.DEFLATED, 31)
 body = packed.compress(words) + packed.flush()
-head = 'POST / HTTP/1.1\r\nHost: web.example:%d\r\nContent-Encoding: gzip\r\nConnection: close\r\nContent-Length: %d\r\n\r\n'
+head = 'POST / HTTP/1.1\\r\\nHost: web.example:%d\\r\\nContent-Encoding: gzip\\r\\nConnection: close\\r\\nContent-Length: %d\\r\\n\\r\\n'
 head = (head % (port, len(body))).encode()
 kept = []
 for _ in range(wanted):

@@ -166,8 +166,8 @@ fn rule_that_comes_after_the_start_is_reported_and_closes_the_network() {
     enforced(&up, "a", "Enforced");
     applied(&up, &policy("SandboxPolicy", "second", &[("/work/src", "None"), ("/usr/share", "Read")]));
     enforced(&up, "a", "PolicyNotEnforceable");
-    let answer = explained(&up, 1, &["a", "pypi.org"]);
-    assert!(answer.contains("not enforceable") && answer.contains("recreate the Pod"), "{answer}");
+    let found = explained(&up, 1, &["a", "pypi.org"]);
+    assert!(found.contains("not enforceable") && found.contains("recreate the Pod"), "{found}");
     let text = message(&up, "a");
     for part in ["\"second\"", "/usr/share, /work/src", "recreate the Pod"] {
         assert!(text.contains(part), "{part}: {text}");

@@ -151,7 +151,14 @@ impl Channel {
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = flags | RecvFlags::CMSG_CLOEXEC;
         let mut parts = [IoSliceMut::new(&mut bytes)];
-        rustix::net::recvmsg(&self.0, &mut parts, &mut ancillary, flags).map_err(|e| failed("receive", e))?;
+        loop {
+            match rustix::net::recvmsg(&self.0, &mut parts, &mut ancillary, flags) {
+                Ok(_) => break,
+                // As above: it may have been closed meanwhile.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
+                Err(errno) => return Err(failed("receive", errno)),
+            }
+        }
         let mut descriptors = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -214,6 +221,18 @@ mod tests {
         // A program that another test starts has a copy until it has replaced this one.
         hutch_testkit::wait::until("closed", || other.is_closed());
         assert!(other.receive().unwrap().is_none());
+    }
+
+    /// The end came after the length was known, and before the message was taken.
+    #[test]
+    fn end_while_a_message_is_received_loses_nothing() {
+        for _ in 0..500 {
+            let (one, other) = Channel::pair().unwrap();
+            other.send(&"not read", &[], true).unwrap();
+            let sent = std::thread::spawn(move || one.send(&"last", &[], true).map(|_| drop(one)));
+            assert_eq!(other.receive().unwrap().unwrap().decode::<String>().unwrap(), "last");
+            sent.join().unwrap().unwrap();
+        }
     }
 
     #[test]

@@ -213,7 +213,8 @@ fn receive(socket: BorrowedFd<'_>, descriptors: Descriptors) -> io::Result<Optio
     let count = loop {
         match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
             Ok(message) => break message.bytes,
-            Err(Errno::INTR) => {}
+            // As above: it may have been closed meanwhile.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             Err(errno) => return Err(errno.into()),
         }
     };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::way::Way;
+use crate::record::Counters;
 
 /// Maximum time without bytes for which the thread stays awake.
 const MOMENT: Duration = Duration::from_micros(100);
@@ -32,12 +32,12 @@ impl Awake {
 
     /// Keeps the thread awake, for moments, as long as bytes pass. Servers that are far away are left alone: after a moment
     /// within which nothing came, the next is after twice as many wake-ups, at most 128. Never returns.
-    pub async fn keep(&self, way: &Way) {
+    pub(crate) async fn keep(&self, counters: &Counters) {
         loop {
             for _ in 0..1 << self.useless.load(Ordering::Relaxed) {
                 self.woken.notified().await;
             }
-            let was_useful = self.stay(way).await;
+            let was_useful = self.stay(counters).await;
             let useless = self.useless.load(Ordering::Relaxed);
             let useless = if was_useful { 0 } else { DOUBLINGS.min(useless + 1) };
             self.useless.store(useless, Ordering::Relaxed);
@@ -45,12 +45,12 @@ impl Awake {
     }
 
     /// Stays awake until nothing has come for a moment. Returns true if something came at all.
-    async fn stay(&self, way: &Way) -> bool {
-        let (mut passed, mut since, mut useful) = (way.counters.passed(), Instant::now(), 0_u32);
+    async fn stay(&self, counters: &Counters) -> bool {
+        let (mut passed, mut since, mut useful) = (counters.passed(), Instant::now(), 0_u32);
         while since.elapsed() < MOMENT {
             // The runtime then takes what has arrived, without sleeping, and runs other tasks first.
             tokio::task::yield_now().await;
-            let now = way.counters.passed();
+            let now = counters.passed();
             if now != passed {
                 (passed, since, useful) = (now, Instant::now(), useful.saturating_add(1));
             }
@@ -77,9 +77,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn thread_stays_awake_while_bytes_pass_and_rarely_for_far_servers() {
-        let (awake, way) = (Arc::new(Awake::default()), Arc::new(Way::default()));
-        let (of_task, of_way) = (awake.clone(), way.clone());
-        tokio::spawn(async move { of_task.keep(&of_way).await });
+        let (awake, counters) = (Arc::new(Awake::default()), Arc::new(Counters::default()));
+        let (of_task, seen) = (awake.clone(), counters.clone());
+        tokio::spawn(async move { of_task.keep(&seen).await });
         let useless = || awake.useless.load(Ordering::Relaxed);
         others().await;
         for moments in 1..=DOUBLINGS + 2 {
@@ -87,7 +87,7 @@ mod tests {
                 awake.woken();
                 others().await;
             }
-            way.counters.sent(1);
+            counters.sent(1);
             others().await;
             advance(MOMENT).await;
             others().await;
@@ -98,7 +98,7 @@ mod tests {
             others().await;
         }
         for _ in 0..10 {
-            way.counters.received(1);
+            counters.received(1);
             others().await;
             advance(MOMENT / 2).await;
         }

@@ -247,7 +247,7 @@ pub async fn follow_recorded(
     };
     if let Some(awake) = proxy.way.awake.clone() {
         let way = proxy.way.clone();
-        tokio::spawn(async move { awake.keep(&way).await });
+        tokio::spawn(async move { awake.keep(&way.counters).await });
     }
     while let Some(message) = channel.receive().await? {
         proxy.obey(message)?;

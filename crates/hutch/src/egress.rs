@@ -49,6 +49,14 @@ const BUNDLES: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
+/// Environment of the process. Nothing of the caller's is in it.
+const ENVIRONMENT: [(&str, &str); 2] = [
+    // The resolver: no search domains.
+    ("LOCALDOMAIN", ""),
+    // The allocator: memory of 128 KiB and more, such as that of bodies, goes back to the kernel when it is freed. By default
+    // the allocator keeps what is as large as one that was freed before, up to 32 MiB.
+    ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072"),
+];
 /// Maximum bytes of such a file.
 const BUNDLE_BYTES: u64 = 8 << 20;
 /// Maximum refusals that wait to be sent.
@@ -155,7 +163,7 @@ impl Process {
         hutch_jail::close_inherited_on_exec()?;
         let (ours, theirs) = hutch_privsep::pair()?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0(name).env_clear().env("LOCALDOMAIN", "").current_dir(folder);
+        command.arg0(name).env_clear().envs(ENVIRONMENT).current_dir(folder);
         let process = Process(command.stdin(theirs).stdout(Stdio::null()).spawn()?);
         Ok((process, ours))
     }
@@ -232,9 +240,9 @@ pub(crate) fn spawn(
     hutch_jail::close_inherited_on_exec()?;
     let (ours, theirs) = hutch_privsep::pair()?;
     let mut command = Command::new("/proc/self/exe");
-    // Of the environment only what the resolver reads: no search domains. The process changes its folder by itself: with a folder
-    // to change to, the standard library copies the address space of this process to start another one.
-    command.arg0(NAME).env_clear().env("LOCALDOMAIN", "");
+    // The process changes its folder by itself: with a folder to change to, the standard library copies the address space of
+    // this process to start another one.
+    command.arg0(NAME).env_clear().envs(ENVIRONMENT);
     let output = if audience == Audience::Log { Stdio::inherit() } else { Stdio::null() };
     command.stdin(theirs).stdout(output);
     let process = Process(command.spawn()?);

@@ -140,7 +140,7 @@ pub(crate) fn update(
         }
         (hooks::GROUP, _) => webhook::check(core, kind, Some(old), object),
         (crate::access::GROUP, _) => rbac::check(kind, Some(old), object),
-        (policy::GROUP, _) => policy::check(kind, object),
+        (policy::GROUP, _) if old["spec"] != object["spec"] => policy::check(kind, object),
         _ => Ok(()),
     }
 }

@@ -181,6 +181,12 @@ mod tests {
                 Forbidden::Private,
                 "it is an address of a private network; to open it: `private: [10.1.2.3]` in the rules that allow the host",
             ),
+            (
+                vec![&flags],
+                "64:ff9b::a01:203".parse().unwrap(),
+                Forbidden::Private,
+                "it is an address of a private network; --allow-private 10.1.2.3 opens it",
+            ),
             (vec![&flags], other, Forbidden::NoHost, "it is not the address of a host"),
         ] {
             let levels: Vec<Arc<Level>> = levels.into_iter().cloned().collect();

@@ -22,10 +22,12 @@ const LONG_STEP: usize = 1 << 20;
 /// Bytes of a body in parts for which no room is taken.
 const SMALL: usize = 4 << 10;
 
-/// Kind of a body that is held.
+/// Kind of a body that is held. Who holds room of one kind may wait for room of a later one, and of no other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     Request,
+    /// A request that is read once more, whose first bytes may still be held.
+    Again,
     /// A request with the values of credentials in it.
     Filled,
     Answer,
@@ -36,12 +38,12 @@ pub(crate) enum Kind {
 pub(crate) struct Room {
     shared: Arc<Semaphore>,
     /// Place of the one body of each kind that may be whole in any case.
-    whole: [Arc<Semaphore>; 3],
+    whole: [Arc<Semaphore>; 4],
 }
 
 impl Default for Room {
     fn default() -> Room {
-        let whole = [(); 3].map(|()| Arc::new(Semaphore::new(1)));
+        let whole = [(); 4].map(|()| Arc::new(Semaphore::new(1)));
         Room { shared: Arc::new(Semaphore::new(SHARED)), whole }
     }
 }
@@ -79,10 +81,12 @@ impl Taken {
         if missing == 0 || self.whole.is_some() {
             return;
         }
+        // What is too long for the shared room would keep it from all others while it waits.
+        let fits = bytes <= SHARED * KIB;
         // Both are never closed.
         tokio::select! {
             biased;
-            Ok(more) = room.shared.clone().acquire_many_owned(missing) => self.add(more),
+            Ok(more) = room.shared.clone().acquire_many_owned(missing), if fits => self.add(more),
             Ok(whole) = room.whole[kind as usize].clone().acquire_owned() => {
                 *self = Taken { shared: None, whole: Some(whole) };
             }

@@ -23,7 +23,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the listeners of [`crate::plan()`], in its order, for one sandbox. Returns only when a listener is unusable.
 ///
-/// When `ending` is true, no program is left inside. Connections that wait are then still served, and no others. Each
+/// When `ending` is true, the command has ended and nothing else is left inside, or about to be. Connections that wait are then still served, and no others. Each
 /// connection holds a receiver.
 ///
 /// # Errors
@@ -102,7 +102,7 @@ async fn answer(socket: OwnedFd, sandbox: &Sandbox) -> io::Result<()> {
         // A datagram that cannot be received or answered is lost, as datagrams may be.
         let Ok(query) = received else { continue };
         if let Some(answer) = sandbox.answer(&buffer[..query.length]) {
-            let _ = send_datagram(socket.as_fd(), &answer, query.to.ip(), query.from);
+            let _ = send_datagram(socket.as_fd(), &answer, query.to, query.from);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hutch_policy::{Authority, Destination, Forbidden, Level};
+use hutch_policy::{Authority, Destination, Forbidden, Level, judged_as};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -70,6 +70,7 @@ pub(crate) enum Remedy {
 
 impl Remedy {
     pub(crate) fn of(levels: &[Arc<Level>], address: IpAddr, reason: Forbidden) -> Remedy {
+        let address = judged_as(address);
         match reason {
             Forbidden::Metadata | Forbidden::NoHost => Remedy::None,
             _ if levels.iter().all(|level| level.authority == Authority::Invocation) => Remedy::Flag(address),

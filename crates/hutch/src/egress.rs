@@ -81,6 +81,8 @@ struct Start {
     audience: Audience,
     /// Requests are read, and servers are judged by the authorities of the machine.
     reads: bool,
+    /// The process may stay awake between messages, which takes processor time.
+    awake: bool,
     outside: Outside,
 }
 
@@ -229,12 +231,12 @@ impl Drop for Egress {
 pub(crate) type Spawned = (Process, OwnedFd);
 
 /// Starts the process, which waits for orders. `id` is its user and group, if the caller is root. With `reads` it reads
-/// requests, and judges servers by the authorities of the machine.
+/// requests, and judges servers by the authorities of the machine. With `awake` it may take processor time while it waits.
 pub(crate) fn spawn(
     id: Option<u32>,
     audience: Audience,
     outside: Outside,
-    reads: bool,
+    (reads, awake): (bool, bool),
 ) -> io::Result<Spawned> {
     // Descriptors that the caller left open stay out of it.
     hutch_jail::close_inherited_on_exec()?;
@@ -251,7 +253,7 @@ pub(crate) fn spawn(
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
     let has_credentials = !outside.credentials.is_empty();
-    send_now(ours.as_fd(), &Start { uid, gid, audience, reads, outside }, &[])?;
+    send_now(ours.as_fd(), &Start { uid, gid, audience, reads, awake, outside }, &[])?;
     if has_credentials {
         let answer = receive_now(ours.as_fd())?.ok_or(io::ErrorKind::UnexpectedEof)?;
         answer.decode::<Result<(), String>>()?.map_err(io::Error::other)?;
@@ -291,11 +293,14 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn serve() -> anyhow::Result<()> {
+    // `hutch run` blocks those that it passes on to the command.
+    hutch_jail::unblock_signals();
     let input = rustix::io::dup(rustix::stdio::stdin()).context("standard input")?;
     rustix::io::fcntl_setfd(&input, rustix::io::FdFlags::CLOEXEC).context("standard input")?;
     let message = receive_now(input.as_fd()).context("started by hutch alone")?;
     let message = message.context("started by hutch alone")?;
-    let Start { uid, gid, audience, reads, outside } = message.decode().context("the first message")?;
+    let Start { uid, gid, audience, reads, awake, outside } =
+        message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
     std::env::set_current_dir("/").context("folder")?;
     rustix::process::setsid().context("session")?;
@@ -313,7 +318,7 @@ fn serve() -> anyhow::Result<()> {
     let bundle = if judges { outside.bundle().context("the machine's authorities")? } else { Vec::new() };
     // With one processor, it would take the time of the programs for which it waits.
     let processors = rustix::thread::sched_getaffinity(None).map_or(1, |all| all.count());
-    let awake = (audience == Audience::User && processors > 1).then(Arc::<Awake>::default);
+    let awake = (awake && processors > 1).then(Arc::<Awake>::default);
     let way = Way::new(bundle, outside.proxy).with_credentials(issued).with_awake(awake.clone());
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };

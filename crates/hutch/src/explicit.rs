@@ -69,7 +69,7 @@ fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
         eprintln!("hutch: placeholder for the clients: {name}={placeholder}");
     }
     let outside = Outside { credentials, ..Outside::new(upstream) };
-    let (process, channel) = spawn(id, Audience::Log, outside, reads)?;
+    let (process, channel) = spawn(id, Audience::Log, outside, (reads, false))?;
     order(&channel, &levels, keys, listener, metrics.map(|(listener, _)| listener)).context("the proxy")?;
     if let Some(authority) = &authority {
         eprintln!("hutch: clients must trust the authority in {}", authority.certificate.display());

@@ -72,7 +72,8 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
     };
     // On this thread, with which the process ends.
     let id = ids.as_ref().map(IdRange::base);
-    let (process, channel) = spawn(id, Audience::Starter, Outside::new(upstream), authority.is_some())?;
+    let (process, channel) =
+        spawn(id, Audience::Starter, Outside::new(upstream), (authority.is_some(), false))?;
     let runtime = crate::runtime::one_thread()?;
     runtime.block_on(async {
         let stop = signals::to_stop()?;

@@ -77,7 +77,11 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     let of_image: Vec<Mount> = image.mounts.iter().map(host).collect();
     let workspace = Workspace::open(arguments.workspace.as_deref(), &of_image)?;
     let user = user(&image, workspace.folder.as_ref())?;
-    let shown = Shown::of(arguments, &workspace, user.uid);
+    let mut shown = Shown::of(arguments, &workspace, user.uid);
+    if image.config.env.iter().any(|(name, _)| ["GOPATH", caches::MODULES.0].contains(&name.as_str())) {
+        // The image has modules of its own.
+        shown.env.retain(|(name, value)| (name.as_str(), value.as_str()) != caches::MODULES);
+    }
     let further = [&shown.toolchains[..], &arguments.mount].concat();
     let mut network = egress::Network::of(arguments, policies)?;
     let trusted = network.prepare(&image, &further)?;
@@ -109,18 +113,23 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     let authority = trusted.as_ref().map(|trust| &trust.authority);
     let screens = arguments.scans && !arguments.json;
     let mut screened = if screens { Screened::open()? } else { Screened::default() };
-    let mut beside =
-        Beside { differs: Some(&spec), screened: &mut screened, network: &mut network, authority };
-    let mut start = |spec: &Spec| match arguments.isolation {
-        Isolation::Hutch => Ok(run_with_listeners(spec, &process, &options, &mut beside)),
-        Isolation::Gvisor => gvisor::run(spec, &process, &options, &mut beside),
+    let mut differs = Some(&spec);
+    let mut start = |spec: &Spec, screened: &mut Screened| {
+        let mut beside = Beside { differs: &mut differs, screened, network: &mut network, authority };
+        match arguments.isolation {
+            Isolation::Hutch => Ok(run_with_listeners(spec, &process, &options, &mut beside)),
+            Isolation::Gvisor => gvisor::run(spec, &process, &options, &mut beside),
+        }
     };
-    let mut outcome = start(&spec)?;
+    let mut outcome = start(&spec, &mut screened)?;
     if let Err(error) = &outcome
         && let Some(spec) = caches::read_only(&spec, error)
     {
+        // Its threads have no place beside the fork of another jail.
+        screened.finish()?;
+        screened = if screens { Screened::open()? } else { Screened::default() };
         eprintln!("hutch: {error}; the caches of --tools are read-only");
-        outcome = start(&spec)?;
+        outcome = start(&spec, &mut screened)?;
     }
     screened.finish()?;
     if let (true, Ok(outcome)) = (arguments.scans, &outcome) {
@@ -134,15 +143,15 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
 }
 
 /// Threads and processes beside the jail.
-struct Beside<'a> {
+struct Beside<'a, 'b> {
     /// Until what differs without root is printed: once, although a second jail may take the place of the first.
-    differs: Option<&'a Spec>,
+    differs: &'a mut Option<&'b Spec>,
     screened: &'a mut Screened,
     network: &'a mut egress::Network,
     authority: Option<&'a AuthorityKeys>,
 }
 
-impl Serve for Beside<'_> {
+impl Serve for Beside<'_, '_> {
     fn prepare(&mut self) -> Result<(), Error> {
         self.network.begin()
     }

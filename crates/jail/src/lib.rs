@@ -52,5 +52,5 @@ pub use run::{Captured, Ended, Isolation, Outcome, RunOptions, run, run_with_lis
 pub use spec::{
     Ids, Limits, Link, Mount, MountSource, Network, Process, Profile, Root, RuntimeRoot, Spec, Upper, User,
 };
-pub use sys::{close_inherited_on_exec, erase_variables, forget_program};
+pub use sys::{close_inherited_on_exec, erase_variables, forget_program, unblock_signals};
 pub use warden::{Jail, NetworkNamespace, Stdio, Warden};

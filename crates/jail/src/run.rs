@@ -56,8 +56,8 @@ pub trait Serve {
         Ok(())
     }
 
-    /// Serves the listeners of the network plan, if there are any: they are open, and the command has not started. May
-    /// start threads and processes. Connections wait until they are accepted.
+    /// Serves the listeners of the network plan, if there are any: they are open before the command starts, which may be
+    /// meanwhile. May start threads and processes. Connections wait until they are accepted.
     ///
     /// # Errors
     /// Those of the server. The jail is killed.

@@ -229,6 +229,11 @@ pub(crate) fn set_signal_mask(mask: &libc::sigset_t) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
 }
 
+/// Unblocks all signals. A program inherits those that were blocked where it was started.
+pub fn unblock_signals() {
+    set_signal_mask(&signal_set(&[]));
+}
+
 /// Creates a signalfd, readable when one of `set` (which must be blocked) is pending.
 pub(crate) fn signal_descriptor(set: &libc::sigset_t) -> Result<OwnedFd, Errno> {
     // SAFETY: the set is valid; -1 requests a new file descriptor.

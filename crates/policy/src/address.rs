@@ -101,10 +101,7 @@ pub(crate) fn is_of_administrators(range: &Cidr) -> bool {
 /// # Errors
 /// The reason.
 pub fn check_address(address: IpAddr, private: &[Cidr], own: &[IpAddr]) -> Result<(), Forbidden> {
-    let address = match address {
-        IpAddr::V6(v6) => embedded(v6).map_or(address, IpAddr::V4),
-        IpAddr::V4(_) => address,
-    };
+    let address = judged_as(address);
     let reason = match address {
         IpAddr::V4(v4) => reason_v4(v4),
         IpAddr::V6(v6) => reason_v6(v6),
@@ -117,6 +114,14 @@ pub fn check_address(address: IpAddr, private: &[Cidr], own: &[IpAddr]) -> Resul
     match reason.filter(|_| !private.iter().any(|range| range.contains(address))) {
         Some(reason) => Err(reason),
         None => Ok(()),
+    }
+}
+
+/// Returns the address as which an address is judged, and which a range must contain to open it.
+pub fn judged_as(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => embedded(v6).map_or(address, IpAddr::V4),
+        IpAddr::V4(_) => address,
     }
 }
 

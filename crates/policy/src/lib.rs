@@ -39,7 +39,7 @@ mod stored;
 mod time;
 mod usable;
 
-pub use address::{Forbidden, check_address, opens_nothing};
+pub use address::{Forbidden, check_address, judged_as, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
@@ -60,7 +60,7 @@ pub use http::{
 };
 pub use list::RuleList;
 pub use network::NetworkLevel;
-pub use object::{InvalidPolicy, Kind, PolicyObject};
+pub use object::{InvalidPolicy, Kind, POLICY_BYTES, PolicyObject};
 pub use pattern::{HostPattern, InvalidPattern};
 pub use peer::{Closed, Peer, decide_peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use placeholder::{derived_placeholder, placeholder};

@@ -27,8 +27,10 @@ pub(crate) const HOSTS: usize = 64;
 /// Maximum entries about requests of a rule, and queries or headers of each.
 pub(crate) const ENTRIES: usize = 16;
 
-/// Maximum bytes of the spec of a policy, as JSON.
-const BYTES: usize = 64 << 10;
+/// Maximum bytes of the spec of a new policy, as the JSON that is written.
+pub const POLICY_BYTES: usize = 64 << 10;
+/// Maximum bytes of a spec with all that was left out, as it is kept. What is written may become longer, but not as much.
+const KEPT: usize = 2 * POLICY_BYTES;
 
 /// Kind of a policy object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,8 +263,8 @@ impl PolicyObject {
     /// The first such field.
     pub fn check_for_server(&self) -> Result<(), InvalidPolicy> {
         let bytes = serde_json::to_vec(&self.spec).map_or(usize::MAX, |spec| spec.len());
-        if bytes > BYTES {
-            return Err(invalid("spec".to_owned(), format!("{bytes} bytes; at most {BYTES}")));
+        if bytes > KEPT {
+            return Err(invalid("spec".to_owned(), format!("{bytes} bytes; at most {KEPT}")));
         }
         credential::check_for_server(&self.spec.credentials).map_err(|(field, why)| invalid(field, why))?;
         for (index, rule) in self.spec.files.iter().enumerate() {

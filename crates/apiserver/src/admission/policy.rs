@@ -1,7 +1,7 @@
 //! Policies of sandboxes: what their schema cannot say.
 
 use hutch_api::annotation::POLICIES;
-use hutch_policy::{PolicyObject, ProviderObject, policy_names};
+use hutch_policy::{POLICY_BYTES, PolicyObject, ProviderObject, policy_names};
 use hutch_store::Page;
 use serde::Deserialize;
 use serde_json::Value;
@@ -57,9 +57,10 @@ fn is_named(call: &Call, policy: &str) -> bool {
     })
 }
 
-/// Refuses fields of a policy without a value, which the schema would drop: `scanner: null` would restrict nothing.
-pub(crate) fn check_given(kind: &Kind, object: &Value) -> Result<(), Failure> {
-    if kind.group != GROUP {
+/// Refuses fields of a policy without a value, which the schema would drop: `scanner: null` would restrict nothing. A spec
+/// that is stored already may stay, so that an older policy can still be labeled and deleted.
+pub(crate) fn check_given(kind: &Kind, object: &Value, old: Option<&Value>) -> Result<(), Failure> {
+    if kind.group != GROUP || old.is_some_and(|old| old.get("spec") == object.get("spec")) {
         return Ok(());
     }
     hutch_policy::check_given(object).map_err(|error| {
@@ -111,6 +112,10 @@ pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
             Ok(provider) => provider.check().or_else(|error| invalid(error.field, error.reason)),
         };
     }
+    let bytes = object.get("spec").map_or(0, |spec| spec.to_string().len());
+    if bytes > POLICY_BYTES {
+        return invalid("spec".to_owned(), format!("{bytes} bytes; at most {POLICY_BYTES}"));
+    }
     match serde_path_to_error::deserialize::<_, PolicyObject>(object) {
         Err(error) => invalid(error.path().to_string(), error.inner().to_string()),
         Ok(policy) => {
@@ -125,6 +130,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn stored_policy_that_could_not_be_written_today_can_be_labeled() {
+        let kind = Kind { group: GROUP.into(), plural: "sandboxpolicies".into(), ..Kind::default() };
+        let rules = json!([{"name": "a", "hosts": ["a.example"], "http": []}]);
+        let old = json!({"metadata": {"name": "p"}, "spec": {"egress": {"rules": rules}}});
+        let mut new = old.clone();
+        new["metadata"]["labels"] = json!({"a": "b"});
+        assert!(check_given(&kind, &new, Some(&old)).is_ok());
+        assert!(check_given(&kind, &new, None).is_err());
+        new["spec"]["mode"] = "Observe".into();
+        assert!(check_given(&kind, &new, Some(&old)).is_err());
+    }
 
     #[test]
     fn policy_above_64_kib_is_refused() {

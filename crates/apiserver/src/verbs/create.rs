@@ -308,7 +308,7 @@ fn first_generation(call: &Call) -> Option<u64> {
 pub(crate) fn check(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Failure> {
     let kind = call.kind();
     depth::check(object, old)?;
-    admission::policy::check_given(kind, object)?;
+    admission::policy::check_given(kind, object, old)?;
     let mut causes = match old {
         Some(_) => meta::check::object_of(kind, object),
         None => meta::check::new_object(kind, object),

@@ -3,11 +3,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
+use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 use super::encode::{json, percent};
@@ -18,6 +20,8 @@ use crate::room::{Gathering, Held, Kind, Room, Sent};
 
 /// Maximum bytes of a body in which values are placed.
 const BODY: usize = 256 << 10;
+/// Maximum time in which a body that is read arrives.
+const BODY_TIME: Duration = Duration::from_secs(120);
 
 /// Returns a body with its values, if the request may have some in it.
 ///
@@ -40,7 +44,8 @@ pub(crate) async fn filled(
         _ => return Ok(body),
     };
     let long = || Reason::Ambiguous(format!("its body is longer than {BODY} bytes, so it has no credential"));
-    let held = whole(body, BODY, room).await?.ok_or_else(long)?;
+    let late = || Reason::Ambiguous("its body does not arrive in time".to_owned());
+    let held = whole(body, BODY, room, late).await?.ok_or_else(long)?;
     let Ok(text) = std::str::from_utf8(&held.bytes) else { return Ok(Sent::Whole(held, None)) };
     let (mut added, mut used) = (0, Vec::new());
     for one in &placed.in_body {
@@ -73,8 +78,16 @@ pub(super) fn fill(text: &str, credentials: &[Issued], form: fn(&str) -> String)
     filled
 }
 
-/// Reads a body; `None` if it is longer.
-pub(super) async fn whole(body: Sent, most: usize, room: &Arc<Room>) -> Result<Option<Held>, Reason> {
+/// Reads a body; `None` if it is longer. The time in which it waits for room does not count.
+///
+/// # Errors
+/// The body cannot be read, or is `late`.
+pub(super) async fn whole(
+    body: Sent,
+    most: usize,
+    room: &Arc<Room>,
+    late: impl FnOnce() -> Reason,
+) -> Result<Option<Held>, Reason> {
     let mut body = match body {
         Sent::Whole(held, _) => return Ok(Some(held).filter(|held| held.bytes.len() <= most)),
         Sent::Stream(body) => body,
@@ -82,16 +95,20 @@ pub(super) async fn whole(body: Sent, most: usize, room: &Arc<Room>) -> Result<O
     if http_body::Body::size_hint(&body).lower() > most as u64 {
         return Ok(None);
     }
-    let mut bytes = Gathering::new(room, Kind::Request);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Reason::Ambiguous(error.to_string()))?;
+    let (mut bytes, mut deadline) = (Gathering::new(room, Kind::Again), Instant::now() + BODY_TIME);
+    loop {
+        let Ok(frame) = timeout_at(deadline, body.frame()).await else { return Err(late()) };
+        let Some(frame) = frame.transpose().map_err(|error| Reason::Ambiguous(error.to_string()))? else {
+            return Ok(Some(bytes.finish()));
+        };
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > most {
             return Ok(None);
         }
+        let since = Instant::now();
         bytes.push(&data).await;
+        deadline += since.elapsed();
     }
-    Ok(Some(bytes.finish()))
 }
 
 /// Reports a placeholder of the credential of this name.

@@ -1,13 +1,11 @@
 //! Requests for AWS: a program signs with placeholders, and the proxy signs again what it sends.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Uri};
 use hutch_policy::Destination;
-use tokio::time::timeout;
 
 use super::body::whole;
 use super::encode::{forms, without_percent};
@@ -17,9 +15,8 @@ use super::{Issued, Set, contains};
 use crate::refusal::Reason;
 use crate::room::{Room, Sent};
 
-/// Maximum bytes of a body that is read for its hash, and the time for them.
+/// Maximum bytes of a body that is read for its hash.
 const BODY: usize = 10 << 20;
-const BODY_TIME: Duration = Duration::from_secs(120);
 /// Contents of the header with the hash of a body that is not a part of the signature.
 const UNSIGNED: [&str; 2] = ["UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"];
 
@@ -105,8 +102,8 @@ pub(crate) async fn hashed(placed: &mut Placed, body: Sent, room: &Arc<Room>) ->
         signing.content = Some(hash(&[]));
         return Ok(body);
     }
-    let read = timeout(BODY_TIME, whole(body, BODY, room)).await;
-    let held = read.map_err(|_| refusal(&signing.key, "the body to sign does not arrive in time"))??;
+    let late = || refusal(&signing.key, "the body to sign does not arrive in time");
+    let held = whole(body, BODY, room, late).await?;
     let why = "the body to sign is longer than 10 MiB; use UNSIGNED-PAYLOAD";
     let held = held.ok_or_else(|| refusal(&signing.key, why))?;
     signing.content = Some(hash(&held.bytes));

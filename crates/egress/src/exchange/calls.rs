@@ -1,5 +1,6 @@
 //! Calls in the body of a request.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use http::{HeaderValue, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::room::{Gathering, Held, Kind, Room};
 
@@ -34,20 +35,28 @@ pub(super) async fn read_calls(parts: &Parts, body: Incoming, room: &Arc<Room>) 
     if kinds.next().is_some_and(|kind| utf8(kind).is_none()) || kinds.next().is_some() {
         return Err("its body is not UTF-8".to_owned());
     }
-    let read = timeout(CALLS_TIME, whole(Limited::new(body, CALLS), room)).await;
-    let read = read.map_err(|_| "its body does not arrive in time".to_owned())?;
-    read.map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))
+    whole(Limited::new(body, CALLS), room).await
 }
 
-/// Reads a body into one piece of memory: kept as they arrive, pieces of one byte would take 32 each.
-async fn whole<B: Body<Data = Bytes> + Unpin>(mut body: B, room: &Arc<Room>) -> Result<Held, B::Error> {
-    let mut bytes = Gathering::new(room, Kind::Request);
-    while let Some(frame) = body.frame().await.transpose()? {
+/// Reads a body into one piece of memory: kept as they arrive, pieces of one byte would take 32 each. The time in which it
+/// waits for room does not count.
+async fn whole<B>(mut body: B, room: &Arc<Room>) -> Result<Held, String>
+where
+    B: Body<Data = Bytes, Error: fmt::Display> + Unpin,
+{
+    let (mut bytes, mut deadline) = (Gathering::new(room, Kind::Request), Instant::now() + CALLS_TIME);
+    loop {
+        let frame = timeout_at(deadline, body.frame()).await;
+        let frame = frame.map_err(|_| "its body does not arrive in time".to_owned())?.transpose();
+        let frame = frame
+            .map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))?;
+        let Some(frame) = frame else { return Ok(bytes.finish()) };
         if let Ok(data) = frame.into_data() {
+            let since = Instant::now();
             bytes.push(&data).await;
+            deadline += since.elapsed();
         }
     }
-    Ok(bytes.finish())
 }
 
 /// Reads at most so many bytes of a body, of which nothing is kept.

@@ -31,7 +31,7 @@ const TOOLS: [Tool; 5] = [
 ];
 
 /// Modules of Go that are downloaded where the caller has none: `./...` would find them in the workspace, which is HOME.
-const MODULES: (&str, &str) = ("GOMODCACHE", "/tmp/go/pkg/mod");
+pub(super) const MODULES: (&str, &str) = ("GOMODCACHE", "/tmp/go/pkg/mod");
 
 /// The caches of a caller.
 #[derive(Default)]

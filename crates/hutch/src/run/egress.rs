@@ -38,6 +38,8 @@ const POLICIES: usize = 8;
 pub(super) struct Network {
     /// Without a level, there is no network.
     levels: Vec<Level>,
+    /// The proxy may take processor time while it waits: the command has no limit of it.
+    awake: bool,
     outside: egress::Outside,
     /// Certificates of authorities that programs inside trust beside those of the machine and of the sandbox, PEM.
     authorities: Vec<u8>,
@@ -87,7 +89,8 @@ impl Network {
         let outside = egress::Outside { credentials, ..egress::Outside::new(upstream) };
         let authorities = arguments.listed.as_ref().map(|listed| listed.authorities.clone());
         let authorities = authorities.unwrap_or_default();
-        Ok(Network { levels, outside, authorities, spawned: None, proxy: None, ids: None })
+        let awake = arguments.cpus.is_none();
+        Ok(Network { levels, awake, outside, authorities, spawned: None, proxy: None, ids: None })
     }
 
     /// Refuses files with values that the jail shows.
@@ -146,7 +149,7 @@ impl Network {
 
     fn spawn(&self, reads: bool) -> std::io::Result<egress::Spawned> {
         let id = self.ids.as_ref().map(IdRange::base);
-        egress::spawn(id, egress::Audience::User, self.outside.clone(), reads)
+        egress::spawn(id, egress::Audience::User, self.outside.clone(), (reads, self.awake))
     }
 
     /// Starts the proxy of a jail that is being made, unless there is one: [`Network::prepare`] has started it, or it has

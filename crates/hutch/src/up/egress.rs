@@ -199,7 +199,8 @@ fn address(level: &Arc<Level>) -> usize {
 }
 
 fn start_process(ids: &IdRange, upstream: Option<UpstreamProxy>) -> std::io::Result<(Process, Channel)> {
-    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(upstream), false)?;
+    let (process, channel) =
+        spawn(Some(ids.base()), Audience::Starter, Outside::new(upstream), (false, false))?;
     Ok((process, Channel::new(channel)?))
 }
 

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::egress::{Caller, callers, server};
 use crate::harness::{succeeded, text};
 use crate::mounts::Home;
@@ -91,7 +93,8 @@ fn caches_of_another_user_are_not_shown() {
 #[test]
 fn cache_of_which_there_can_be_no_copy_is_read_only() {
     hutch_testkit::require!(root, user_namespaces);
-    for caller in callers() {
+    let scanned = [(Caller::Root, true), (Caller::Ordinary, true)];
+    for (caller, scanned) in callers().into_iter().map(|caller| (caller, false)).chain(scanned) {
         let home = filled();
         let cache = home.path("home/.cache/pip");
         let script = "set -e; mount -t tmpfs none \"$1\"; cd \"$1\"; mkdir a b; echo SECRET > a/file; chown -R 1000:1000 .; \
@@ -105,7 +108,20 @@ fn cache_of_which_there_can_be_no_copy_is_read_only() {
         if matches!(caller, Caller::Ordinary) {
             unshare.args(["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"]);
         }
-        unshare.arg(&hutch).args(["run", "--tools", "--workspace"]).arg(home.path("work"));
+        unshare.arg(&hutch).args(["run", "--tools"]);
+        if scanned {
+            // Threads scan the output of the first jail.
+            let config = json!({"filesystem": {"workspace": home.path("work")}, "network": {"mode": "none"},
+                "credentials": {"mode": "just_in_time", "secret_scanning": true}});
+            std::fs::write(home.path("config.json"), config.to_string()).expect("written");
+            unshare.arg("--config").arg(home.path("config.json"));
+            unshare.args(["--", "sh", "-c", "cat $PIP_CACHE_DIR/file"]).env("HOME", home.path("home"));
+            crate::mounts::without_tools(&mut unshare);
+            let output = unshare.output().expect("unshare");
+            assert_eq!(text(&output.stdout), "SECRET\n", "{caller:?}: {}", text(&output.stderr));
+            continue;
+        }
+        unshare.arg("--workspace").arg(home.path("work"));
         if matches!(caller, Caller::InGvisor) {
             unshare.args(["--isolation", "gvisor"]);
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes for one control message of either direction, aligned as the kernel's header demands.
@@ -53,14 +53,19 @@ pub fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result
     })
 }
 
-/// Sends a datagram on a transparent UDP socket, without waiting, from this address and the port of the socket.
+/// Sends a datagram on a transparent UDP socket, without waiting, from this address, with the port of the socket.
 ///
 /// # Errors
 /// As the system call; `WouldBlock` when the buffer of the socket is full; `InvalidInput` when the addresses are of two
 /// families.
-pub fn send_datagram(socket: BorrowedFd<'_>, bytes: &[u8], from: IpAddr, to: SocketAddr) -> io::Result<()> {
+pub fn send_datagram(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    from: SocketAddr,
+    to: SocketAddr,
+) -> io::Result<()> {
     match (from, to) {
-        (IpAddr::V4(from), SocketAddr::V4(to)) => {
+        (SocketAddr::V4(from), SocketAddr::V4(to)) => {
             let name = libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
                 sin_port: to.port().to_be(),
@@ -69,12 +74,12 @@ pub fn send_datagram(socket: BorrowedFd<'_>, bytes: &[u8], from: IpAddr, to: Soc
             };
             let information = libc::in_pktinfo {
                 ipi_ifindex: 0,
-                ipi_spec_dst: libc::in_addr { s_addr: u32::from_ne_bytes(from.octets()) },
+                ipi_spec_dst: libc::in_addr { s_addr: u32::from_ne_bytes(from.ip().octets()) },
                 ipi_addr: libc::in_addr { s_addr: 0 },
             };
             send(socket, bytes, name, (libc::IPPROTO_IP, libc::IP_PKTINFO), information)
         }
-        (IpAddr::V6(from), SocketAddr::V6(to)) => {
+        (SocketAddr::V6(from), SocketAddr::V6(to)) => {
             let name = libc::sockaddr_in6 {
                 sin6_family: libc::AF_INET6 as libc::sa_family_t,
                 sin6_port: to.port().to_be(),
@@ -82,8 +87,11 @@ pub fn send_datagram(socket: BorrowedFd<'_>, bytes: &[u8], from: IpAddr, to: Soc
                 sin6_addr: libc::in6_addr { s6_addr: to.ip().octets() },
                 sin6_scope_id: to.scope_id(),
             };
-            let information =
-                libc::in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: from.octets() }, ipi6_ifindex: 0 };
+            // Without a device, the kernel takes no link-local source.
+            let information = libc::in6_pktinfo {
+                ipi6_addr: libc::in6_addr { s6_addr: from.ip().octets() },
+                ipi6_ifindex: from.scope_id(),
+            };
             send(socket, bytes, name, (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), information)
         }
         _ => Err(io::ErrorKind::InvalidInput.into()),
@@ -200,7 +208,7 @@ mod tests {
                 }
             };
             assert_eq!(received, Datagram { length: 3, from: client.local_addr().unwrap(), to: at });
-            send_datagram(server.as_fd(), b"answer", at.ip(), received.from).unwrap();
+            send_datagram(server.as_fd(), b"answer", received.to, received.from).unwrap();
             let mut answer = [0; 16];
             assert_eq!(client.recv_from(&mut answer).unwrap(), (6, at));
             assert_eq!(&answer[..6], b"answer");

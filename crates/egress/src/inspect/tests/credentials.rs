@@ -211,6 +211,40 @@ async fn request_for_aws_that_cannot_be_signed_again_is_refused() {
     }
 }
 
+/// The first bytes of a long body are held after their scan, while the whole body is read for its signature.
+#[tokio::test]
+async fn long_bodies_that_are_scanned_and_signed_do_not_wait_for_themselves() {
+    let site = Site::new(OPEN).await;
+    let level = site.sandbox.rules().levels[0].clone();
+    let scanner = Some(serde_json::from_str(r#"{"outbound": "Block"}"#).unwrap());
+    site.sandbox.set_levels([Arc::new(Level { scanner, ..(*level).clone() })].into());
+    let mut key = issued("localhost", site.port, r#", "aws": {"accessKeyId": "id"}"#);
+    key.placeholder = "placeholder-of-the-secret-key".into();
+    let id = Issued {
+        name: "id".into(),
+        value: Secret::new("AKIDEXAMPLE".into()),
+        ..issued("localhost", site.port, "")
+    };
+    site.sandbox.set_credentials(vec![id, key]);
+    let (scope, body) =
+        (format!("Credential={PLACEHOLDER}/20150830/us-east-1/s3/aws4_request"), "text ".repeat(300 << 10));
+    let headers = format!(
+        "Authorization: AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature={}\r\nX-Amz-Date: 20150830T123600Z\r\n\
+         Content-Length: {}\r\n",
+        "0".repeat(64),
+        body.len()
+    );
+    let request = head("PUT /a", &headers) + &body;
+    let (site, mut all) = (Arc::new(site), tokio::task::JoinSet::new());
+    for _ in 0..10 {
+        let (site, request) = (site.clone(), request.clone());
+        all.spawn(async move { site.raw(&request).await });
+    }
+    for answer in all.join_all().await {
+        assert!(answer.starts_with("HTTP/1.1 200"), "{}", &answer[..answer.len().min(300)]);
+    }
+}
+
 #[tokio::test]
 async fn words_of_the_status_are_not_passed_on() {
     let site = site("").await;

@@ -54,10 +54,10 @@ mod tests {
         for (limit, places) in [(Some(1024), 928), (Some(100), 50), (Some(0), 0), (None, MOST - RESERVE)] {
             assert_eq!(Descriptors::of(limit).0.available_permits(), places, "{limit:?}");
         }
-        let descriptors = Descriptors::of(Some(6));
-        let held = descriptors.take(CONNECTION).unwrap();
+        let descriptors = Descriptors::of(Some(8));
+        let held = descriptors.take(LISTENERS).unwrap();
         assert!(descriptors.take(CONNECTION).is_none());
         drop(held);
-        assert!(descriptors.take(LISTENERS).is_some());
+        assert!(descriptors.take(CONNECTION).is_some());
     }
 }

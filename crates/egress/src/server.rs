@@ -23,8 +23,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the listeners of [`crate::plan()`], in its order, for one sandbox. Returns only when a listener is unusable.
 ///
-/// When `ending` is true, the command has ended and nothing else is left inside, or about to be. Connections that wait are then still served, and no others. Each
-/// connection holds a receiver.
+/// When `ending` is true, the command has ended, and nothing else is left inside, or about to be. Connections that wait are
+/// then still served, and no others. Each connection holds a receiver.
 ///
 /// # Errors
 /// A descriptor is not the listener that it should be.

@@ -2,13 +2,13 @@
 //! file but those by which names are resolved.
 
 pub(crate) mod orders;
+mod process;
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,15 +20,12 @@ use hutch_egress::{AuthorityKeys, Awake, FLAGS, Reason, Recorder, Refusal, Upstr
 use hutch_jail::service::{Confinement, confine};
 use hutch_policy::{EgressRule, Level};
 use hutch_privsep::{Channel, receive_now, send_now};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use crate::credentials::{self, Wanted};
 use crate::runtime::{one_thread_woken, runtime};
+pub(crate) use process::Process;
 
 pub(crate) const NAME: &str = "hutch-egress";
 /// Files by which names are resolved, and by which a static program reads random numbers.
@@ -48,14 +45,6 @@ const BUNDLES: [&str; 4] = [
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
-];
-/// Environment of the process. Nothing of the caller's is in it.
-const ENVIRONMENT: [(&str, &str); 2] = [
-    // The resolver: no search domains.
-    ("LOCALDOMAIN", ""),
-    // The allocator: memory of 128 KiB and more, such as that of bodies, goes back to the kernel when it is freed. By default
-    // the allocator keeps what is as large as one that was freed before, up to 32 MiB.
-    ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072"),
 ];
 /// Maximum bytes of such a file.
 const BUNDLE_BYTES: u64 = 8 << 20;
@@ -149,56 +138,6 @@ pub(crate) enum Audience {
     Log,
 }
 
-/// A process that ends when this is dropped.
-pub(crate) struct Process(Child);
-
-impl Process {
-    pub(crate) fn of(child: Child) -> Process {
-        Process(child)
-    }
-}
-
-impl Process {
-    /// Starts this program under another name, in a folder, with a channel as its input and nothing of the environment
-    /// but that there are no search domains. Returns the other end of the channel.
-    pub(crate) fn start(name: &str, folder: &Path) -> io::Result<(Process, OwnedFd)> {
-        hutch_jail::close_inherited_on_exec()?;
-        let (ours, theirs) = hutch_privsep::pair()?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0(name).env_clear().envs(ENVIRONMENT).current_dir(folder);
-        let process = Process(command.stdin(theirs).stdout(Stdio::null()).spawn()?);
-        Ok((process, ours))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Process {
-    /// Waits until it has ended.
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe for types that may close their descriptor early; OwnedFd does not"
-    )]
-    pub(crate) async fn ended(&self) -> io::Result<()> {
-        // With this flag it can be read without waiting.
-        let ended = pidfd_open(Pid::from_child(&self.0), PidfdFlags::NONBLOCK)?;
-        AsyncFd::with_interest(ended, Interest::READABLE)?.readable().await.map(drop)
-    }
-
-    /// Waits until it has ended, not longer than this.
-    fn wait(&self, most: Duration) {
-        let Ok(ended) = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()) else { return };
-        let most = Timespec::try_from(most).ok();
-        // It is killed in any case.
-        let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], most.as_ref());
-    }
-}
-
 /// The proxy of `hutch run`. When this is dropped, it passes on what the command has sent, and ends.
 pub(crate) struct Egress {
     process: Process,
@@ -238,16 +177,9 @@ pub(crate) fn spawn(
     outside: Outside,
     (reads, awake): (bool, bool),
 ) -> io::Result<Spawned> {
-    // Descriptors that the caller left open stay out of it.
-    hutch_jail::close_inherited_on_exec()?;
-    let (ours, theirs) = hutch_privsep::pair()?;
-    let mut command = Command::new("/proc/self/exe");
-    // The process changes its folder by itself: with a folder to change to, the standard library copies the address space of
-    // this process to start another one.
-    command.arg0(NAME).env_clear().envs(ENVIRONMENT);
     let output = if audience == Audience::Log { Stdio::inherit() } else { Stdio::null() };
-    command.stdin(theirs).stdout(output);
-    let process = Process(command.spawn()?);
+    // It changes its folder by itself.
+    let (process, ours) = Process::start_with(NAME, None, output)?;
     let (uid, gid) = match id {
         Some(id) => (id, id),
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),

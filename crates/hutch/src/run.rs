@@ -110,10 +110,9 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
         capture: arguments.json.then_some(CAPTURE_BYTES),
         ..RunOptions::default()
     };
-    let authority = trusted.as_ref().map(|trust| &trust.authority);
     let screens = arguments.scans && !arguments.json;
     let mut screened = if screens { Screened::open()? } else { Screened::default() };
-    let mut differs = Some(&spec);
+    let (mut differs, authority) = (Some(&spec), trusted.as_ref().map(|trust| &trust.authority));
     let mut start = |spec: &Spec, screened: &mut Screened| {
         let mut beside = Beside { differs: &mut differs, screened, network: &mut network, authority };
         match arguments.isolation {

@@ -212,8 +212,7 @@ mod tests {
             let mut answer = [0; 16];
             assert_eq!(client.recv_from(&mut answer).unwrap(), (6, at));
             assert_eq!(&answer[..6], b"answer");
-            let other: IpAddr =
-                if at.is_ipv4() { "::1".parse().unwrap() } else { "127.0.0.1".parse().unwrap() };
+            let other = if at.is_ipv4() { "[::1]:1" } else { "127.0.0.1:1" }.parse().unwrap();
             assert!(send_datagram(server.as_fd(), b"", other, received.from).is_err());
         }
     }

@@ -20,6 +20,7 @@ const ENVIRONMENT: [(&str, &str); 2] = [
     // the allocator keeps what is as large as one that was freed before, up to 32 MiB.
     ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072"),
 ];
+
 /// A process that ends when this is dropped.
 pub(crate) struct Process(Child);
 

@@ -95,16 +95,12 @@ pub(crate) fn judge(
     if let Host::Address(address) = question.destination.host
         && let Err(closed) = may_dial(levels, &question.destination, address, &[], moment)
     {
-        judgment.decision = Decision::Deny;
-        judgment.reason = Some(format!("{address} is not dialed: {closed}"));
-        return judgment;
+        return judgment.but_denied(format!("{address} is not dialed: {closed}"));
     }
     let Some(web) = &question.web else { return judgment };
     if !web.tls && verdict.traffic < Traffic::Web {
-        judgment.decision = Decision::Deny;
-        judgment.reason =
-            Some("it is HTTP without TLS; a rule with `plaintext: true` allows that".to_owned());
-        return judgment;
+        return judgment
+            .but_denied("it is HTTP without TLS; a rule with `plaintext: true` allows that".to_owned());
     }
     if verdict.inspect {
         let host = question.destination.host.to_string();

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body_util::{BodyExt, Full};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use crate::body::{Body, full};
 
@@ -139,8 +140,14 @@ impl Gathering {
         self.bytes.len()
     }
 
-    /// Adds bytes once there is room for them.
-    pub(crate) async fn push(&mut self, more: &[u8]) {
+    /// Adds bytes that arrived before a deadline, once there is room for them. The wait for room moves the deadline.
+    pub(crate) async fn push_before(&mut self, deadline: &mut Instant, more: &[u8]) {
+        let since = Instant::now();
+        self.push(more).await;
+        *deadline += since.elapsed();
+    }
+
+    async fn push(&mut self, more: &[u8]) {
         let (needed, capacity) = (self.len() + more.len(), self.bytes.capacity());
         if needed > capacity {
             let grown = needed.max(capacity + capacity.clamp(STEP, LONG_STEP));

@@ -105,9 +105,7 @@ pub(super) async fn whole(
         if bytes.len() + data.len() > most {
             return Ok(None);
         }
-        let since = Instant::now();
-        bytes.push(&data).await;
-        deadline += since.elapsed();
+        bytes.push_before(&mut deadline, &data).await;
     }
 }
 

@@ -52,9 +52,7 @@ where
             .map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))?;
         let Some(frame) = frame else { return Ok(bytes.finish()) };
         if let Ok(data) = frame.into_data() {
-            let since = Instant::now();
-            bytes.push(&data).await;
-            deadline += since.elapsed();
+            bytes.push_before(&mut deadline, &data).await;
         }
     }
 }

@@ -60,9 +60,7 @@ async fn gather(
         let Some(frame) = frame.transpose().map_err(|error| error.to_string())? else { break };
         match frame.into_data() {
             Ok(data) => {
-                let since = Instant::now();
-                bytes.push(&data).await;
-                deadline += since.elapsed();
+                bytes.push_before(&mut deadline, &data).await;
             }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }

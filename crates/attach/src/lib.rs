@@ -2,6 +2,7 @@
 //! that it reaches.
 
 mod conflict;
+mod links;
 mod mirror;
 mod objects;
 mod peers;
@@ -9,6 +10,7 @@ mod service;
 mod watch;
 
 pub use conflict::Conflicts;
+pub use links::{Link, Links};
 pub use mirror::{Mirror, version};
 pub use objects::{Closed, Labels, Objects, SandboxFacts, TemplateFacts, policy, provider};
 pub use peers::{AllBehind, Behind, Chosen, PeerRefusal, Services, choose, peers};

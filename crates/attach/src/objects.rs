@@ -6,8 +6,8 @@ use std::sync::Arc;
 use hutch_api::state::{CredentialsOfFork, credentials_of};
 use hutch_api::{annotation, owner};
 use hutch_policy::{
-    Applying, Facts, Identity, Level, NetworkLevel, PolicyObject, Provider, ProviderObject, StoredPolicy,
-    Subject, applying, policy_names, scanning,
+    Applying, Facts, FieldOfServer, Identity, Level, NetworkLevel, PolicyObject, Provider, ProviderObject,
+    StoredPolicy, Subject, applying, fields_of_server, policy_names, scanning,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -199,6 +199,13 @@ impl Objects {
         let network = template.and_then(|facts| facts.network.as_ref());
         applying(&subject, policies.0, policies.1, network, now)
             .map_err(|error| closed(error.reason(), &error.to_string()))
+    }
+
+    /// Returns the fields of the policies of a Pod that `hutch up` alone enforces; none before the policies are known.
+    pub fn fields_of_server(&self, pod: &Pod, now: Timestamp) -> Vec<FieldOfServer> {
+        let subject = self.is_complete().then(|| self.subject(pod)).flatten();
+        let policies = (&self.cluster_policies.objects, &self.policies.objects);
+        subject.map_or_else(Vec::new, |subject| fields_of_server(&subject, policies.0, policies.1, now))
     }
 
     /// Returns the levels with a scanner of a Pod, of all policies that can be read; `None` if they are not known yet.

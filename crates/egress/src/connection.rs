@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::check::{Spoken, first_bytes};
-use crate::dial::{dial, may_stay};
+use crate::dial::may_stay;
 use crate::first::First;
 use crate::inspect::inspect;
 use crate::plan::DNS;
@@ -21,10 +21,11 @@ use crate::record::Ground;
 use crate::refusal::{Denial, Reason, Refusal, answer, close, first_of_refused, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
+use crate::server::QUERY;
 use crate::tls_refusal::refuse_tls;
 
 /// How often the conditions of the rules of an open connection are evaluated.
-const RECHECK: Duration = Duration::from_secs(1);
+pub(crate) const RECHECK: Duration = Duration::from_secs(1);
 /// Maximum time without a query on a connection to the DNS server.
 const DNS_IDLE: Duration = Duration::from_secs(10);
 
@@ -85,7 +86,7 @@ impl From<io::Error> for Ended {
 }
 
 /// Returns true if a rule for the destination has a condition.
-fn has_conditions(levels: &[Arc<hutch_policy::Level>], destination: &Destination) -> bool {
+pub(crate) fn has_conditions(levels: &[Arc<hutch_policy::Level>], destination: &Destination) -> bool {
     let rules = levels.iter().filter_map(|level| level.egress.as_ref()).flat_map(|egress| &egress.rules);
     rules.into_iter().any(|rule| rule.when.is_some() && rule.matches(destination))
 }
@@ -214,7 +215,7 @@ impl Sandbox {
         let refused = |reason| Refusal { destination: destination.to_string(), reason };
         self.usage.request(&rules.levels, destination).map_err(refused)?;
         self.allowed(destination, None, ground).await.map_err(refused)?;
-        let dialed = dial(&self.way, destination, &rules.levels, &moment, &self.resolving).await;
+        let dialed = self.dial(destination, &rules.levels, &moment).await;
         dialed.map_err(|error| refused(error.into()))
     }
 
@@ -279,7 +280,7 @@ impl Sandbox {
         };
         let received = |bytes| self.counters().received(bytes);
         let ended = tokio::select! {
-            ended = relay::join(&self.way.descriptors, &mut client, &mut server, first, sent, received) => ended.err(),
+            ended = relay::join(&self.descriptors, &mut client, &mut server, first, sent, received) => ended.err(),
             denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
         };
         let reason = match ended {
@@ -344,6 +345,10 @@ impl Sandbox {
     async fn serve_dns(&self, mut client: TcpStream) {
         loop {
             let Ok(Ok(length)) = timeout(DNS_IDLE, client.read_u16()).await else { return };
+            // No query is longer, also over UDP.
+            if usize::from(length) > QUERY {
+                return;
+            }
             let mut message = vec![0; length.into()];
             let Ok(Ok(_)) = timeout(DNS_IDLE, client.read_exact(&mut message)).await else { return };
             let Some(answer) = self.answer(&message) else { return };

@@ -361,13 +361,17 @@ impl Proxy {
 
     fn serve(&mut self, sandbox: u64, sockets: Vec<OwnedFd>) -> io::Result<()> {
         let of = self.find(sandbox)?.sandbox.clone();
-        let Some(listeners) = self.way.descriptors.take(LISTENERS) else {
-            let refusal = Refusal { destination: "every destination".to_owned(), reason: Reason::Full };
+        let listeners = self.way.descriptors.take(LISTENERS);
+        if let Err(shortage) = listeners {
+            let refusal = Refusal { destination: "every destination".to_owned(), reason: shortage.into() };
             (self.reporter)(News::Refused { sandbox, refusal });
-            return Ok(());
-        };
+        }
         let serving = serve(sockets, of, self.ending.subscribe());
+        let descriptors = self.way.descriptors.clone();
         let task = tokio::spawn(async move {
+            // Until there are places, its connections wait.
+            let waited = if listeners.is_err() { descriptors.wait(LISTENERS).await } else { None };
+            let listeners = (listeners, waited);
             if let Err(error) = serving.await {
                 tracing::warn!(sandbox, %error, "a sandbox is no longer served");
             }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use hutch_policy::{Destination, Forbidden, Host, Level, Moment, may_dial};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::descriptors::LOOKUP;
+use crate::descriptors::{Descriptors, LOOKUP, Places};
 use crate::way::{Remedy, Unreachable, Way};
 
 /// Maximum time to resolve a name.
@@ -20,13 +20,13 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES: usize = 8;
 
-/// Connects to a destination that these levels allow.
+/// Connects to a destination that these levels allow. `turns` and `descriptors` are those of the sandbox.
 pub(crate) async fn dial(
     way: &Way,
     destination: &Destination,
     levels: &[Arc<Level>],
     moment: &Moment<'_>,
-    turns: &Arc<Semaphore>,
+    (turns, descriptors): (&Arc<Semaphore>, &Descriptors),
 ) -> Result<TcpStream, Unreachable> {
     if let Some(proxy) = &way.proxy {
         if let Host::Address(address) = destination.host {
@@ -39,7 +39,7 @@ pub(crate) async fn dial(
         return proxy.connect(destination).await;
     }
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
-    let lookup = way.descriptors.take(LOOKUP).ok_or(Unreachable::Full)?;
+    let lookup = descriptors.take(LOOKUP)?;
     for address in resolve(destination, turns, lookup).await.map_err(Unreachable::Name)? {
         if way.is_sandbox(address.ip()) {
             last = Unreachable::Sandbox(address.ip());
@@ -78,7 +78,7 @@ pub(crate) fn may_stay(
 async fn resolve(
     destination: &Destination,
     turns: &Arc<Semaphore>,
-    lookup: OwnedSemaphorePermit,
+    lookup: Places,
 ) -> io::Result<Vec<SocketAddr>> {
     let port = destination.port.get();
     match &destination.host {
@@ -140,17 +140,22 @@ mod tests {
     async fn address_of_this_machine_is_dialed_only_where_a_range_opens_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let error =
-            dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default(), &turns())
-                .await
-                .unwrap_err();
+        let error = dial(
+            &Way::default(),
+            &destination,
+            &levels(&destination, &[]),
+            &Moment::default(),
+            (&turns(), &Descriptors::default()),
+        )
+        .await
+        .unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine, _)), "{error}");
         dial(
             &Way::default(),
             &destination,
             &levels(&destination, &["127.0.0.0/8"]),
             &Moment::default(),
-            &turns(),
+            (&turns(), &Descriptors::default()),
         )
         .await
         .unwrap();
@@ -199,17 +204,22 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let destination: Destination = format!("localhost:{port}").parse().unwrap();
-        let error =
-            dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default(), &turns())
-                .await
-                .unwrap_err();
+        let error = dial(
+            &Way::default(),
+            &destination,
+            &levels(&destination, &[]),
+            &Moment::default(),
+            (&turns(), &Descriptors::default()),
+        )
+        .await
+        .unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine, _)), "{error}");
         dial(
             &Way::default(),
             &destination,
             &levels(&destination, &["127.0.0.0/8", "::1"]),
             &Moment::default(),
-            &turns(),
+            (&turns(), &Descriptors::default()),
         )
         .await
         .unwrap();
@@ -222,7 +232,9 @@ mod tests {
         let (way, moment) = (Way::default(), Moment::default());
         way.set_sandboxes(Box::new(|address| address.is_loopback()));
         let levels = levels(&destination, &["127.0.0.0/8"]);
-        let error = dial(&way, &destination, &levels, &moment, &turns()).await.unwrap_err();
+        let error = dial(&way, &destination, &levels, &moment, (&turns(), &Descriptors::default()))
+            .await
+            .unwrap_err();
         assert!(matches!(error, Unreachable::Sandbox(_)), "{error}");
         assert!(!may_stay(&way, &levels, &destination, listener.local_addr().unwrap(), &moment));
     }

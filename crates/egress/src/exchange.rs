@@ -18,7 +18,9 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use hutch_policy::{Call, Decision, Destination, Mode, Path, decide, decide_request, reads_calls};
+use hutch_policy::{
+    Call, Decision, Destination, Mode, Path, decide, decide_request, denies_calls, reads_calls,
+};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
@@ -40,6 +42,8 @@ const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
 /// Path in messages instead of one with something that must not be shown.
 const HIDDEN: &str = "/[redacted]";
+/// Reason for a body in which a server may find calls although it cannot be read in one way, where a rule denies some.
+const UNREADABLE_CALLS: &str = "its body may have calls of JSON-RPC that cannot be read in one way";
 /// Maximum bytes of a method.
 const METHOD: usize = 20;
 /// Maximum characters of a path in a message.
@@ -388,6 +392,12 @@ impl Exchange {
             seen.id = id_of(&held.bytes);
             let calls = Call::parse(&held.bytes);
             are_calls = calls.is_some();
+            if !are_calls
+                && denies_calls(&self.sandbox.rules().levels, &self.destination)
+                && Call::may_be_in(&held.bytes)
+            {
+                return Err(Reason::Ambiguous(UNREADABLE_CALLS.to_owned()));
+            }
             seen.calls = calls.unwrap_or_default();
             read = Some(Sent::Whole(held, None));
         }

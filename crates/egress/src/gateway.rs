@@ -179,7 +179,7 @@ pub(crate) async fn serve(
         match listener.accept().await {
             Ok((client, peer)) => {
                 let address = peer.ip().to_canonical();
-                let (Some(descriptors), Ok(opening)) =
+                let (Ok(descriptors), Ok(opening)) =
                     (way.descriptors.take(CONNECTION), clients.opening(address).try_acquire_owned())
                 else {
                     reset(&client);

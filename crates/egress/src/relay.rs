@@ -10,10 +10,10 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-use crate::descriptors::{Descriptors, PIPE};
+use crate::descriptors::{Descriptors, PIPE, Places};
 
 /// Bytes that are read at once in one direction. All connections of a sandbox together hold at most 24 MiB.
 const PIECE: usize = 24 << 10;
@@ -124,6 +124,8 @@ async fn splice<E: From<io::Error>>(
 ) -> Result<bool, E> {
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     loop {
+        // Two sides that are always ready would keep this thread from all other work.
+        tokio::task::consume_budget().await;
         let taken = from.try_io(Interest::READABLE, || {
             Ok(rustix::pipe::splice(from, None, &pipe.input, None, BYTES, flags)?)
         });
@@ -158,13 +160,13 @@ async fn splice<E: From<io::Error>>(
 struct Pipe {
     output: OwnedFd,
     input: OwnedFd,
-    _places: (SemaphorePermit<'static>, OwnedSemaphorePermit),
+    _places: (SemaphorePermit<'static>, Places),
 }
 
 impl Pipe {
     /// Returns a new pipe, unless there are too many.
     fn new(descriptors: &Descriptors) -> Option<Pipe> {
-        let places = (PIPES.try_acquire().ok()?, descriptors.take(PIPE)?);
+        let places = (PIPES.try_acquire().ok()?, descriptors.take(PIPE).ok()?);
         let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
         // A user can have too many large ones; a smaller one does as well.
         let _ = fcntl_setpipe_size(&input, BYTES);

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hutch_policy::{Destination, EgressRule, Facts, Host, HostName, Level, Moment};
+use hutch_policy::{Decision, Destination, EgressRule, Facts, Host, HostName, Level, Moment, decide};
 use hutch_scan::At;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, TryAcquireError, watch};
 
 use crate::authority::{Authority, AuthorityKeys};
+use crate::connection::{RECHECK, has_conditions};
 use crate::credentials::{Issued, Set};
-use crate::descriptors::CONNECTION;
+use crate::descriptors::{CONNECTION, Descriptors, Places, Shortage};
 use crate::dial::dial;
 use crate::names::{Names, is_synthetic};
 use crate::peers::Peers;
@@ -121,6 +122,7 @@ pub(crate) struct Sandbox {
     /// Made for the first request that is read.
     upstream: OnceLock<Upstream>,
     pub(crate) way: Arc<Way>,
+    pub(crate) descriptors: Descriptors,
     report: Report,
     named: Named,
     pub(crate) peers: Peers,
@@ -153,6 +155,7 @@ impl Sandbox {
             usage: Usage::default(),
             authority: Mutex::default(),
             upstream: OnceLock::new(),
+            descriptors: way.descriptors.of_sandbox(),
             way,
             report,
             named,
@@ -170,13 +173,12 @@ impl Sandbox {
     }
 
     /// Takes descriptors for a connection, at once when it was accepted. Resets the connection where that fails.
-    pub(crate) fn descriptors(&self, client: &TcpStream, destination: &str) -> Option<OwnedSemaphorePermit> {
-        let taken = self.way.descriptors.take(CONNECTION);
-        if taken.is_none() {
+    pub(crate) fn descriptors(&self, client: &TcpStream, destination: &str) -> Option<Places> {
+        let refused = |shortage: Shortage| {
             reset(client);
-            self.refused(Refusal { destination: destination.to_owned(), reason: Reason::Full });
-        }
-        taken
+            self.refused(Refusal { destination: destination.to_owned(), reason: shortage.into() });
+        };
+        self.descriptors.take(CONNECTION).map_err(refused).ok()
     }
 
     /// Returns a place for one more connection, unless too many are open.
@@ -300,21 +302,31 @@ impl Sandbox {
         }
     }
 
+    /// Connects to a destination that these levels allow.
+    pub(crate) async fn dial(
+        &self,
+        destination: &Destination,
+        levels: &Levels,
+        moment: &Moment<'_>,
+    ) -> Result<TcpStream, Unreachable> {
+        dial(&self.way, destination, levels, moment, (&self.resolving, &self.descriptors)).await
+    }
+
     /// Returns the clients by which requests are sent.
     pub(crate) fn upstream(self: &Arc<Self>) -> &Upstream {
         self.upstream.get_or_init(|| {
-            let (sandbox, way) = (Arc::downgrade(self), self.way.clone());
+            let sandbox = Arc::downgrade(self);
             let connect: Dial = Arc::new(move |destination| {
-                let (sandbox, way) = (sandbox.upgrade(), way.clone());
+                let sandbox = sandbox.upgrade();
                 Box::pin(async move {
                     let sandbox =
                         sandbox.ok_or_else(|| Unreachable::Tls("the sandbox has ended".to_owned()))?;
                     let rules = sandbox.rules();
                     let moment = sandbox.moment(&rules.facts);
-                    dial(&way, &destination, &rules.levels, &moment, &sandbox.resolving).await
+                    sandbox.dial(&destination, &rules.levels, &moment).await
                 })
             });
-            Upstream::new(connect, &self.way)
+            Upstream::new(connect, &self.way, &self.descriptors)
         })
     }
 
@@ -400,8 +412,9 @@ impl Sandbox {
         }
     }
 
-    /// Waits until other rules than `before` decide about a destination whose requests are read, or the sandbox has ended.
-    /// What the other rules say then is decided when the client connects again.
+    /// Waits until other rules than `before` decide about a destination whose requests are read, until the conditions of its
+    /// rules let nothing reach it, or until the sandbox has ended. What the other rules say then is decided when the client
+    /// connects again.
     pub(crate) async fn changed(&self, destination: &Destination, mut before: Rules) {
         let mut changes = self.rules.subscribe();
         let ends = before.credentials.next_end(destination, self.moment(&before.facts).seconds);
@@ -419,8 +432,24 @@ impl Sandbox {
                 Some(now) if now.are_alike(&before, destination) => before = now,
                 _ => return,
             }
+            let conditional = has_conditions(&before.levels, destination);
+            let closed = || {
+                let verdict = decide(&before.levels, destination, &self.moment(&before.facts));
+                verdict.decision != Decision::Allow
+            };
+            if conditional && closed() {
+                return;
+            }
+            // Conditions can change by themselves.
+            let recheck = async {
+                match conditional {
+                    true => tokio::time::sleep(RECHECK).await,
+                    false => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
+                () = recheck => {}
                 () = &mut ended => return,
             }
         }

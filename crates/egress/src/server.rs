@@ -16,8 +16,8 @@ use crate::explicit;
 use crate::plan::is_explicit;
 use crate::sandbox::Sandbox;
 
-/// Maximum bytes of a DNS query. A client sends longer ones over TCP.
-const QUERY: usize = 4096;
+/// Maximum bytes of a DNS query, over TCP too.
+pub(crate) const QUERY: usize = 4096;
 /// Pause after a connection could not be accepted, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -95,6 +95,8 @@ async fn answer(socket: OwnedFd, sandbox: &Sandbox) -> io::Result<()> {
     let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
     let mut buffer = [0; QUERY];
     loop {
+        // One that is always ready would keep this thread from all other work.
+        tokio::task::consume_budget().await;
         let mut ready = socket.readable().await?;
         let Ok(received) = ready.try_io(|socket| receive_datagram(socket.as_fd(), &mut buffer)) else {
             continue;

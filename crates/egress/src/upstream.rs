@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 use tower::Service;
 
 use crate::body::Body;
+use crate::descriptors::{Descriptors, Places};
 use crate::heads::HEAD_BYTES;
 use crate::refusal::Reason;
 use crate::way::{Unreachable, Way};
@@ -27,7 +28,7 @@ use crate::way::{Unreachable, Way};
 /// Idle connections to one server, and the time for which they are kept.
 const IDLE: usize = 4;
 const IDLE_TIME: Duration = Duration::from_secs(30);
-/// Maximum connections of a sandbox, idle ones included. Its descriptors stay below 1,100 with those of its programs.
+/// Maximum connections of a sandbox, idle ones included.
 const CONNECTIONS: usize = 192;
 /// Maximum time of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -42,9 +43,7 @@ pub(crate) type Dial = Arc<dyn Fn(Destination) -> Dialing + Send + Sync>;
 
 /// Clients of one sandbox.
 pub(crate) struct Upstream {
-    dial: Dial,
-    way: Arc<Way>,
-    connections: Arc<Semaphore>,
+    connector: Connector,
     clients: Mutex<Clients>,
 }
 
@@ -57,15 +56,16 @@ struct Clients {
 }
 
 impl Upstream {
-    pub(crate) fn new(dial: Dial, way: &Arc<Way>) -> Upstream {
+    pub(crate) fn new(dial: Dial, way: &Arc<Way>, descriptors: &Descriptors) -> Upstream {
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
-        let clients = Mutex::new(Clients::new(&dial, way, &connections));
-        Upstream { clients, connections, dial, way: way.clone() }
+        let (way, descriptors) = (way.clone(), descriptors.clone());
+        let connector = Connector { dial, way, connections, descriptors, http2: false };
+        Upstream { clients: Mutex::new(Clients::new(&connector)), connector }
     }
 
     /// Closes idle connections.
     pub(crate) fn forget(&self) {
-        let new = Clients::new(&self.dial, &self.way, &self.connections);
+        let new = Clients::new(&self.connector);
         *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
@@ -78,7 +78,7 @@ impl Upstream {
         request: Request<Body>,
         http2: bool,
     ) -> Result<Response<Incoming>, Reason> {
-        if self.connections.available_permits() == 0 {
+        if self.connector.connections.available_permits() == 0 {
             // Idle ones make room.
             self.forget();
         }
@@ -101,10 +101,9 @@ impl Upstream {
 }
 
 impl Clients {
-    fn new(dial: &Dial, way: &Arc<Way>, connections: &Arc<Semaphore>) -> Clients {
+    fn new(connector: &Connector) -> Clients {
         let client = |http2| {
-            let connector =
-                Connector { dial: dial.clone(), way: way.clone(), connections: connections.clone(), http2 };
+            let connector = Connector { http2, ..connector.clone() };
             Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .timer(TokioTimer::new())
@@ -128,6 +127,7 @@ struct Connector {
     dial: Dial,
     way: Arc<Way>,
     connections: Arc<Semaphore>,
+    descriptors: Descriptors,
     http2: bool,
 }
 
@@ -152,7 +152,7 @@ impl Connector {
         let destination: Destination = named.ok_or_else(|| Unreachable::Tls("it has no name".to_owned()))?;
         let place = timeout(HANDSHAKE, self.connections.clone().acquire_owned()).await;
         let place = place.ok().and_then(Result::ok).ok_or(Unreachable::TooMany)?;
-        let descriptor = self.way.descriptors.take(1).ok_or(Unreachable::Full)?;
+        let descriptor = self.descriptors.take(1)?;
         let place = (place, descriptor);
         let stream = (self.dial)(destination.clone()).await?;
         let _ = stream.set_nodelay(true);
@@ -185,7 +185,7 @@ impl Connector {
 struct Stream {
     io: Io,
     /// Among the connections of the sandbox, and among the descriptors of the process.
-    _place: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    _place: (OwnedSemaphorePermit, Places),
 }
 
 enum Io {

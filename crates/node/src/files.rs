@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use hutch_jail::{FileAccess, FileRules};
-use hutch_policy::{Access, PolicyFiles, Restrictions, access_at, looser, restrictions};
+use hutch_policy::{Access, PolicyFiles, Restrictions, access_at, looser};
 
 /// Maximum bytes of the rules of a container: its jail is described in one message.
 const BYTES: usize = 64 << 10;
@@ -16,6 +16,17 @@ const SHOWN: usize = 8;
 pub(crate) struct Files {
     policies: Vec<PolicyFiles>,
     restrictions: Restrictions,
+    /// Those without which nothing is reachable.
+    needed: Restrictions,
+}
+
+/// Rules for files that are not enforced, as users read it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unenforced {
+    /// Nothing is reachable.
+    Refused(String),
+    /// The rest of the policies applies.
+    Reported(String),
 }
 
 /// Mount of a volume in a container.
@@ -41,13 +52,12 @@ impl VolumePart {
 
 impl Files {
     pub(crate) fn new(policies: Vec<PolicyFiles>) -> Files {
-        let rules: Vec<_> = policies.iter().map(|policy| policy.rules.as_slice()).collect();
-        let restrictions = restrictions(&rules);
-        Files { policies, restrictions }
+        let (restrictions, needed) = PolicyFiles::combined(&policies);
+        Files { policies, restrictions, needed }
     }
 
-    /// Returns why containers with these rules do not obey the required ones, if they do not.
-    pub(crate) fn unenforced(&self, required: &Files) -> Option<String> {
+    /// Returns what containers with these rules do not obey of the required ones.
+    pub(crate) fn unenforced(&self, required: &Files) -> Option<Unenforced> {
         let open = looser(&self.restrictions, &required.restrictions);
         if open.is_empty() {
             return None;
@@ -56,10 +66,16 @@ impl Files {
             open.iter().filter_map(|path| Some(required.origin(path)?.0)).collect();
         let policies: Vec<String> = policies.iter().map(|name| format!("{name:?}")).collect();
         let paths = shown(open.iter().map(|path| path.display().to_string()));
-        Some(format!(
-            "spec.files of {}: the containers were started without the rules for {paths}: recreate the Pod. No egress",
+        let message = format!(
+            "spec.files of {}: the containers were started without the rules for {paths}: recreate the Pod",
             policies.join(", ")
-        ))
+        );
+        let refused = !looser(&self.restrictions, &required.needed).is_empty();
+        Some(if refused {
+            Unenforced::Refused(format!("{message}. No egress"))
+        } else {
+            Unenforced::Reported(message)
+        })
     }
 
     /// Returns a description of what is closed, if anything is.
@@ -183,7 +199,8 @@ mod tests {
                 let (path, access) = word.split_once('=').unwrap();
                 serde_json::from_value(serde_json::json!({"path": path, "access": access})).unwrap()
             };
-            PolicyFiles { policy: (*name).to_owned(), rules: rules.split_whitespace().map(rule).collect() }
+            let rules = rules.split_whitespace().map(rule).collect();
+            PolicyFiles { policy: (*name).to_owned(), reports: name.starts_with("reports"), rules }
         };
         Files::new(policies.iter().map(policy).collect())
     }
@@ -251,16 +268,38 @@ mod tests {
     }
 
     #[test]
+    fn missing_rules_are_reported_only_if_each_of_their_policies_says_so() {
+        let before = files(&[("one", "/a=Read")]);
+        let found = |required: &[(&str, &str)]| before.unenforced(&files(required)).unwrap();
+        let Unenforced::Reported(message) = found(&[("reports", "/b=Read"), ("two", "/a=Read")]) else {
+            panic!("it is refused")
+        };
+        assert!(message.contains("\"reports\"") && !message.contains("No egress"), "{message}");
+        for rules in [
+            [("reports", "/b=Read"), ("two", "/c=None")],
+            [("reports", "/b=Read"), ("two", "/b=Read")],
+            [("reports", "/b=Read"), ("two", "/b=None")],
+            [("reports", "/b=Read"), ("two", "/a=None")],
+        ] {
+            assert!(matches!(found(&rules), Unenforced::Refused(_)), "{rules:?}");
+        }
+    }
+
+    #[test]
     fn missing_rules_are_named_and_removed_ones_are_not() {
         let before = files(&[("one", "/a=Read")]);
         assert_eq!(before.unenforced(&files(&[("one", "/a=Read")])), None);
         assert_eq!(before.unenforced(&files(&[])), None);
-        let message = before.unenforced(&files(&[("one", "/a=Read"), ("two", "/a/b=None /c=Read")])).unwrap();
+        let refused = |required: &[(&str, &str)]| match before.unenforced(&files(required)) {
+            Some(Unenforced::Refused(message)) => message,
+            other => panic!("{other:?}"),
+        };
+        let message = refused(&[("one", "/a=Read"), ("two", "/a/b=None /c=Read")]);
         for part in ["\"two\"", "/a/b, /c", "recreate the Pod"] {
             assert!(message.contains(part), "{message}");
         }
         let many: Vec<String> = (0..20).map(|number| format!("/{number}=None")).collect();
-        let message = before.unenforced(&files(&[("p", &many.join(" "))])).unwrap();
+        let message = refused(&[("p", &many.join(" "))]);
         assert!(message.contains("and 12 more"), "{message}");
         assert_eq!(files(&[("p", "/a=Write")]).summary(), None);
         assert_eq!(

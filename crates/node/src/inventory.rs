@@ -83,7 +83,11 @@ fn take(node: &Arc<Shared>, pod: Read<Pod>, tasks: &mut JoinSet<()>) {
     };
     let pod = Arc::new(pod);
     if let Some(live) = node.find(&uid) {
+        let relabeled = live.pod().metadata.labels != pod.metadata.labels;
         live.update(Update::Present(pod));
+        if relabeled {
+            node.tell_policies(PolicyNews::Changed(live));
+        }
         return;
     }
     let live = Arc::new(Live::new(PodId { namespace, name, uid }, segment, pod, &node.shutdown));

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::config::{Handler, Journal, Offer, ServiceKind};
 use crate::container::{LogScreen, Running};
-use crate::files::Files;
+use crate::files::{Files, Unenforced};
 use crate::gate::Gate;
 use crate::persistent::ClaimInUse;
 use crate::tokens::Tokens;
@@ -261,10 +261,10 @@ impl Live {
         self.inner().enforced.clone()
     }
 
-    /// Sets the rules for files that its policies require. Returns why they are not enforced, if they are not.
-    pub(crate) fn require_files(&self, files: Arc<Files>) -> Option<String> {
+    /// Sets the rules for files that its policies require. Returns what is not enforced of them.
+    pub(crate) fn require_files(&self, files: Arc<Files>) -> Option<Unenforced> {
         let mut inner = self.inner();
-        let problem = inner.files.problems.values().next().cloned();
+        let problem = inner.files.problems.values().next().cloned().map(Unenforced::Refused);
         let problem = problem.or_else(|| inner.files.taken.as_ref()?.unenforced(&files));
         inner.files.required = files;
         drop(inner);

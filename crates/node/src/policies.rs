@@ -4,37 +4,36 @@
 //! nothing.
 
 mod about;
+mod connect;
 mod credentials;
 mod fresh;
 mod known;
 mod proxy;
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use hutch_api::{Sandbox, SandboxTemplate};
 use hutch_attach::{
-    AllBehind, Chosen, Conflicts, PeerRefusal, ServiceFacts, TemplateFacts, choose, peers as peers_of,
-    policies_of_kind, policy, watch, watch_metadata,
+    AllBehind, Chosen, Conflicts, Link, Links, PeerRefusal, ServiceFacts, TemplateFacts, choose,
+    peers as peers_of, policies_of_kind, policy, watch, watch_metadata,
 };
-use hutch_policy::{Level, Peer, names_sandboxes};
+use hutch_policy::{Level, NOT_ENFORCEABLE, PARTLY_ENFORCED, Peer, names_sandboxes};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
-use tokio::io::Interest;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::config::{Egress, EgressNews, Offer, PeerRequest};
-use crate::dial::enter;
+use crate::files::Unenforced;
 use crate::live::{Enforced, Live};
 use crate::shared::{PolicyNews, Shared};
-use crate::stdio::register as watch_descriptor;
+use connect::connect;
 use fresh::Fresh;
 use known::Known;
 
@@ -75,6 +74,8 @@ struct Policies {
     known: Known,
     served: HashMap<String, Served>,
     dials: Arc<Semaphore>,
+    /// By the uids of both Pods.
+    links: Links<String, String>,
     sweep: about::Sweep,
     fresh: Fresh,
 }
@@ -101,6 +102,7 @@ pub(crate) async fn run(
         known: Known::default(),
         served: HashMap::new(),
         dials: Arc::new(Semaphore::new(DIALS)),
+        links: Links::default(),
         sweep: about::Sweep::default(),
         fresh: Fresh::default(),
     };
@@ -136,6 +138,11 @@ impl Policies {
     fn follow(&mut self, news: PolicyNews) -> bool {
         match news {
             PolicyNews::Starts(live) => self.start(live),
+            PolicyNews::Changed(live) => {
+                if let Some(served) = self.served.get_mut(&live.id.uid) {
+                    decide(&self.known, &*self.egress, &self.node, served);
+                }
+            }
             PolicyNews::Served(live) => {
                 let uid = live.id.uid.clone();
                 if let Some(served) = self.served.get_mut(&uid) {
@@ -195,9 +202,10 @@ impl Policies {
         true
     }
 
-    /// Returns true if the policies of a Pod name other Sandboxes.
+    /// Returns true if a Pod reaches other Sandboxes, or its policies name some.
     fn have_peers(&self) -> bool {
-        self.served.values().any(|served| names_sandboxes(&served.levels))
+        let reaches = |served: &Served| names_sandboxes(&served.levels) || !served.peers.is_empty();
+        !self.links.is_empty() || self.served.values().any(reaches)
     }
 
     /// Gives every Pod the levels and the peers that it should have.
@@ -205,8 +213,14 @@ impl Policies {
         for served in self.served.values_mut() {
             decide(&self.known, &*self.egress, &self.node, served);
         }
-        if self.have_peers() || self.served.values().any(|served| !served.peers.is_empty()) {
+        if self.have_peers() {
             let all = self.behind();
+            let served = &self.served;
+            let from = |uid: &String| {
+                let from = served.get(uid)?;
+                Some((from.levels.as_slice(), from.live.id.namespace.as_str()))
+            };
+            self.links.keep(&self.known.services, &all, from, |live| live.id.uid.clone());
             for served in self.served.values_mut() {
                 let Served { live, levels, peers, .. } = served;
                 let found = peers_of(&self.known.services, levels, &live.id.namespace, &all);
@@ -278,7 +292,7 @@ impl Policies {
         };
         match chosen {
             Err(refusal) => drop(answer.send(Err(refusal))),
-            Ok(Chosen { place: live, port, observed }) => {
+            Ok(Chosen { place: live, port: target, observed }) => {
                 if let Some(why) = observed {
                     let line = format!(
                         "would refuse {}.{}:{port}: {why}, but it only observes",
@@ -286,32 +300,23 @@ impl Policies {
                     );
                     self.report(&pod, "EgressRefused", line, false);
                 }
-                tokio::spawn(async move {
-                    let connected = tokio::time::timeout(DIAL, connect(&live, port)).await;
+                let to = live.id.uid.clone();
+                let task = tokio::spawn(async move {
+                    let connected = tokio::time::timeout(DIAL, connect(&live, target)).await;
                     let late = |_| Err(PeerRefusal::Unreachable("it did not answer in time".to_owned()));
-                    let _ = answer.send(connected.unwrap_or_else(late));
                     drop(place);
+                    match connected.unwrap_or_else(late) {
+                        Ok(connected) => {
+                            let _ = answer.send(Ok(connected.sockets));
+                            connected.held.end().await;
+                        }
+                        Err(refusal) => drop(answer.send(Err(refusal))),
+                    }
                 });
+                self.links.add(Link { from: pod, service, port, to, task });
             }
         }
     }
-}
-
-/// Connects to a port of a Pod. Returns the connection, and a socket: the Pod is kept awake until that is closed.
-async fn connect(live: &Arc<Live>, port: u16) -> Result<[OwnedFd; 2], PeerRefusal> {
-    let failed = |text: String| PeerRefusal::Unreachable(text);
-    let busy = live.enter().await.map_err(|error| failed(error.to_string()))?;
-    let stream = enter(live, port).await.map_err(|error| failed(error.to_string()))?;
-    let stream = stream.into_std().map_err(|error| failed(error.to_string()))?;
-    let pair = std::os::unix::net::UnixStream::pair().map_err(|error| failed(error.to_string()))?;
-    let (ours, theirs) = (OwnedFd::from(pair.0), OwnedFd::from(pair.1));
-    let open = watch_descriptor(ours, Interest::READABLE).map_err(|error| failed(error.to_string()))?;
-    tokio::spawn(async move {
-        // Nothing is written to it, so it is readable when it is closed.
-        let _ = open.readable().await;
-        drop(busy);
-    });
-    Ok([stream.into(), theirs])
 }
 
 /// Gives a Pod the rules for files, the levels and the credentials that it should have.
@@ -326,15 +331,28 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
     let (offers, mistakes) = known.offers(&found.levels);
     served.live.set_offers(offers, credentials::placeholders(&served.live, &pod, known.fork(&pod)));
     let problem = files.and_then(|files| served.live.require_files(Arc::new(files)));
-    if let Some(message) = node.cannot_capture.clone().or(problem).filter(|_| enforced.holds) {
-        found.levels.clear();
-        enforced = Enforced { holds: false, reason: "PolicyNotEnforceable", message };
-    } else if let Some(closed) = served.live.closed_files() {
+    let problem = node.cannot_capture.clone().map(Unenforced::Refused).or(problem);
+    let mut applies = enforced.holds;
+    match problem.filter(|_| applies) {
+        Some(Unenforced::Refused(message)) => {
+            found.levels.clear();
+            applies = false;
+            enforced = Enforced { holds: false, reason: NOT_ENFORCEABLE, message };
+        }
+        Some(Unenforced::Reported(message)) => {
+            let message = format!("{}; {message}", enforced.message);
+            enforced = Enforced { holds: false, reason: PARTLY_ENFORCED, message };
+        }
+        None => {}
+    }
+    if let Some(closed) = served.live.closed_files().filter(|_| enforced.reason != NOT_ENFORCEABLE) {
         enforced.message.push_str(&format!("; {closed}"));
     }
     let facts = known.objects.facts(&pod);
     if let Some(denied) = served.conflicts.update(&found.levels, &facts, now) {
-        enforced.reason = Conflicts::REASON;
+        if enforced.holds {
+            enforced.reason = Conflicts::REASON;
+        }
         enforced.message.push_str(&format!("; {denied}"));
     }
     mistakes.iter().for_each(|mistake| enforced.message.push_str(&format!("; {mistake}")));
@@ -350,7 +368,7 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
             egress.set_levels(&served.live.id.uid, found.levels.clone());
             served.levels = found.levels;
         }
-        let offers = if enforced.holds { served.live.offers() } else { Arc::default() };
+        let offers = if applies { served.live.offers() } else { Arc::default() };
         let granted = (offers, !known.is_pooled(&pod));
         if granted != served.granted {
             let holder = credentials::holder(known, &served.live, &pod, granted.1);

@@ -34,6 +34,8 @@ pub(crate) const HOST_IP: &str = "127.0.0.1";
 pub(crate) enum PolicyNews {
     /// A Pod starts, or its rules for files could not be enforced, or could be.
     Starts(Arc<Live>),
+    /// The labels of a Pod have changed.
+    Changed(Arc<Live>),
     /// A Pod is served now.
     Served(Arc<Live>),
     /// A Pod is gone.

@@ -166,6 +166,12 @@ pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) ->
     enforcing(levels).any(|(_, egress)| egress.reads_calls(destination))
 }
 
+/// Returns true if a level that enforces denies some calls of JSON-RPC to the destination, so that a body must not pass in which
+/// a server may find one that cannot be read.
+pub fn denies_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
+    enforcing(levels).any(|(_, egress)| egress.denies_calls(destination))
+}
+
 /// Returns the scanners of levels, each for itself, and those of levels that only observe too. A level scans nothing of the
 /// destinations that its own rules do not let be read.
 pub fn scanners<'a, L: Borrow<Level>>(

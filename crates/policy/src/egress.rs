@@ -10,7 +10,7 @@ use crate::host::HostName;
 use crate::list::RuleList;
 use crate::pattern::HostPattern;
 use crate::request::Request;
-use crate::rule::{EgressRule, Tls, Traffic};
+use crate::rule::{EgressRule, Holds, Tls, Traffic};
 
 /// Egress rules of one level. Their order has no meaning.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,12 @@ impl Egress {
         self.rules.about(&destination.host).any(|rule| !rule.mcp.is_empty() && rule.matches(destination))
     }
 
+    /// Returns true if a rule for the destination denies some call of JSON-RPC.
+    pub(crate) fn denies_calls(&self, destination: &Destination) -> bool {
+        let denies = |rule: &EgressRule| rule.mcp.iter().any(|entry| entry.decision == Decision::Deny);
+        self.rules.about(&destination.host).any(|rule| denies(rule) && rule.matches(destination))
+    }
+
     /// Returns true if a rule that allows the destination does not let its traffic be read.
     pub(crate) fn is_opaque(&self, destination: &Destination) -> bool {
         let opaque = |rule: &EgressRule| rule.tls == Tls::Passthrough || !rule.protocol.is_auto();
@@ -72,18 +78,19 @@ impl Egress {
 
     /// Returns the ranges that any rule that allows the destination opens for it.
     pub(crate) fn private_for(&self, destination: &Destination, moment: &Moment<'_>) -> Vec<Cidr> {
-        let allowing = self.matching(destination, moment).filter(|rule| rule.can(Decision::Allow));
-        allowing.flat_map(|rule| rule.private.iter().copied()).collect()
+        let matching = self.matching(destination, moment);
+        let allowing = matching.filter(|(rule, holds)| rule.can_now(*holds, Decision::Allow));
+        allowing.flat_map(|(rule, _)| rule.private.iter().copied()).collect()
     }
 
-    /// Returns the rules for the destination whose conditions hold, or could hold for some request.
+    /// Returns the rules for the destination, and whether their conditions hold, or could hold for some request.
     fn matching<'a>(
         &'a self,
         destination: &Destination,
         moment: &Moment<'_>,
-    ) -> impl Iterator<Item = &'a EgressRule> {
-        let about = self.rules.about(&destination.host);
-        about.filter(move |rule| rule.matches(destination) && rule.applies(moment, None))
+    ) -> impl Iterator<Item = (&'a EgressRule, Holds)> {
+        let about = self.rules.about(&destination.host).filter(|rule| rule.matches(destination));
+        about.map(move |rule| (rule, rule.holds(moment, None)))
     }
 
     /// Decides about a connection. One that is allowed may still be read, and each request denied.
@@ -93,19 +100,20 @@ impl Egress {
         let mut allows_requests = None;
         let first =
             |old: Option<&'_ EgressRule>, new: &'_ EgressRule| old.is_none_or(|old| new.name < old.name);
-        for rule in self.matching(destination, moment) {
+        for (rule, holds) in self.matching(destination, moment) {
+            let can = |decision| rule.can_now(holds, decision);
             let reads = rule.reads_requests();
-            if rule.can(Decision::Allow) {
+            if can(Decision::Allow) {
                 found.traffic = found.traffic.max(rule.traffic());
                 found.passthrough |= rule.tls == Tls::Passthrough;
             }
-            match (reads, rule.can(Decision::Deny)) {
+            match (reads, can(Decision::Deny)) {
                 // Of equally strict rules the first by name, so that the order of the list does not show.
                 (false, true) if first(found.rule, rule) => found.rule = Some(rule),
-                (false, false) if first(allows, rule) => allows = Some(rule),
+                (false, false) if can(Decision::Allow) && first(allows, rule) => allows = Some(rule),
                 (true, denies) => {
                     denies_requests |= denies;
-                    if rule.can(Decision::Allow) && first(allows_requests, rule) {
+                    if can(Decision::Allow) && first(allows_requests, rule) {
                         allows_requests = Some(rule);
                     }
                 }

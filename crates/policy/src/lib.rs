@@ -46,8 +46,8 @@ pub use cidr::{Cidr, InvalidCidr};
 pub use conflict::conflicts;
 pub use credential::{Aws, Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
-    Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
-    reads_calls, scanners, wildcard,
+    Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, denies_calls, may_dial,
+    may_resolve, reads_calls, scanners, wildcard,
 };
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;
@@ -70,6 +70,7 @@ pub use request::{AmbiguousPath, Call, Path, Request};
 pub use rule::{EgressRule, Protocol, Tls, Traffic};
 pub use scanner::{Door, Exception, InvalidValueHash, ScanAction, ScanRules, ScannerRules, ValueHash};
 pub use stored::{
-    Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules, scanning,
+    Applying, FieldOfServer, NOT_ENFORCEABLE, NotEnforceable, PARTLY_ENFORCED, Policies, PolicyFiles,
+    PolicyKey, StoredPolicy, applying, fields_of_server, file_rules, scanning,
 };
 pub use usable::{is_opened, may_use, offered, unambiguous};

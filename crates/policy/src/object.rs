@@ -72,6 +72,8 @@ struct Spec {
     applies_to: Option<AppliesTo>,
     #[serde(default)]
     mode: Mode,
+    #[serde(default, skip_serializing_if = "OnUnsupported::is_default")]
+    on_unsupported: OnUnsupported,
     #[serde(default, deserialize_with = "crate::time::read", skip_serializing_if = "Option::is_none")]
     expires: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,6 +84,22 @@ struct Spec {
     scanner: Option<ScannerRules>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     credentials: Vec<Credential>,
+}
+
+/// Effect of `files`, and of the scanner of output, where they are not enforced.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum OnUnsupported {
+    /// Nothing is reachable; a command does not start.
+    #[default]
+    Refuse,
+    /// The rest of the policy applies, and what is not enforced is reported.
+    Report,
+}
+
+impl OnUnsupported {
+    fn is_default(&self) -> bool {
+        *self == OnUnsupported::Refuse
+    }
 }
 
 /// Reason why a policy is invalid, with the path of its field.
@@ -154,6 +172,10 @@ impl PolicyObject {
             check_applies_to(applies, self.kind)?;
         }
         self.check_files()?;
+        if self.reports_unsupported() && self.fields_of_server().is_empty() {
+            let reason = "`Report` has an effect only with `files`, and with `logs`, `exec` or `downloads` of `scanner`";
+            return Err(invalid("spec.onUnsupported".to_owned(), reason));
+        }
         if let Some((field, why)) = self.spec.scanner.as_ref().and_then(ScannerRules::mistake) {
             return Err(invalid(format!("spec.scanner{field}"), why));
         }
@@ -231,6 +253,24 @@ impl PolicyObject {
         &self.spec.files
     }
 
+    /// Returns true if the policy applies also where its [`PolicyObject::fields_of_server`] are not enforced.
+    pub fn reports_unsupported(&self) -> bool {
+        self.spec.on_unsupported == OnUnsupported::Report
+    }
+
+    /// Returns the given fields that the gateway of a cluster does not enforce. `hutch up` enforces all of them.
+    pub fn fields_of_server(&self) -> Vec<String> {
+        let files = (!self.spec.files.is_empty()).then(|| "spec.files".to_owned());
+        let doors = self.scanned_doors().map(|door| format!("spec.scanner.{}", door.name()));
+        files.into_iter().chain(doors).collect()
+    }
+
+    /// Returns the doors of output at which `hutch up` scans.
+    pub fn scanned_doors(&self) -> impl Iterator<Item = Door> {
+        let scanner = self.scanner();
+        Door::ALL.into_iter().filter(move |door| scanner.is_some_and(|scanner| scanner.at(*door).is_some()))
+    }
+
     /// Returns the scanner.
     pub fn scanner(&self) -> Option<&ScannerRules> {
         self.spec.scanner.as_ref()
@@ -306,7 +346,8 @@ impl PolicyObject {
         if self.spec.expires.is_some() {
             return Err(invalid("spec.expires".to_owned(), "has an effect only on a server"));
         }
-        if let Some(door) = self.scanner().and_then(|scanner| scanner.given(&Door::ALL)) {
+        let given = self.scanner().and_then(|scanner| scanner.given(&Door::ALL));
+        if let Some(door) = given.filter(|_| !self.reports_unsupported()) {
             let reason = "has an effect only in `hutch up`; the proxy scans traffic";
             return Err(invalid(format!("spec.scanner.{}", door.name()), reason));
         }

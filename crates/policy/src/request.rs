@@ -129,6 +129,32 @@ impl Call {
         Call::read(&strict(body)?)
     }
 
+    /// Returns true if a body of which [`Call::parse`] reads no calls may be one to some server: it is like JSON and cannot be
+    /// read in one way, or has what makes a call, such as one without `jsonrpc` or more calls than are read.
+    pub fn may_be_in(body: &[u8]) -> bool {
+        let text = body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body).trim_ascii_start();
+        if !text.starts_with(b"{") && !text.starts_with(b"[") {
+            return false;
+        }
+        match strict(body) {
+            Some(Value::Array(batch)) => batch.iter().any(Call::may_be),
+            Some(message) => Call::may_be(&message),
+            None => {
+                let has =
+                    |part: &[u8]| body.windows(part.len()).any(|found| found.eq_ignore_ascii_case(part));
+                // An escape may stand for a letter of it.
+                has(b"method") || has(b"\\u00")
+            }
+        }
+    }
+
+    fn may_be(message: &Value) -> bool {
+        let Some(fields) = message.as_object() else { return false };
+        let named = |name: &str| fields.iter().find(|(key, _)| folded(key) == name).map(|(_, value)| value);
+        let Some(method) = named("method") else { return false };
+        named("jsonrpc").is_some() || named("params").is_some() || method.as_str() == Some("tools/call")
+    }
+
     /// Reads the calls of a message.
     fn read(message: &Value) -> Option<Vec<Call>> {
         match message {
@@ -225,12 +251,15 @@ impl Request<'_> {
         }
     }
 
-    /// Returns the values of a header.
+    /// Returns the values of a header, and of those that some servers take for it: they read `_` and `-` alike.
     pub(crate) fn header<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b str> {
-        self.headers
-            .iter()
-            .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
-            .map(|(_, value)| *value)
+        let alike = |a: u8, b: u8| {
+            a.eq_ignore_ascii_case(&b) || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_'))
+        };
+        let same = move |found: &str| {
+            found.len() == name.len() && found.bytes().zip(name.bytes()).all(|(a, b)| alike(a, b))
+        };
+        self.headers.iter().filter(move |(found, _)| same(found)).map(|(_, value)| *value)
     }
 
     /// Returns the separators of query parameters, in each way that servers read the query: some take semicolons for such.
@@ -266,6 +295,38 @@ impl Request<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn body_that_some_server_may_take_for_calls_is_found() {
+        let many = format!("[{}]", vec![r#"{"jsonrpc":"2.0","method":"tools/call"}"#; 101].join(","));
+        for body in [
+            many.as_str(),
+            r#"{"jsonrpc":"2.0","method":"a","method":"tools/call"}"#,
+            r#"{"jsonrpc":"2.0","Method":"tools/call"}"#,
+            r#"{"jsonrpc":"1.0","method":"a"}"#,
+            r#"{"method":"a","params":{},"id":1}"#,
+            r#"{"METHOD":"tools/call"}"#,
+            r#"[{"a":1},{"method":"a","PARAMS":[]}]"#,
+            "\u{feff}{\"jsonrpc\":\"2.0\",\"method\":\"a\"}",
+            r#" {"\u006dethod":"a","id":1,"id":2}"#,
+            r#"{"jsonrpc":"2.0","method":"a"} x"#,
+            r#"{"jsonrpc":"2.0","method":"a"}{"jsonrpc":"2.0","method":"b"}"#,
+            r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"x","NAME":"y"}}"#,
+        ] {
+            assert!(Call::may_be_in(body.as_bytes()) && Call::parse(body.as_bytes()).is_none(), "{body}");
+        }
+        for body in [
+            "",
+            "method=tools/call&jsonrpc=2.0",
+            r#"{"method":"card","amount":1}"#,
+            r#"{"a":{"method":"x","params":1}}"#,
+            "{\"index\":1}\n{\"text\":\"caf\\u00e9\"}".replace("\\u00e9", "é").as_str(),
+            "[1,2]",
+            "\"method\"",
+        ] {
+            assert!(!Call::may_be_in(body.as_bytes()), "{body}");
+        }
+    }
 
     #[test]
     fn path_means_the_same_to_every_server() {

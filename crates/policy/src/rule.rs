@@ -121,6 +121,24 @@ pub struct EgressRule {
     pub decision: Decision,
 }
 
+/// Whether the condition of a rule holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// It holds.
+    Yes,
+    /// It does not.
+    No,
+    /// It has no value, for example because a fact is missing.
+    Unknown,
+}
+
+impl Holds {
+    /// Returns true if a decision of the rule counts. Without a value, only a denial does.
+    fn lets(self, decision: Decision) -> bool {
+        self == Holds::Yes || (self == Holds::Unknown && decision == Decision::Deny)
+    }
+}
+
 impl EgressRule {
     /// Returns true if the rule covers the name, at some port.
     pub fn matches_name(&self, name: &HostName) -> bool {
@@ -167,18 +185,28 @@ impl EgressRule {
         }
     }
 
-    /// Returns true if the condition holds, or could hold for some request.
-    pub(crate) fn applies(&self, moment: &Moment<'_>, request: Option<&Request<'_>>) -> bool {
-        let Some(when) = &self.when else { return true };
+    /// Returns true if the rule, or an entry of it, has this decision, and it counts.
+    pub(crate) fn can_now(&self, holds: Holds, decision: Decision) -> bool {
+        holds.lets(decision) && self.can(decision)
+    }
+
+    /// Returns whether the condition holds. Without a request, whether it could hold for some request.
+    pub(crate) fn holds(&self, moment: &Moment<'_>, request: Option<&Request<'_>>) -> Holds {
+        let Some(when) = &self.when else { return Holds::Yes };
         if request.is_none() && when.uses("request") {
-            return true;
+            return Holds::Yes;
         }
-        when.evaluate(moment, request, None).unwrap_or(self.can(Decision::Deny))
+        match when.evaluate(moment, request, None) {
+            Some(true) => Holds::Yes,
+            Some(false) => Holds::No,
+            None => Holds::Unknown,
+        }
     }
 
     /// Decides about a request to a destination that the rule covers; `None` if the rule has no opinion.
     pub(crate) fn decide_request(&self, request: &Request<'_>, moment: &Moment<'_>) -> Option<Decision> {
-        if !self.applies(moment, Some(request)) {
+        let holds = self.holds(moment, Some(request));
+        if holds == Holds::No {
             return None;
         }
         let http = match self.http.as_slice() {
@@ -188,6 +216,7 @@ impl EgressRule {
             }
         };
         let mcp = match (self.mcp.as_slice(), request.calls) {
+            _ if http == Decision::Deny => Decision::Deny,
             ([], _) => Decision::Allow,
             (entries, Some(calls)) => decide_calls(entries, calls, Some(request), moment)?,
             // A request without a body carries no call: it opens a stream of answers, or ends a session. The messages of a
@@ -198,7 +227,7 @@ impl EgressRule {
         };
         let decision = http.max(mcp);
         let fits = request.tls || self.traffic() >= Traffic::Web;
-        (fits || decision == Decision::Deny).then_some(decision)
+        (holds.lets(decision) && (fits || decision == Decision::Deny)).then_some(decision)
     }
 
     /// Returns the maximum length of the body of a request that the rule allows.

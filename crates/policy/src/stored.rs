@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::attach::Subject;
 use crate::decide::{Authority, Level, opens};
-use crate::files::FileRule;
+use crate::files::{FileRule, Restrictions, restrictions};
 use crate::network::NetworkLevel;
 use crate::object::{InvalidPolicy, PolicyObject};
 
@@ -92,6 +92,12 @@ pub struct Applying {
     pub until: Option<Timestamp>,
 }
 
+/// Reason of the condition of a Sandbox whose policies cannot be enforced: nothing is reachable.
+pub const NOT_ENFORCEABLE: &str = "PolicyNotEnforceable";
+
+/// Reason of the condition of a Sandbox of whose policies a part is not enforced, while the rest applies.
+pub const PARTLY_ENFORCED: &str = "PartlyEnforced";
+
 /// Reason why nothing is reachable although policies may apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotEnforceable {
@@ -147,8 +153,21 @@ pub fn applying(
 pub struct PolicyFiles {
     /// Name of the policy.
     pub policy: String,
+    /// The rest of the policy applies also where the rules are not enforced.
+    pub reports: bool,
     /// Rules, in the order of the policy.
     pub rules: Vec<FileRule>,
+}
+
+impl PolicyFiles {
+    /// Combines the rules of all policies, and those of the policies that do not only report what is not enforced.
+    pub fn combined(all: &[PolicyFiles]) -> (Restrictions, Restrictions) {
+        let of = |counts: &dyn Fn(&PolicyFiles) -> bool| {
+            let policies = all.iter().filter(|policy| counts(policy));
+            restrictions(&policies.map(|policy| policy.rules.as_slice()).collect::<Vec<_>>())
+        };
+        (of(&|_| true), of(&|policy| !policy.reports))
+    }
 }
 
 /// Returns the rules for files that apply to a sandbox at a time, of all policies that can be read: also where [`applying`]
@@ -164,9 +183,39 @@ pub fn file_rules(
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
         object.authority_over(subject, namespace)?;
         let ended = object.expires().is_some_and(|expires| expires <= now);
-        (!ended).then(|| PolicyFiles { policy: name.clone(), rules: object.files().to_vec() })
+        let (policy, reports) = (name.clone(), object.reports_unsupported());
+        (!ended).then(|| PolicyFiles { policy, reports, rules: object.files().to_vec() })
     };
     cluster.iter().chain(of_namespace(namespaced, &subject.namespace)).filter_map(rules).collect()
+}
+
+/// Field of a policy that `hutch up` alone enforces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldOfServer {
+    /// Name of the policy, and the path of the field.
+    pub name: String,
+    /// The rest of the policy applies also where the field is not enforced.
+    pub reports: bool,
+}
+
+/// Returns the fields that `hutch up` alone enforces of the policies that apply to a sandbox at a time, of all that can be read.
+pub fn fields_of_server(
+    subject: &Subject,
+    cluster: &Policies,
+    namespaced: &Policies,
+    now: Timestamp,
+) -> Vec<FieldOfServer> {
+    let fields = |((namespace, name), policy): (&PolicyKey, &StoredPolicy)| {
+        let object = policy.object.as_ref()?;
+        let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
+        object.authority_over(subject, namespace)?;
+        let ended = object.expires().is_some_and(|expires| expires <= now);
+        let reports = object.reports_unsupported();
+        let named = |field| FieldOfServer { name: format!("policy {name:?}: {field}"), reports };
+        (!ended).then(|| object.fields_of_server().into_iter().map(named).collect::<Vec<_>>())
+    };
+    let policies = cluster.iter().chain(of_namespace(namespaced, &subject.namespace));
+    policies.filter_map(fields).flatten().collect()
 }
 
 /// Returns the levels with a scanner that apply to a sandbox at a time, of all policies that can be read, as [`file_rules`] does.

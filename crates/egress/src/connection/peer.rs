@@ -1,14 +1,13 @@
 //! A connection to another sandbox.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hutch_policy::{Destination, Host, Peer};
-use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::net::{TcpStream, UnixStream};
 
 use super::Door;
+use crate::descriptors::Places;
 use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
@@ -16,8 +15,22 @@ use crate::sandbox::Sandbox;
 /// A connection to a peer, and what is kept until its end.
 pub(crate) struct Peered {
     pub(crate) server: TcpStream,
-    /// Keeps the other sandbox awake, and counts the descriptor of that.
-    pub(crate) kept: (OwnedFd, OwnedSemaphorePermit),
+    pub(crate) kept: Kept,
+}
+
+/// Keeps the other sandbox awake.
+pub(crate) struct Kept {
+    /// Closed by the other side when the connection is no longer allowed.
+    awake: UnixStream,
+    _place: Places,
+}
+
+impl Kept {
+    /// Waits until the connection is no longer allowed.
+    async fn revoked(&self) {
+        // Nothing is written to it, so it is readable when it is closed.
+        let _ = self.awake.readable().await;
+    }
 }
 
 impl Sandbox {
@@ -39,23 +52,26 @@ impl Sandbox {
         destination: &Destination,
     ) -> Result<Peered, Refusal> {
         let refusal = |reason| Refusal { destination: destination.to_string(), reason };
-        let counted = self.way.descriptors.take(1).ok_or_else(|| refusal(Reason::Full))?;
+        let counted = self.descriptors.take(1).map_err(|shortage| refusal(shortage.into()))?;
         self.allowed(destination, None, None).await.map_err(refusal)?;
         let (server, awake) = self.peers.connect(peer, destination.port).await.map_err(refusal)?;
-        Ok(Peered { server, kept: (awake, counted) })
+        let awake = std::os::unix::net::UnixStream::from(awake);
+        let awake = awake.set_nonblocking(true).and_then(|()| UnixStream::from_std(awake));
+        let awake = awake.map_err(|error| refusal(Reason::Unreachable(error.to_string())))?;
+        Ok(Peered { server, kept: Kept { awake, _place: counted } })
     }
 
-    /// Waits until a peer is no longer open, which is reported, or the sandbox has ended.
-    pub(crate) async fn peer_closed(&self, destination: &Destination) {
+    /// Waits until a connection to a peer is no longer allowed, which is reported, or the sandbox has ended.
+    pub(crate) async fn peer_closed(&self, destination: &Destination, kept: &Kept) {
         let Host::Name(name) = &destination.host else { return };
         let mut rules = self.rules.subscribe();
         tokio::select! {
-            () = self.peers.closed(name, destination.port) => {
-                let reason = Reason::Denied(Denial::default());
-                self.refused(Refusal { destination: destination.to_string(), reason });
-            }
-            _ = rules.wait_for(Option::is_none) => {}
+            () = self.peers.closed(name, destination.port) => {}
+            () = kept.revoked() => {}
+            _ = rules.wait_for(Option::is_none) => return,
         }
+        let reason = Reason::Denied(Denial::default());
+        self.refused(Refusal { destination: destination.to_string(), reason });
     }
 
     /// Serves a connection to a peer until its end. Returns the connection if it is for something else.
@@ -96,15 +112,15 @@ impl Sandbox {
         destination: &Destination,
         first: Vec<u8>,
     ) {
-        let Peered { mut server, kept: _kept } = peered;
+        let Peered { mut server, kept } = peered;
         let sent = |bytes| {
             self.counters().sent(bytes);
             Ok::<_, io::Error>(())
         };
         let received = |bytes| self.counters().received(bytes);
         tokio::select! {
-            _ = relay::join(&self.way.descriptors, &mut client, &mut server, first, sent, received) => return,
-            () = self.peer_closed(destination) => {}
+            _ = relay::join(&self.descriptors, &mut client, &mut server, first, sent, received) => return,
+            () = self.peer_closed(destination, &kept) => {}
         }
         reset(&client);
         reset(&server);

@@ -61,7 +61,7 @@ async fn send(
         tokio::select! {
             // Its failure is that of the request or of the answer.
             _ = connection => {}
-            () = of.peer_closed(&to) => {}
+            () = of.peer_closed(&to, &kept) => {}
         }
         drop(kept);
     });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
 use hutch_api::trust::CONFIG_MAP;
 use hutch_attach::{Closed, Conflicts, Objects};
-use hutch_policy::Applying;
+use hutch_policy::{Applying, PARTLY_ENFORCED};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -66,7 +66,7 @@ pub(super) fn condition(
     let unusable = [mistakes, unusable(pod, found, ends_tls)].concat();
     if !unusable.is_empty() {
         let message = format!("of {}: {}", names.join(", "), unusable.join("; "));
-        return not("PolicyNotEnforceable", message);
+        return not(PARTLY_ENFORCED, message);
     }
     if names.is_empty() {
         return Condition { holds: true, reason: "NoPolicy", message: "no policy applies: no egress".into() };
@@ -303,11 +303,11 @@ mod tests {
         for (pod, found, ends_tls, reason, word) in [
             (&old, &plain, false, "Enforced", "team"),
             (&new, &reads, true, "Enforced", "team"),
-            (&new, &reads, false, "PolicyNotEnforceable", "--ca-dir"),
-            (&old, &reads, true, "PolicyNotEnforceable", "replace it"),
+            (&new, &reads, false, PARTLY_ENFORCED, "--ca-dir"),
+            (&old, &reads, true, PARTLY_ENFORCED, "replace it"),
             (&new, &peers, true, "Enforced", "team"),
-            (&new, &offers, true, "PolicyNotEnforceable", mistake),
-            (&new, &offers, false, "PolicyNotEnforceable", "--ca-dir"),
+            (&new, &offers, true, PARTLY_ENFORCED, mistake),
+            (&new, &offers, false, PARTLY_ENFORCED, "--ca-dir"),
         ] {
             let plugin = (Plugin::Enforces, ends_tls);
             let mistakes = if word == mistake { vec![mistake.to_owned()] } else { Vec::new() };

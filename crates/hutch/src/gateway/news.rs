@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use hutch_attach::Link;
 use hutch_egress::control::{News, Order};
 
 use super::Gateway;
@@ -40,7 +41,9 @@ impl Gateway {
                         "would refuse {service}.{namespace}:{port}: {why}, but it only observes"
                     );
                 }
-                self.dials.start(sandbox, dial, chosen);
+                if let Some((to, task)) = self.dials.start(sandbox, dial, chosen) {
+                    self.served.links.add(Link { from: sandbox, service, port, to, task });
+                }
             }
             News::Decided { sandbox, decided, wait } => {
                 if let Some(log) = &self.audit {

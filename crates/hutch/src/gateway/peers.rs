@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_attach::{AllBehind, Chosen, Objects, PeerRefusal, Services, choose, peers};
+use hutch_attach::{AllBehind, Chosen, Links, Objects, PeerRefusal, Services, choose, peers};
 use hutch_egress::Reason;
 use hutch_egress::control::Order;
 use hutch_policy::{Level, Peer};
 use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::Pod;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Maximum connections that are being made.
@@ -47,6 +47,15 @@ impl<'a> Reachable<'a> {
         let places = levels.iter().map(|level| Arc::as_ptr(level).addr()).collect();
         let known = self.known.entry((from.to_owned(), places));
         known.or_insert_with(|| peers(self.services, levels, from, &self.all)).clone()
+    }
+
+    /// Ends the connections that are no longer allowed. `from` returns the levels and the namespace of a Pod.
+    pub(super) fn keep<'b>(
+        &self,
+        links: &mut Links<u64, IpAddr>,
+        from: impl Fn(&u64) -> Option<(&'b [Arc<Level>], &'b str)>,
+    ) {
+        links.keep(self.services, &self.all, from, |address| *address);
     }
 
     /// Decides to which Pod a connection leads.
@@ -99,10 +108,18 @@ impl Dials {
         (Dials { places: Arc::new(Semaphore::new(DIALS)), done }, dialed)
     }
 
-    /// Answers a request of the proxy by what was chosen.
-    pub(super) fn start(&self, sandbox: u64, dial: u64, chosen: Result<Chosen<IpAddr>, PeerRefusal>) {
+    /// Answers a request of the proxy by what was chosen. Returns the task of the connection, and its Pod.
+    pub(super) fn start(
+        &self,
+        sandbox: u64,
+        dial: u64,
+        chosen: Result<Chosen<IpAddr>, PeerRefusal>,
+    ) -> Option<(IpAddr, JoinHandle<()>)> {
         // Its receiver ends with this.
-        let send = |answer| drop(self.done.send(Dialed { sandbox, dial, answer }));
+        let send = |answer| {
+            let _ = self.done.send(Dialed { sandbox, dial, answer });
+            None
+        };
         let chosen = match chosen {
             Ok(chosen) => chosen,
             Err(PeerRefusal::Denied(why)) => return send(Err(Reason::Closed(why))),
@@ -112,21 +129,27 @@ impl Dials {
             return send(Err(Reason::Unreachable("too many connections are being made".to_owned())));
         };
         let done = self.done.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let connected = timeout(CONNECT, connect(chosen.place, chosen.port)).await;
-            let answer = match connected {
-                Ok(connected) => connected.map_err(|error| Reason::Unreachable(error.to_string())),
-                Err(_) => Err(Reason::Unreachable("it did not answer in time".to_owned())),
+            drop(place);
+            let (answer, held) = match connected {
+                Ok(Ok((sockets, held))) => (Ok(sockets), Some(held)),
+                Ok(Err(error)) => (Err(Reason::Unreachable(error.to_string())), None),
+                Err(_) => (Err(Reason::Unreachable("it did not answer in time".to_owned())), None),
             };
             let _ = done.send(Dialed { sandbox, dial, answer });
-            drop(place);
+            if let Some(held) = held {
+                // Nothing is written to it, so it is readable when it is closed.
+                let _ = held.readable().await;
+            }
         });
+        Some((chosen.place, task))
     }
 }
 
-/// Returns a connection, and a socket that is closed with it: on a cluster, nothing has to be kept awake.
-async fn connect(address: IpAddr, port: u16) -> std::io::Result<[OwnedFd; 2]> {
+/// Returns a connection and a socket that is closed with it, and the other end of that: closing it ends the connection.
+async fn connect(address: IpAddr, port: u16) -> std::io::Result<([OwnedFd; 2], UnixStream)> {
     let stream = TcpStream::connect((address, port)).await?.into_std()?;
-    let (kept, _) = UnixStream::pair()?;
-    Ok([stream.into(), kept.into()])
+    let (ours, theirs) = UnixStream::pair()?;
+    Ok(([stream.into(), theirs.into_std()?.into()], ours))
 }

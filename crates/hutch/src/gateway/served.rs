@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::owner;
-use hutch_attach::{Chosen, Closed, Conflicts, Mirror, Objects, PeerRefusal, Services};
+use hutch_attach::{Chosen, Closed, Conflicts, Links, Mirror, Objects, PeerRefusal, Services};
 use hutch_controller::TokenKey;
 use hutch_egress::control::Order;
 use hutch_egress::{Issued, TokenHash};
-use hutch_policy::{Applying, Door, Facts, Level, Peer, names_sandboxes};
+use hutch_policy::{Applying, Facts, FieldOfServer, Level, NOT_ENFORCEABLE, Peer, names_sandboxes};
 use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::jiff::Timestamp;
@@ -68,6 +68,8 @@ pub(super) struct Served {
     /// Levels that the process knows, and their numbers, by their place in memory.
     levels: HashMap<usize, (Arc<Level>, u64)>,
     last: u64,
+    /// Connections between Pods, by the number of the one and the address of the other.
+    pub(super) links: Links<u64, IpAddr>,
     /// Time at which levels change by themselves.
     until: Option<Timestamp>,
     conditions: Conditions,
@@ -78,17 +80,15 @@ pub(super) struct Served {
     ends_tls: bool,
 }
 
-/// Refuses levels of which a part has an effect only in `hutch up`.
-fn enforceable(found: Applying) -> Result<Applying, Closed> {
-    let scans = |level: &Arc<Level>| {
-        let scanner = level.scanner.as_ref()?;
-        let door = Door::ALL.into_iter().find(|door| scanner.at(*door).is_some())?;
-        Some((level.name.clone(), door.name()))
-    };
-    let Some((policy, field)) = found.levels.iter().find_map(scans) else { return Ok(found) };
-    let message =
-        format!("policy {policy:?}: spec.scanner.{field} is enforced by `hutch up` alone: no egress");
-    Err(Closed { reason: "PolicyNotEnforceable", message })
+/// Refuses policies of which a field has an effect only in `hutch up`. Returns the fields that are to be reported instead.
+fn enforceable(fields: &[FieldOfServer]) -> Result<Vec<String>, Closed> {
+    let missing = |field: &FieldOfServer| format!("{} is enforced by `hutch up` alone", field.name);
+    match fields.iter().find(|field| !field.reports) {
+        Some(field) => {
+            Err(Closed { reason: NOT_ENFORCEABLE, message: format!("{}: no egress", missing(field)) })
+        }
+        None => Ok(fields.iter().map(missing).collect()),
+    }
 }
 
 impl Served {
@@ -106,6 +106,7 @@ impl Served {
             known: HashMap::new(),
             levels: HashMap::new(),
             last: 0,
+            links: Links::default(),
             until: None,
             conditions: Conditions::new(client),
             plugin: Plugin::default(),
@@ -184,7 +185,11 @@ impl Served {
         now: Timestamp,
         channel: &Channel,
     ) -> std::io::Result<()> {
-        let found = objects.levels(pod, now).and_then(enforceable);
+        let reported = enforceable(&objects.fields_of_server(pod, now));
+        let (found, reported) = match (objects.levels(pod, now), reported) {
+            (Ok(found), Ok(reported)) => (Ok(found), reported),
+            (Err(closed), _) | (_, Err(closed)) => (Err(closed), Vec::new()),
+        };
         let uid = pod.uid().unwrap_or_default();
         // The creator is recorded by the API server of one machine. On a cluster, anyone may write the annotation.
         let facts = Facts { user: None, ..objects.facts(pod) };
@@ -193,6 +198,7 @@ impl Served {
         let levels = found.as_ref().map(|found| found.levels.as_slice()).unwrap_or_default();
         let denied = conflicts.update(levels, &facts, now);
         let (issued, mistakes) = self.credentials.issue(pod, objects, levels);
+        let mistakes = [reported, mistakes].concat();
         let plugin = (self.plugin, self.ends_tls);
         let condition = condition(pod, objects, plugin, found.as_ref(), (denied, mistakes));
         self.conditions.set(pod, condition, self.awaits_probe);
@@ -243,13 +249,17 @@ impl Served {
         objects: &Objects,
         channel: &Channel,
     ) -> std::io::Result<()> {
-        let concerned = |known: &&mut Known| names_sandboxes(&known.levels) || !known.peers.is_empty();
-        let mut concerned = self.known.values_mut().filter(concerned).peekable();
-        if concerned.peek().is_none() {
+        let concerned = |known: &Known| names_sandboxes(&known.levels) || !known.peers.is_empty();
+        if self.links.is_empty() && !self.known.values().any(concerned) {
             return Ok(());
         }
         let mut reachable = Reachable::new(objects, &self.services, live.iter().copied());
-        for known in concerned {
+        let numbered: HashMap<u64, &Known> = self.known.values().map(|known| (known.number, known)).collect();
+        reachable.keep(&mut self.links, |number| {
+            let known = numbered.get(number)?;
+            Some((known.levels.as_slice(), known.namespace.as_str()))
+        });
+        for known in self.known.values_mut().filter(|known| concerned(known)) {
             let peers = reachable.of(&known.levels, &known.namespace);
             if peers != known.peers {
                 let (sandbox, namespace) = (known.number, known.namespace.clone());
@@ -372,19 +382,16 @@ mod tests {
     }
 
     #[test]
-    fn output_that_a_cluster_does_not_scan_closes_the_network() {
-        let found = |scanner| {
-            let level = Level::new(hutch_policy::Authority::Cluster, "p", None);
-            let level = Level { scanner: serde_json::from_value(scanner).ok(), ..level };
-            enforceable(Applying { levels: vec![Arc::new(level)], until: None })
-                .map(|found| found.levels.len())
-        };
-        assert_eq!(found(json!({"outbound": "Block"})), Ok(1));
-        for field in ["logs", "exec", "downloads"] {
-            let closed = found(json!({field: "Log"})).expect_err("it is not enforced");
-            assert_eq!(closed.reason, "PolicyNotEnforceable");
-            assert!(closed.message.contains(&format!("spec.scanner.{field}")), "{}", closed.message);
-        }
+    fn fields_that_a_cluster_does_not_enforce_close_the_network_or_are_reported() {
+        let field = |name: &str, reports| FieldOfServer { name: name.to_owned(), reports };
+        assert_eq!(enforceable(&[]), Ok(Vec::new()));
+        let reported = enforceable(&[field("a", true), field("b", true)]).expect("they are reported");
+        assert_eq!(reported, ["a", "b"].map(|name| format!("{name} is enforced by `hutch up` alone")));
+        let closed = enforceable(&[field("a", true), field("b", false)]).expect_err("one is not enforced");
+        assert_eq!(
+            (closed.reason, closed.message.as_str()),
+            (NOT_ENFORCEABLE, "b is enforced by `hutch up` alone: no egress")
+        );
     }
 
     #[test]

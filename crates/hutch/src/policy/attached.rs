@@ -8,8 +8,8 @@ use hutch_api::{Sandbox, SandboxTemplate, annotation};
 use hutch_attach::SandboxFacts;
 use hutch_client::{Name, Sandboxes, Wait};
 use hutch_policy::{
-    Applying, Facts, NetworkLevel, NotEnforceable, Policies, PolicyObject, StoredPolicy, Subject, applying,
-    policy_names,
+    Applying, Facts, NOT_ENFORCEABLE, NetworkLevel, NotEnforceable, Policies, PolicyObject, StoredPolicy,
+    Subject, applying, policy_names,
 };
 use hutch_serve::error_text;
 use k8s_openapi::api::core::v1::Namespace;
@@ -86,7 +86,7 @@ impl Attached {
     pub(super) fn not_enforceable(&self) -> Option<&str> {
         let conditions = self.sandbox.status.as_ref()?.conditions.as_ref()?;
         let reported = conditions.iter().find(|condition| condition.type_ == "PolicyEnforced")?;
-        let closed = reported.status == "False" && reported.reason == "PolicyNotEnforceable";
+        let closed = reported.status == "False" && reported.reason == NOT_ENFORCEABLE;
         closed.then_some(reported.message.as_str())
     }
 

@@ -102,7 +102,8 @@ pub(crate) fn judge(
         return judgment
             .but_denied("it is HTTP without TLS; a rule with `plaintext: true` allows that".to_owned());
     }
-    if verdict.inspect {
+    // Requests without TLS are always read.
+    if verdict.inspect || !web.tls {
         let host = question.destination.host.to_string();
         let without_body =
             details.calls.is_none() && matches!(details.method, "GET" | "HEAD" | "DELETE" | "OPTIONS");

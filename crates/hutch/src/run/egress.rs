@@ -1,5 +1,6 @@
 //! `hutch run --allow`: the proxy beside a jail.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use hutch_egress::{AuthorityKeys, FLAGS};
 use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, Mount, NetworkPlan, Spec};
 use hutch_policy::{
-    Authority, Cidr, Credential, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject,
+    Authority, Cidr, Credential, Decision, Egress, EgressRule, Level, Mode, PolicyFiles, PolicyObject,
     ScanRules, ScannerRules, check_given,
 };
 use serde_json::Value;
@@ -221,7 +222,7 @@ fn from_flags(arguments: &RunArguments) -> Level {
 pub(crate) struct Policies {
     pub(crate) levels: Vec<Level>,
     /// Rules for files of each policy that has some.
-    pub(super) files: Vec<Vec<FileRule>>,
+    pub(super) files: Vec<PolicyFiles>,
 }
 
 impl Policies {
@@ -230,6 +231,11 @@ impl Policies {
         let mut all = Policies::default();
         for file in files {
             all.add(file).with_context(|| format!("--policy {}", file.display()))?;
+        }
+        let mut names = BTreeSet::new();
+        if let Some(level) = all.levels.iter().find(|level| !names.insert(&level.name)) {
+            // Budgets are counted by the name.
+            bail!("--policy: metadata.name: two policies are named {:?}", level.name);
         }
         let count = all.levels.len();
         ensure!(count <= POLICIES, "--policy: {count} policies; at most {POLICIES}");
@@ -244,10 +250,11 @@ impl Policies {
     /// Reads the files of a command that has no files to protect.
     pub(crate) fn without_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
         let all = Policies::read(files)?;
-        ensure!(
-            all.files.is_empty(),
-            "--policy: spec.files: is enforced by `hutch run` and `hutch up` alone"
-        );
+        for policy in &all.files {
+            let why = "spec.files: is enforced by `hutch run` and `hutch up` alone";
+            ensure!(policy.reports, "--policy: {why}");
+            report_unenforced(&policy.policy, why);
+        }
         Ok(all.levels)
     }
 
@@ -259,14 +266,25 @@ impl Policies {
         ensure!(!policies.is_empty(), "it contains no policy");
         for policy in policies {
             policy.check_for_command()?;
-            let files = policy.files().to_vec();
+            let (name, reports) = (policy.name().to_owned(), policy.reports_unsupported());
+            let rules = policy.files().to_vec();
+            let doors: Vec<_> = policy.scanned_doors().collect();
             self.levels.push(policy.into_level(Authority::Invocation)?);
-            if !files.is_empty() {
-                self.files.push(files);
+            for door in doors {
+                let what = format!("spec.scanner.{}: has an effect only in `hutch up`", door.name());
+                report_unenforced(&name, &what);
+            }
+            if !rules.is_empty() {
+                self.files.push(PolicyFiles { policy: name, reports, rules });
             }
         }
         Ok(())
     }
+}
+
+/// Prints what is not enforced of a policy with `onUnsupported: Report`.
+pub(super) fn report_unenforced(policy: &str, what: &str) {
+    eprintln!("hutch: policy {policy:?}: not enforced: {what}");
 }
 
 /// Adds the ranges of `--allow-private` to each rule that allows something.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use hutch_policy::{Access, FileRule, restrictions};
+use hutch_policy::{Access, PolicyFiles, access_at};
 
 use super::workspace::{ALIAS, TEMPORARY};
 use crate::cli::{Listed, RunArguments};
@@ -13,9 +13,8 @@ use crate::protect::is_protected;
 const IN_MEMORY: [&str; 2] = [TEMPORARY, "/dev"];
 
 /// Puts the rules for files of `--policy` into the flags.
-pub(super) fn apply(policies: &[Vec<FileRule>], arguments: &mut RunArguments) -> anyhow::Result<()> {
-    let policies: Vec<_> = policies.iter().map(Vec::as_slice).collect();
-    let restrictions = restrictions(&policies);
+pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> anyhow::Result<()> {
+    let (restrictions, needed) = PolicyFiles::combined(policies);
     if restrictions.is_empty() {
         return Ok(());
     }
@@ -28,8 +27,21 @@ pub(super) fn apply(policies: &[Vec<FileRule>], arguments: &mut RunArguments) ->
             continue;
         }
         let named = || format!("--policy: spec.files: {}", path.display());
-        let outside = outside(&path, workspace.as_deref()).with_context(named)?;
-        restrict(&outside, access, workspace.as_deref(), arguments, &mut listed).with_context(named)?;
+        let mut close = |access| {
+            let outside = outside(&path, workspace.as_deref())?;
+            restrict(&outside, access, workspace.as_deref(), arguments, &mut listed)
+        };
+        let needed = access_at(&needed, &path);
+        match close(access).with_context(named) {
+            // Only policies that report it close the path as much.
+            Err(error) if needed > access => {
+                if needed != Access::Write {
+                    close(needed).with_context(named)?;
+                }
+                eprintln!("hutch: not enforced: {error:#}");
+            }
+            done => done?,
+        }
     }
     arguments.listed = Some(listed);
     Ok(())

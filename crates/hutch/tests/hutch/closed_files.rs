@@ -194,6 +194,42 @@ fn rule_that_comes_after_the_start_is_reported_and_closes_the_network() {
 }
 
 #[test]
+fn rule_that_comes_after_the_start_leaves_the_network_open_if_it_is_to_be_reported() {
+    hutch_testkit::require!(root, kubectl);
+    let (up, server) = (policies::start(), Server::start());
+    let rules = json!([policies::rule("web.example", &server)]);
+    applied(&up, &policies::policy("ClusterSandboxPolicy", "web", &json!({}), &rules));
+    let answer = || policies::get(&up, "a", "web.example", &server);
+    applied(&up, &sandbox("a", "hutch"));
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    until("the network is open", || answer() == "hello");
+    let reported = |name: &str, path: &str| {
+        let mut found = policy("SandboxPolicy", name, &[(path, "None")]);
+        found["spec"]["onUnsupported"] = "Report".into();
+        found
+    };
+    applied(&up, &reported("late", "/work/src"));
+    enforced(&up, "a", "PartlyEnforced");
+    let text = message(&up, "a");
+    for part in ["\"late\"", "/work/src", "recreate the Pod", "web"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(answer(), "hello");
+    let found = explained(&up, 0, &["a", &format!("web.example:{}", server.port)]);
+    assert!(!found.contains("not enforceable"), "{found}");
+    // Another policy that closes as much without reporting it.
+    applied(&up, &policy("SandboxPolicy", "needed", &[("/work/src/a", "Read")]));
+    enforced(&up, "a", "PolicyNotEnforceable");
+    until("the network is closed", || answer().is_empty());
+    up.ok("delete sandboxpolicy needed");
+    enforced(&up, "a", "PartlyEnforced");
+    until("the network is open again", || answer() == "hello");
+    recreated(&up, "a");
+    enforced(&up, "a", "Enforced");
+    assert_eq!(shell(&up, "a", "main", "ls -A /work/src"), "");
+}
+
+#[test]
 fn rule_that_cannot_be_enforced_keeps_the_container_from_starting_until_it_is_changed() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);

@@ -304,6 +304,7 @@ async fn sandbox_reaches_allowed_hosts_through_the_gateway_of_a_cluster() {
     assert_eq!(running.request("two", "web.example", own), "200 000");
 
     closed_by_its_template(&running).await;
+    closed_by_what_a_cluster_does_not_enforce(&running).await;
 
     let mut open = tunnel(&running, &one).await;
     running.kubectl(&["delete", "clustersandboxpolicy", "web"]);
@@ -336,6 +337,25 @@ async fn closed_by_its_template(running: &Running) {
         let found = running.kubectl(&["get", "networkpolicy", name, "-o", "jsonpath={.spec.egress}"]);
         assert_eq!(serde_json::from_str::<Value>(&found).expect("JSON"), expected, "{name}");
     }
+}
+
+/// Rules for files, which a cluster does not enforce, close the network unless they are to be reported.
+async fn closed_by_what_a_cluster_does_not_enforce(running: &Running) {
+    let own = "--interface $POD_IP";
+    let mut files = json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "ClusterSandboxPolicy",
+        "metadata": {"name": "files"}, "spec": {"appliesTo": {"selector": {"matchLabels": {"app": "agent"}}},
+            "files": [{"path": "/etc/secrets", "access": "None"}]}});
+    running.apply(&files);
+    running.until_request(own, "403 000").await;
+    let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")]['reason', 'message']}";
+    let expected =
+        "PolicyNotEnforceable policy \"files\": spec.files is enforced by `hutch up` alone: no egress";
+    let holds = async || running.kubectl(&["get", "sandbox", "one", "-o", path]) == expected;
+    running.cluster.until("the condition names the field", holds).await.unwrap();
+    files["spec"]["onUnsupported"] = "Report".into();
+    running.apply(&files);
+    running.until_request(own, "200 000").await;
+    running.kubectl(&["delete", "clustersandboxpolicy", "files"]);
 }
 
 /// A connection through the gateway on which a request was answered.

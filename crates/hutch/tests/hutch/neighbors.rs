@@ -133,6 +133,46 @@ fn connection_between_sandboxes_ends_with_its_policy_and_wakes_nothing_that_is_s
     until("it is back", || get(&up, "app", "db:8000") == "hello from db");
 }
 
+/// Opens two connections to a Service, which lead to different Pods, and says which end.
+const TWO: &str = "import select, socket
+both = [socket.create_connection(('both', 80)) for _ in range(2)]
+print('open', flush=True)
+ended = select.select(both, [], [], 60)[0]
+try: ended[0].recv(1)
+except ConnectionResetError: print('reset', flush=True)
+print(len(ended), len(select.select([s for s in both if s not in ended], [], [], 3)[0]))";
+
+/// Regression: a connection stayed open as long as its Service led to some Sandbox that was open.
+#[test]
+fn connection_ends_with_the_right_to_its_own_sandbox_though_its_service_leads_to_another() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start("hutch");
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "both"},
+        "spec": {"selector": {"tier": "data"}, "ports": [{"port": 80, "targetPort": 8000}]}});
+    applied(&up, &service);
+    up.ok("label pod db other tier=data");
+    let rules = |roles: &[&str]| {
+        let selector = json!({"matchExpressions": [{"key": "role", "operator": "In", "values": roles}]});
+        json!([{"name": "data", "sandboxes": [{"selector": selector}], "ports": [8000]}])
+    };
+    let app = json!({"sandboxes": ["app"]});
+    applied(&up, &policy("SandboxPolicy", "app", &app, &rules(&["db", "other"])));
+    // Each connection leads to the next Pod.
+    until("the Service leads to both", || {
+        let mut found = [get(&up, "app", "both"), get(&up, "app", "both")];
+        found.sort();
+        found == ["hello from db", "hello from other"]
+    });
+    let mut connected = up.kubectl_command(&["exec", "app", "--", "python3", "-u", "-c", TWO]);
+    let connected = connected.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut connected = connected.spawn().expect("kubectl");
+    let mut line = [0; 5];
+    std::io::Read::read_exact(connected.stdout.as_mut().expect("piped"), &mut line).expect("open");
+    applied(&up, &policy("SandboxPolicy", "app", &app, &rules(&["db"])));
+    let ended = connected.wait_with_output().expect("kubectl");
+    assert_eq!(text(&ended.stdout), "reset\n1 0\n", "{ended:?}");
+}
+
 #[test]
 fn service_leads_to_its_target_port_and_another_namespace_needs_an_administrator() {
     hutch_testkit::require!(root, kubectl);

@@ -294,6 +294,45 @@ fn rules_for_files_that_cannot_be_enforced_are_refused() {
 }
 
 #[test]
+fn rules_for_files_that_are_to_be_reported_let_the_command_start() {
+    hutch_testkit::require!(root);
+    let home = Home::new();
+    make(&home, &["work/key", "work/docs/a"]);
+    let write = |name: &str, spec: &str| {
+        let text = format!(
+            r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "{name}"}}, "spec": {spec}}}"#
+        );
+        let file = home.path(&format!("{name}.json"));
+        std::fs::write(&file, text).expect("written");
+        file.display().to_string()
+    };
+    let reports = write(
+        "reports",
+        r#"{"onUnsupported": "Report", "scanner": {"logs": "Block"},
+            "files": [{"path": "/tmp/x", "access": "Read"}, {"path": "/workspace/key", "access": "None"}]}"#,
+    );
+    let output = home.run(Caller::Root, &["--policy", &reports], "cat key; cat docs/a");
+    assert_eq!(succeeded("the other rule holds", &output), "SECRET\n");
+    let error = text(&output.stderr);
+    for part in
+        ["not enforced: ", "spec.files: /tmp/x", "in memory", "policy \"reports\"", "spec.scanner.logs"]
+    {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    // Another policy needs as much at the same path, or less but something.
+    for access in ["None", "Read"] {
+        let rule = format!(r#"{{"files": [{{"path": "/tmp/x", "access": "{access}"}}]}}"#);
+        let needs = write("needs", &rule);
+        let output = home.run(Caller::Root, &["--policy", &reports, "--policy", &needs], "true");
+        refused(&output, 125, &["spec.files: /tmp/x", "in memory"]);
+    }
+    let output = home.run(Caller::Root, &["--policy", &reports, "--policy", &reports], "true");
+    refused(&output, 125, &["metadata.name", "two policies are named \"reports\""]);
+    let alone = write("alone", r#"{"onUnsupported": "Report", "scanner": {"outbound": "Block"}}"#);
+    refused(&home.run(Caller::Root, &["--policy", &alone], "true"), 125, &["spec.onUnsupported"]);
+}
+
+#[test]
 fn policy_is_read_once_so_it_may_come_from_a_pipe() {
     hutch_testkit::require!(root);
     let home = Home::new();

@@ -109,6 +109,28 @@ pub(crate) fn proxy(up: &Up) -> Option<i32> {
     all.next()
 }
 
+/// Regression: the policies of a Pod followed its labels only when something else changed.
+#[test]
+fn policies_of_a_pod_without_a_sandbox_follow_its_labels() {
+    hutch_testkit::require!(root, kubectl);
+    let (up, server) = (start(), Server::start());
+    let selector = json!({"selector": {"matchLabels": {"app": "agent"}}});
+    let rules = json!([rule("web.example", &server)]);
+    applied(&up, &policy("ClusterSandboxPolicy", "web", &selector, &rules));
+    let container = json!({"name": "main", "image": "hutch/host", "command": ["sleep", "1000"]});
+    applied(
+        &up,
+        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]}}),
+    );
+    up.ok("wait --for=condition=Ready pod/p --timeout=180s");
+    assert_eq!(get(&up, "p", "web.example", &server), "");
+    for (label, answer) in [("app=agent", "hello"), ("app-", ""), ("app=agent", "hello")] {
+        up.ok(&format!("label pod p {label}"));
+        until(label, || get(&up, "p", "web.example", &server) == answer);
+    }
+}
+
 #[test]
 fn sandbox_reaches_what_its_policies_allow_and_another_one_nothing() {
     hutch_testkit::require!(root, kubectl);

@@ -48,7 +48,7 @@ async fn kubernetes_takes_the_crds_and_judges_policies() {
         assert!(served.status.success(), "{}", text(&served.stderr));
     }
     let everything = json!({
-        "mode": "Enforce", "appliesTo": {"selector": {"matchLabels": {"app": "agent"}}},
+        "mode": "Enforce", "onUnsupported": "Report", "appliesTo": {"selector": {"matchLabels": {"app": "agent"}}},
         "scanner": {"rules": ["builtin/secrets", "builtin/pii"], "outbound": "Block", "inbound": "Redact", "injection": "Log"},
         "files": [{"path": "/workspace", "access": "Read"}, {"path": "/workspace/.env", "access": "None"}],
         "egress": {
@@ -81,6 +81,8 @@ async fn kubernetes_takes_the_crds_and_judges_policies() {
                 "uplicate",
             ),
             (json!({"mode": "Observe", "files": [{"path": "/a", "access": "Read"}]}), "no effect"),
+            (json!({"onUnsupported": "Report", "scanner": {"outbound": "Block"}}), "onUnsupported"),
+            (json!({"onUnsupported": "Ignore", "scanner": {"logs": "Block"}}), "onUnsupported"),
         ] {
             let refused = apply(&cluster, kind, &spec);
             let reason = text(&refused.stderr);

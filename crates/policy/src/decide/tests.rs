@@ -108,6 +108,25 @@ fn verdict_names_level_and_rule() {
     assert_eq!(destination.to_string(), "a.example.com:443");
 }
 
+/// What a level denies stays denied, whatever the other entries of the same rule say.
+#[test]
+fn denied_path_of_a_rule_with_calls_is_denied_for_every_call() {
+    let floor = r#"{"rules": [{"name": "a", "any": true}, {"name": "b", "any": true,
+        "http": [{}, {"paths": ["/admin/**"], "decision": "Deny"}], "mcp": [{"tools": ["x"]}]}]}"#;
+    let levels = [level(Authority::Cluster, Mode::Enforce, Some(egress(floor)))];
+    let destination = "a.x.com".parse().unwrap();
+    for (tool, path, expected) in [
+        (Some("x"), "/a", Decision::Allow),
+        (Some("y"), "/a", Decision::Allow),
+        (Some("x"), "/admin/a", Decision::Deny),
+        (Some("y"), "/admin/a", Decision::Deny),
+        (None, "/admin/a", Decision::Deny),
+    ] {
+        let found = requested(("POST", path, Some(5), tool), &levels, &destination).0;
+        assert_eq!(found, expected, "{tool:?} {path}");
+    }
+}
+
 #[test]
 fn fields_without_meaning_are_refused() {
     for json in [
@@ -383,6 +402,32 @@ proptest! {
             egress.rules.push(rule);
         }
         prop_assert!(decide(&levels, &destination).decision >= before);
+    }
+
+    /// Regression: a rule with entries that allow and entries that deny allowed also where its condition had no value.
+    #[test]
+    fn condition_without_a_value_is_at_least_as_strict_as_true_and_as_false(
+        mut levels in prop::collection::vec(any_level(), 1..4),
+        rule in any_rule(),
+        destination in any_destination(),
+        request in any_request(),
+    ) {
+        levels[0].egress.get_or_insert_default().rules.push(rule);
+        let found = ["task.missing == 1", "true", "false"].map(|when| {
+            if let Some(rule) = levels[0].egress.iter_mut().flat_map(|egress| &mut egress.rules).last() {
+                rule.when = Some(Expression::try_from(when.to_owned()).unwrap());
+            }
+            let (connection, request) = (decide(&levels, &destination), requested(request, &levels, &destination));
+            let dialed = may_dial(&levels, &destination, "10.1.2.3".parse().unwrap(), &[]);
+            (connection.decision, request.0, request.1, dialed.is_ok(), request.2)
+        });
+        let unknown = found[0];
+        for (connection, request, body, dialed, usable) in &found[1..] {
+            prop_assert!(unknown.0 >= *connection && unknown.1 >= *request);
+            prop_assert!(unknown.0 == Decision::Deny || unknown.3 <= *dialed);
+            let opens_more = |this: &[bool; 2]| this.iter().zip(usable).any(|(this, other)| this > other);
+            prop_assert!(unknown.1 == Decision::Deny || (unknown.2 <= *body && !opens_more(&unknown.4)));
+        }
     }
 
     #[test]

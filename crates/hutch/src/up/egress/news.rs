@@ -62,10 +62,12 @@ impl Supervisor {
                     );
                 }
                 if let Some(pod) = self.uid(sandbox) {
-                    // Many refusals say no more than some.
                     let of_credential = matches!(refusal.reason, Reason::Credential(..));
                     let refused = EgressNews::Refused { pod, line: line(&refusal), of_credential };
-                    let _ = self.news.try_send(refused);
+                    // Many refusals say no more than some. Those of one Pod leave room for the connections of others.
+                    if self.news.capacity() > self.news.max_capacity() / 2 {
+                        let _ = self.news.try_send(refused);
+                    }
                 }
             }
             // It has no clients that name themselves.

@@ -1,0 +1,59 @@
+//! What rules deny stays denied beside a rule that allows everything, and after the condition of a rule has ended.
+
+use std::time::Duration;
+
+use super::*;
+use crate::connection::RECHECK;
+
+const FLOOR: &str = r#"{"name": "all", AT},
+    {"name": "tools", AT, "mcp": [{"tools": ["delete_*"], "decision": "Deny"}]}"#;
+
+/// Regression: a body that could not be read in one way passed the rule that denies calls.
+#[tokio::test]
+async fn body_in_which_a_server_may_find_a_denied_call_is_refused() {
+    let site = Site::new(FLOOR).await;
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_x"}}"#;
+    for body in [
+        call.to_owned(),
+        call.replace(r#""id""#, r#""method":"ping","id""#),
+        call.replace(r#""method""#, r#""Method""#),
+        call.replace(r#""jsonrpc":"2.0","#, ""),
+        call.replace(r#""2.0""#, r#""1.0""#),
+        format!("\u{feff}{call}"),
+        format!("{call}\n{call}"),
+        format!("[{}]", vec![call; 101].join(",")),
+    ] {
+        let answer = site.post("/mcp", &body).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{body}: {answer}");
+    }
+    for body in [
+        "",
+        "a=b",
+        r#"{"method":"card","amount":1}"#,
+        "{\"a\":1}\n{\"b\":2}\n",
+        &call.replace("delete", "search"),
+    ] {
+        let answer = site.post("/mcp", body).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{body}: {answer}");
+    }
+}
+
+/// Regression: only requests that came later were refused.
+#[tokio::test]
+async fn websocket_ends_when_the_condition_of_its_rule_no_longer_holds() {
+    let rule = r#"{"name": "ws", AT, "http": [{"paths": ["/simple/ws"], "websocket": true}], "when": "session.denials == 0"}"#;
+    let site = Site::new(rule).await;
+    let mut stream = site.connect("http/1.1").await;
+    stream.write_all(UPGRADE.replace("PORT", &site.port.to_string()).as_bytes()).await.unwrap();
+    let mut head = vec![0; 512];
+    let count = stream.read(&mut head).await.unwrap();
+    assert!(head[..count].starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    // Longer than between two evaluations of the condition.
+    tokio::time::sleep(RECHECK * 3 / 2).await;
+    stream.write_all(b"frame").await.unwrap();
+    let mut echoed = [0; 5];
+    stream.read_exact(&mut echoed).await.unwrap();
+    assert!(site.get("/other").await.starts_with("HTTP/1.1 403"));
+    let end = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut head)).await.unwrap();
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+}

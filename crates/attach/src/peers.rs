@@ -172,23 +172,18 @@ pub fn choose<P: Clone>(
     }
 }
 
-/// Returns true if a connection of a Pod with these levels may lead to a Pod of which `to` is true.
+/// Returns true if a connection of a Pod with these levels through a Service may lead to a port of a Pod of which `to` is true.
 pub(crate) fn leads_to<P>(
-    services: &Services,
     levels: &[Arc<Level>],
     from: &str,
-    service: &(String, String),
-    asked: NonZeroU16,
+    (service, port): (&(String, String), u16),
     all: &AllBehind<P>,
     to: impl Fn(&P) -> bool,
 ) -> bool {
-    let Some(facts) = services.objects.get(service).filter(|_| names_sandboxes(levels)) else { return false };
-    all.get(service).into_iter().flatten().any(|Behind { subject, pod }| {
-        let port = |pod| facts.target(asked.get(), Some(pod)).and_then(NonZeroU16::new);
-        let pod = pod.as_ref().filter(|(place, _)| to(place));
-        pod.and_then(|(_, pod)| port(&**pod))
-            .is_some_and(|port| may_reach(levels, from, subject, port).is_ok())
-    })
+    let Some(port) = NonZeroU16::new(port).filter(|_| names_sandboxes(levels)) else { return false };
+    let mut behind = all.get(service).into_iter().flatten();
+    let found = behind.find(|behind| behind.pod.as_ref().is_some_and(|(place, _)| to(place)));
+    found.is_some_and(|Behind { subject, .. }| may_reach(levels, from, subject, port).is_ok())
 }
 
 /// Returns a number below another one, a different one with each call.

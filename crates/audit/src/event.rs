@@ -326,7 +326,7 @@ impl Event {
             action_id: verdict.map(|verdict| verdict.decision.ids().0),
             disposition_id: verdict.map(|verdict| verdict.decision.ids().1),
             status_id: verdict.and_then(|verdict| verdict.success).map(|success| if success { 1 } else { 2 }),
-            status_detail: verdict.and_then(|verdict| verdict.reason).map(Text::long),
+            status_detail: verdict.and_then(|verdict| verdict.reason).map(Text::words),
             message: None,
             policy: rule.level.map(named),
             firewall_rule: rule.rule.map(named),

@@ -70,6 +70,16 @@ impl Text {
         Text::name(&mask::program(start(argument)))
     }
 
+    /// Returns a sentence, such as a reason, or a name that a program chose. What is likely a secret is masked.
+    pub fn words(text: &str) -> Text {
+        Text::long(&mask::words(start(text)))
+    }
+
+    /// Returns the name of a host. Labels that are likely secrets are masked.
+    pub fn host(name: &str) -> Text {
+        Text::name(&mask::host(start(name)))
+    }
+
     /// Returns a longer text of any form. What is likely a secret is masked.
     pub fn masked(text: &str) -> Text {
         Text::long(&mask::Masker::default().argument(start(text)))
@@ -132,6 +142,37 @@ mod tests {
     fn control_and_invisible_characters_are_escaped() {
         assert_eq!(Text::long("a\u{1b}[2J\n\u{202e}b").as_str(), "a\\u{1b}[2J\\u{a}\\u{202e}b");
         assert_eq!(Text::new("äääää", 5).as_str(), "ää…");
+    }
+
+    #[test]
+    fn secrets_in_reasons_and_names_are_masked() {
+        let token = "ghp_0123456789abcdef0123456789abcdef";
+        for (text, shown) in [
+            (format!("it is for {token:?}"), "it is for \"***\""),
+            (format!("no rule allows it (tools/call {token})"), "no rule allows it (tools/call ***)"),
+            (
+                "the token of bearer x is over; eyJhbGciOiJIUzI1NiJ9.e30.abcdef".to_owned(),
+                "the token of bearer x is over; ***",
+            ),
+            (
+                "tools/call search_everything_2 in policy \"sk-1\"".to_owned(),
+                "tools/call search_everything_2 in policy \"sk-1\"",
+            ),
+        ] {
+            assert_eq!(Text::words(&text).as_str(), shown);
+        }
+        for (name, shown) in [
+            (format!("{token}.evil.example"), "***.evil.example"),
+            ("akiaiosfodnn7example1.a.example".to_owned(), "***.a.example"),
+            ("a.Zm9vYmFyMTIzNDU2Nzg5MEFCQ0RFRg.example".to_owned(), "a.***.example"),
+            (
+                "ec2-3-120-1-2.eu-central-1.compute.example".to_owned(),
+                "ec2-3-120-1-2.eu-central-1.compute.example",
+            ),
+            ("[::1]:443".to_owned(), "[::1]:443"),
+        ] {
+            assert_eq!(Text::host(&name).as_str(), shown);
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::{Channel, Message};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -30,6 +30,9 @@ use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
 use crate::way::Way;
 use crate::{explicit, metrics};
+
+/// Sandboxes that wait for descriptors before they are served.
+static WAITING: Semaphore = Semaphore::const_new(8);
 
 /// Order to the process. Numbers are chosen by who sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -362,15 +365,20 @@ impl Proxy {
     fn serve(&mut self, sandbox: u64, sockets: Vec<OwnedFd>) -> io::Result<()> {
         let of = self.find(sandbox)?.sandbox.clone();
         let listeners = self.way.descriptors.take(LISTENERS);
+        let mut place = None;
         if let Err(shortage) = listeners {
             let refusal = Refusal { destination: "every destination".to_owned(), reason: shortage.into() };
             (self.reporter)(News::Refused { sandbox, refusal });
+            // They have descriptors of the reserve.
+            let Ok(free) = WAITING.try_acquire() else { return Ok(()) };
+            place = Some(free);
         }
         let serving = serve(sockets, of, self.ending.subscribe());
         let descriptors = self.way.descriptors.clone();
         let task = tokio::spawn(async move {
             // Until there are places, its connections wait.
             let waited = if listeners.is_err() { descriptors.wait(LISTENERS).await } else { None };
+            drop(place);
             let listeners = (listeners, waited);
             if let Err(error) = serving.await {
                 tracing::warn!(sandbox, %error, "a sandbox is no longer served");

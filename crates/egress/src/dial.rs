@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::descriptors::{Descriptors, LOOKUP, Places};
+use crate::descriptors::{Descriptors, LOOKUP};
 use crate::way::{Remedy, Unreachable, Way};
 
 /// Maximum time to resolve a name.
@@ -39,8 +39,7 @@ pub(crate) async fn dial(
         return proxy.connect(destination).await;
     }
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
-    let lookup = descriptors.take(LOOKUP)?;
-    for address in resolve(destination, turns, lookup).await.map_err(Unreachable::Name)? {
+    for address in resolve(destination, turns, descriptors).await? {
         if way.is_sandbox(address.ip()) {
             last = Unreachable::Sandbox(address.ip());
             continue;
@@ -74,28 +73,35 @@ pub(crate) fn may_stay(
     way.proxy.is_some() || (!way.is_sandbox(address.ip()) && allowed())
 }
 
-/// Returns the addresses of a destination. `lookup` are the descriptors of the resolver.
+/// Returns the addresses of a destination.
 async fn resolve(
     destination: &Destination,
     turns: &Arc<Semaphore>,
-    lookup: Places,
-) -> io::Result<Vec<SocketAddr>> {
+    descriptors: &Descriptors,
+) -> Result<Vec<SocketAddr>, Unreachable> {
     let port = destination.port.get();
     match &destination.host {
         Host::Address(address) => Ok(vec![SocketAddr::new(*address, port)]),
         Host::Name(name) => {
             let (name, turns) = (name.as_str().to_owned(), turns.clone());
             let found = async move {
-                let turn = turns.acquire_owned().await.map_err(io::Error::other)?;
+                let turn =
+                    turns.acquire_owned().await.map_err(io::Error::other).map_err(Unreachable::Name)?;
+                let lookup = descriptors.take(LOOKUP)?;
                 let resolve = move || {
                     let found = (name.as_str(), port).to_socket_addrs();
                     // A thread that waits for a slow server keeps both after the time has passed.
                     drop((turn, lookup));
                     found.map(|found| found.take(ADDRESSES).collect())
                 };
-                tokio::task::spawn_blocking(resolve).await.map_err(io::Error::other)?
+                let found: io::Result<Vec<SocketAddr>> = tokio::task::spawn_blocking(resolve)
+                    .await
+                    .map_err(io::Error::other)
+                    .map_err(Unreachable::Name)?;
+                found.map_err(Unreachable::Name)
             };
-            timeout(RESOLVE, found).await?
+            let late = |_| Unreachable::Name(io::ErrorKind::TimedOut.into());
+            timeout(RESOLVE, found).await.map_err(late)?
         }
     }
 }

@@ -2,14 +2,15 @@
 
 mod calls;
 mod counted;
+mod line;
 mod scanned;
+mod standing;
 mod upgraded;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,25 +30,22 @@ use crate::check::names;
 use crate::credentials::{self, Guarded, Placed, filled, hashed, place};
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
-use crate::record::{Asked, named};
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, WITH_USER, problem};
 use crate::room::{Held, Sent};
 use crate::sandbox::{Rules, Sandbox};
 use crate::scan::{Conversations, Scan};
 use calls::{discard, id_of, read_calls};
 use counted::{Metered, Placing};
+use line::Line;
+use standing::{Judged, Standing, WhileAllowed};
 
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
-/// Path in messages instead of one with something that must not be shown.
-const HIDDEN: &str = "/[redacted]";
 /// Reason for a body in which a server may find calls although it cannot be read in one way, where a rule denies some.
 const UNREADABLE_CALLS: &str = "its body may have calls of JSON-RPC that cannot be read in one way";
 /// Maximum bytes of a method.
 const METHOD: usize = 20;
-/// Maximum characters of a path in a message.
-const SHOWN: usize = 200;
 
 /// Requests of one connection.
 #[derive(Clone)]
@@ -96,92 +94,8 @@ struct Accepted {
     /// The length of its body may change.
     changes: bool,
     placed: Placed,
-}
-
-/// Facts about a request, for its answer and its record.
-struct Line {
-    method: Method,
-    scheme: &'static str,
-    destination: Destination,
-    /// Without the query, and cut.
-    path: String,
-    /// The scanner finds something in the target, which must not be shown.
-    hidden: AtomicBool,
-    course: Mutex<Course>,
-}
-
-/// Course of a request that is sent on.
-#[derive(Default)]
-enum Course {
-    #[default]
-    Sent,
-    /// Its body was ended for this reason, which is reported, before its answer has begun.
-    Ended(Reason),
-    /// Its answer has begun.
-    Answered,
-}
-
-impl fmt::Display for Line {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Line { method, scheme, destination, .. } = self;
-        write!(formatter, "{method} {scheme}://{destination}{}", self.path())
-    }
-}
-
-impl Line {
-    fn course(&self) -> MutexGuard<'_, Course> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reports why the body of the request ends. The answer gives the reason, unless it has begun: then it breaks off.
-    fn end(&self, sandbox: &Sandbox, reason: Reason) {
-        sandbox.refused_request(self.refusal(reason.clone(), &[]), &self.asked(&[]));
-        let mut course = self.course();
-        if matches!(*course, Course::Sent) {
-            *course = Course::Ended(reason);
-        }
-    }
-
-    /// Begins the answer.
-    ///
-    /// # Errors
-    /// The body of the request has been ended.
-    fn answer(&self) -> Result<(), Reason> {
-        let mut course = self.course();
-        match &*course {
-            Course::Ended(reason) => Err(reason.clone()),
-            Course::Sent | Course::Answered => {
-                *course = Course::Answered;
-                Ok(())
-            }
-        }
-    }
-
-    /// Returns why the body of the request was ended before its answer has begun.
-    fn ended(&self) -> Option<Reason> {
-        match &*self.course() {
-            Course::Ended(reason) => Some(reason.clone()),
-            _ => None,
-        }
-    }
-
-    fn path(&self) -> &str {
-        if self.hidden.load(Ordering::Relaxed) { HIDDEN } else { &self.path }
-    }
-
-    /// Returns the refusal of the request, which has made these calls.
-    fn refusal(&self, reason: Reason, calls: &[Call]) -> Refusal {
-        let destination = match calls {
-            [] => self.to_string(),
-            calls => format!("{self} ({})", named(calls)),
-        };
-        Refusal { destination, reason }
-    }
-
-    fn asked<'a>(&'a self, calls: &'a [Call]) -> Asked<'a> {
-        let Line { method, destination, .. } = self;
-        Asked { destination, method: method.as_str(), path: self.path(), calls }
-    }
+    /// Set if its rules have conditions.
+    standing: Option<Arc<Standing>>,
 }
 
 /// Parts of a body that were read.
@@ -202,14 +116,8 @@ pub(crate) async fn exchange(
     followed: Result<(), String>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let line = Line {
-        method: if is_plain(request.method()) { request.method().clone() } else { Method::default() },
-        scheme: if of.tls { "https" } else { "http" },
-        destination: of.destination.clone(),
-        path: request.uri().path().chars().take(SHOWN).collect(),
-        hidden: AtomicBool::new(false),
-        course: Mutex::default(),
-    };
+    let method = if is_plain(request.method()) { request.method().clone() } else { Method::default() };
+    let line = Line::new(method, of.tls, &of.destination, request.uri().path());
     let sends = !request.headers().contains_key(header::EXPECT);
     let of_head = request.method() == Method::HEAD;
     let (line, mut seen) = (Arc::new(line), Seen::default());
@@ -285,7 +193,7 @@ impl Exchange {
         accepted.body = filled(&mut accepted.placed, &parts.headers, accepted.body, room).await?;
         accepted.body = hashed(&mut accepted.placed, accepted.body, room).await?;
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
-        let scan = accepted.scan.clone();
+        let (scan, standing) = (accepted.scan.clone(), accepted.standing.take());
         let (sent, placed) = self.request(&parts, accepted, line, websocket)?;
         self.sandbox.records.uses(&placed.used, &self.destination).await?;
         let of = parts.headers;
@@ -293,7 +201,8 @@ impl Exchange {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let unwanted = || Reason::Ambiguous("the server switches to another protocol".to_owned());
             let upgrade = upgrade.ok_or_else(unwanted)?;
-            self.connect((upgrade, hyper::upgrade::on(&mut response)), line.clone(), rules, &of);
+            let both = (upgrade, hyper::upgrade::on(&mut response));
+            self.connect(both, line.clone(), (rules, standing), &of);
             let (mut parts, _) = response.into_parts();
             keep_end_to_end(&mut parts.headers, true);
             return Ok(Response::from_parts(parts, full(Bytes::new())));
@@ -301,6 +210,10 @@ impl Exchange {
         let (mut parts, body) = response.into_parts();
         let sandbox = self.sandbox.clone();
         let body = Placing { body, sandbox, _place: place }.boxed_unsync();
+        let body = match standing {
+            Some(standing) => WhileAllowed::new(body, standing, line.clone()).boxed_unsync(),
+            None => body,
+        };
         let mut body = credentials::answer(placed, &mut parts, body, &self.sandbox.room)?;
         keep_end_to_end(&mut parts.headers, false);
         // It names another way to the server, which would not be read.
@@ -404,21 +317,17 @@ impl Exchange {
         // After the body was read: the rules may have changed meanwhile.
         let rules = self.sandbox.rules();
         let host = self.destination.host.to_string();
-        let headers = parts.headers.iter();
-        let request = hutch_policy::Request {
+        let judged = Judged {
+            destination: &self.destination,
             host: &host,
-            port: self.destination.port.get(),
-            method: parts.method.as_str(),
-            path,
-            query: parts.uri.query().unwrap_or_default(),
-            headers: headers
-                .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
-                .collect(),
-            websocket,
             tls: self.tls,
+            parts: (&parts.method, &parts.uri, &parts.headers),
+            path,
+            websocket,
             length,
             calls: are_calls.then_some(seen.calls.as_slice()),
         };
+        let request = judged.request();
         let moment = self.sandbox.moment(&rules.facts);
         let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
         if let Some(denial) = Denial::first(&verdict.opinions, Mode::Observe) {
@@ -436,6 +345,7 @@ impl Exchange {
         }
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.records.ground(&verdict.opinions);
+        let standing = Standing::of(self, &rules, parts, &judged);
         let lent = seen.unread.take().map(|body| Sent::Stream(seen.lent.lend(body)));
         let mut body = read.or(lent).unwrap_or_else(|| Sent::Whole(Held::default(), None));
         let (scan, mut changes) = (self.scan(&rules), false);
@@ -443,7 +353,7 @@ impl Exchange {
             (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
         }
         self.sandbox.allowed(&self.destination, Some(&line.asked(&seen.calls)), ground.as_ref()).await?;
-        Ok(Accepted { max_body, body, rules, scan, changes, placed })
+        Ok(Accepted { max_body, body, rules, scan, changes, placed, standing })
     }
 
     /// Returns the destination as a URI names it: without the port of HTTPS.
@@ -463,7 +373,7 @@ impl Exchange {
         websocket: bool,
     ) -> Result<(Request<Body>, Placed), Reason> {
         let scheme = if self.tls { "https" } else { "http" };
-        let Accepted { rules, max_body, body, scan, changes, mut placed } = accepted;
+        let Accepted { rules, max_body, body, scan, changes, mut placed, .. } = accepted;
         let target =
             placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
         let uri = Uri::builder().scheme(scheme).authority(self.authority()).path_and_query(target);

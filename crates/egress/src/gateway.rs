@@ -190,9 +190,11 @@ pub(crate) async fn serve(
                     let unidentified = || unidentified(address);
                     let found = identify(&clients, client, address, unidentified).await;
                     drop(opening);
-                    if let Some((sandbox, client, bytes, opening)) = found {
-                        serve_client(&sandbox, client, bytes, opening).await;
-                    }
+                    let Some((sandbox, client, bytes, opening)) = found else { return };
+                    // From now on they count for the sandbox too.
+                    drop(descriptors);
+                    let Some(descriptors) = sandbox.descriptors(&client, "a client") else { return };
+                    serve_client(&sandbox, client, bytes, opening).await;
                     drop(descriptors);
                 });
             }

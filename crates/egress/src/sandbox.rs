@@ -9,13 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hutch_policy::{Decision, Destination, EgressRule, Facts, Host, HostName, Level, Moment, decide};
+use hutch_policy::{Destination, EgressRule, Facts, Host, HostName, Level, Moment};
 use hutch_scan::At;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit, TryAcquireError, watch};
 
 use crate::authority::{Authority, AuthorityKeys};
-use crate::connection::{RECHECK, has_conditions};
 use crate::credentials::{Issued, Set};
 use crate::descriptors::{CONNECTION, Descriptors, Places, Shortage};
 use crate::dial::dial;
@@ -412,9 +411,8 @@ impl Sandbox {
         }
     }
 
-    /// Waits until other rules than `before` decide about a destination whose requests are read, until the conditions of its
-    /// rules let nothing reach it, or until the sandbox has ended. What the other rules say then is decided when the client
-    /// connects again.
+    /// Waits until other rules than `before` decide about a destination whose requests are read, or the sandbox has ended.
+    /// What the other rules say then is decided when the client connects again.
     pub(crate) async fn changed(&self, destination: &Destination, mut before: Rules) {
         let mut changes = self.rules.subscribe();
         let ends = before.credentials.next_end(destination, self.moment(&before.facts).seconds);
@@ -432,24 +430,8 @@ impl Sandbox {
                 Some(now) if now.are_alike(&before, destination) => before = now,
                 _ => return,
             }
-            let conditional = has_conditions(&before.levels, destination);
-            let closed = || {
-                let verdict = decide(&before.levels, destination, &self.moment(&before.facts));
-                verdict.decision != Decision::Allow
-            };
-            if conditional && closed() {
-                return;
-            }
-            // Conditions can change by themselves.
-            let recheck = async {
-                match conditional {
-                    true => tokio::time::sleep(RECHECK).await,
-                    false => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                () = recheck => {}
                 () = &mut ended => return,
             }
         }

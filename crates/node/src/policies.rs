@@ -220,7 +220,7 @@ impl Policies {
                 let from = served.get(uid)?;
                 Some((from.levels.as_slice(), from.live.id.namespace.as_str()))
             };
-            self.links.keep(&self.known.services, &all, from, |live| live.id.uid.clone());
+            self.links.keep(&all, from, |live| live.id.uid.clone(), |_| false);
             for served in self.served.values_mut() {
                 let Served { live, levels, peers, .. } = served;
                 let found = peers_of(&self.known.services, levels, &live.id.namespace, &all);
@@ -313,7 +313,7 @@ impl Policies {
                         Err(refusal) => drop(answer.send(Err(refusal))),
                     }
                 });
-                self.links.add(Link { from: pod, service, port, to, task });
+                self.links.add(Link { from: pod, service, to, port: target, task });
             }
         }
     }

@@ -11,6 +11,12 @@ pub(crate) fn strict(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice::<Strict>(bytes).ok().map(|strict| strict.0)
 }
 
+/// Reads JSON texts, one after the other, as [`strict`] does.
+pub(crate) fn strict_all(bytes: &[u8]) -> Option<Vec<Value>> {
+    let values = serde_json::Deserializer::from_slice(bytes).into_iter::<Strict>();
+    values.map(|value| value.ok().map(|strict| strict.0)).collect()
+}
+
 /// Returns a key as readers compare it that ignore case.
 pub(crate) fn folded(key: &str) -> String {
     // Upper case first: so the long s and the Kelvin sign are letters of ASCII.

@@ -3,13 +3,19 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::json::{folded, strict};
+use crate::json::{folded, strict, strict_all};
 
 /// Maximum bytes of a target that is judged.
 const TARGET: usize = 16 << 10;
 
 /// Maximum calls in a batch.
 const CALLS: usize = 100;
+
+/// Escapes of letters of `method`.
+const LETTERS: [&[u8]; 12] = [
+    b"\\u004d", b"\\u0045", b"\\u0054", b"\\u0048", b"\\u004f", b"\\u0044", b"\\u006d", b"\\u0065",
+    b"\\u0074", b"\\u0068", b"\\u006f", b"\\u0064",
+];
 
 /// Reason why a path can mean different things to different servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -132,18 +138,27 @@ impl Call {
     /// Returns true if a body of which [`Call::parse`] reads no calls may be one to some server: it is like JSON and cannot be
     /// read in one way, or has what makes a call, such as one without `jsonrpc` or more calls than are read.
     pub fn may_be_in(body: &[u8]) -> bool {
+        // JSON in UTF-16 or UTF-32.
+        if body.starts_with(&[0xfe, 0xff])
+            || body.starts_with(&[0xff, 0xfe])
+            || body.iter().take(4).any(|byte| *byte == 0)
+        {
+            return true;
+        }
         let text = body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body).trim_ascii_start();
         if !text.starts_with(b"{") && !text.starts_with(b"[") {
             return false;
         }
-        match strict(body) {
-            Some(Value::Array(batch)) => batch.iter().any(Call::may_be),
-            Some(message) => Call::may_be(&message),
+        let message = |value: &Value| match value {
+            Value::Array(batch) => batch.iter().any(Call::may_be),
+            one => Call::may_be(one),
+        };
+        match strict_all(body) {
+            Some(values) => values.iter().any(message),
             None => {
                 let has =
                     |part: &[u8]| body.windows(part.len()).any(|found| found.eq_ignore_ascii_case(part));
-                // An escape may stand for a letter of it.
-                has(b"method") || has(b"\\u00")
+                has(b"method") || LETTERS.iter().any(|letter| has(letter))
             }
         }
     }
@@ -315,12 +330,26 @@ mod tests {
         ] {
             assert!(Call::may_be_in(body.as_bytes()) && Call::parse(body.as_bytes()).is_none(), "{body}");
         }
+        let units: Vec<u16> = r#"{"jsonrpc":"2.0","method":"a"}"#.encode_utf16().collect();
+        for wide in [
+            units.iter().flat_map(|unit| unit.to_le_bytes()).collect::<Vec<u8>>(),
+            units.iter().flat_map(|unit| unit.to_be_bytes()).collect(),
+            units.iter().flat_map(|unit| u32::from(*unit).to_le_bytes()).collect(),
+            units.iter().flat_map(|unit| u32::from(*unit).to_be_bytes()).collect(),
+            [0xfeff].iter().chain(&units).flat_map(|unit: &u16| unit.to_le_bytes()).collect(),
+            [0xfeff].iter().chain(&units).flat_map(|unit: &u16| unit.to_be_bytes()).collect(),
+        ] {
+            assert!(Call::may_be_in(&wide) && Call::parse(&wide).is_none(), "{wide:?}");
+        }
         for body in [
             "",
             "method=tools/call&jsonrpc=2.0",
             r#"{"method":"card","amount":1}"#,
             r#"{"a":{"method":"x","params":1}}"#,
-            "{\"index\":1}\n{\"text\":\"caf\\u00e9\"}".replace("\\u00e9", "é").as_str(),
+            r#"{"index":1}
+{"text":"caf\u00e9"}"#,
+            r#"{"a":NaN,"text":"caf\u00e9"}"#,
+            r#"{"method":"card"} {"method":"cash"}"#,
             "[1,2]",
             "\"method\"",
         ] {

@@ -140,10 +140,10 @@ impl Event {
         event.src_endpoint = Some(endpoint(&request.sandbox));
         event.dst_endpoint = Some(destination(request.host, None, request.port));
         event.http_request = Some(HttpRequest {
-            http_method: Text::name(request.method),
+            http_method: Text::words(request.method),
             url: Url {
                 path: Text::path(request.path),
-                hostname: Some(Text::name(request.host)),
+                hostname: Some(Text::host(request.host)),
                 port: request.port,
                 scheme: None,
             },
@@ -152,7 +152,7 @@ impl Event {
         event.http_response = request.status.map(|code| HttpResponse { code });
         if !request.calls.is_empty() {
             let calls = request.calls.iter().take(CALLS_MAX);
-            let calls: Vec<_> = calls.map(|call| Value::from(Text::name(call).as_str())).collect();
+            let calls: Vec<_> = calls.map(|call| Value::from(Text::words(call).as_str())).collect();
             event.unmapped.insert("calls".to_owned(), calls.into());
         }
         let event = event.about(&request.sandbox);
@@ -171,7 +171,7 @@ impl Event {
         let to = routed.sandbox.as_ref().map(endpoint).unwrap_or_default();
         event.dst_endpoint = Some(Endpoint { port: routed.port, svc_name: Some(Text::name("router")), ..to });
         event.http_request = Some(HttpRequest {
-            http_method: Text::name(routed.method),
+            http_method: Text::words(routed.method),
             url: Url { path: Text::path(routed.path), hostname: None, port: routed.port, scheme: None },
             user_agent: routed.user_agent.map(Text::agent),
         });
@@ -197,7 +197,7 @@ impl Event {
     pub fn lookup(time: SystemTime, lookup: &Lookup<'_>) -> Event {
         let mut event = Event::new(time, Kind::Dns, 2, Some(&lookup.verdict));
         event.src_endpoint = Some(endpoint(&lookup.sandbox));
-        event.query = Some(Query { hostname: Text::name(lookup.name), kind: lookup.kind.map(Text::name) });
+        event.query = Some(Query { hostname: Text::host(lookup.name), kind: lookup.kind.map(Text::name) });
         event.rcode_id = Some(code(lookup.code));
         event.about(&lookup.sandbox)
     }
@@ -205,7 +205,7 @@ impl Event {
 
 fn destination(host: &str, ip: Option<IpAddr>, port: Option<u16>) -> Endpoint {
     let ip = ip.or_else(|| host.trim_matches(['[', ']']).parse().ok());
-    Endpoint { hostname: Some(Text::name(host)), ip, port, ..Endpoint::default() }
+    Endpoint { hostname: Some(Text::host(host)), ip, port, ..Endpoint::default() }
 }
 
 /// Returns the activity of a method.

@@ -363,6 +363,37 @@ pub(super) fn program(argument: &str) -> String {
     segment(shown.rsplit('/').next().unwrap_or(&shown))
 }
 
+/// Returns a sentence or a name. Words with the start of a well-known secret, and long random ones, are masked.
+pub(super) fn words(text: &str) -> String {
+    let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
+    masked_parts(text, is_part, |word| is_known(word) || word.split('.').any(is_random))
+}
+
+/// Returns the name of a host. Labels with the start of a well-known secret, in any case, and long random ones are masked.
+pub(super) fn host(name: &str) -> String {
+    let known = |label: &str| {
+        let begins = |prefix: &&str| {
+            let start = label.get(..prefix.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        };
+        label.len() >= SECRET_LENGTH && PREFIXES.iter().any(begins)
+    };
+    masked_parts(name, |character| character != '.', |label| known(label) || is_random(label))
+}
+
+/// Masks parts of a text that are secrets.
+fn masked_parts(text: &str, is_part: impl Fn(char) -> bool, is_secret: impl Fn(&str) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let end = rest.find(|character| is_part(character) != is_part(first)).unwrap_or(rest.len());
+        let (part, after) = rest.split_at(end);
+        shown.push_str(if is_part(first) && is_secret(part) { MASK } else { part });
+        rest = after;
+    }
+    shown
+}
+
 /// Returns the path of a URL: segments that are likely secrets are masked.
 pub(super) fn path_of_url(path: &str) -> String {
     let segments: Vec<String> = path.split('/').map(segment).collect();

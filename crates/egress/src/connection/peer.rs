@@ -61,13 +61,14 @@ impl Sandbox {
         Ok(Peered { server, kept: Kept { awake, _place: counted } })
     }
 
-    /// Waits until a connection to a peer is no longer allowed, which is reported, or the sandbox has ended.
+    /// Waits until a connection to a peer is no longer allowed, or the sandbox has ended. Reports a peer that is closed.
     pub(crate) async fn peer_closed(&self, destination: &Destination, kept: &Kept) {
         let Host::Name(name) = &destination.host else { return };
         let mut rules = self.rules.subscribe();
         tokio::select! {
             () = self.peers.closed(name, destination.port) => {}
-            () = kept.revoked() => {}
+            // Perhaps because the other one ends, which is no denial of this one.
+            () = kept.revoked() => return,
             _ = rules.wait_for(Option::is_none) => return,
         }
         let reason = Reason::Denied(Denial::default());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, header};
+use http::{HeaderName, HeaderValue, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -20,10 +20,15 @@ const CALLS_TIME: Duration = Duration::from_secs(30);
 
 /// Reads a body whose calls are judged.
 pub(super) async fn read_calls(parts: &Parts, body: Incoming, room: &Arc<Room>) -> Result<Held, String> {
-    if parts.headers.contains_key(header::CONTENT_ENCODING) {
+    // Some servers read `_` for `-`.
+    let named = |name: HeaderName| {
+        let alike = move |found: &HeaderName| found.as_str().replace('_', "-") == name.as_str();
+        parts.headers.iter().filter(move |(found, _)| alike(found)).map(|(_, value)| value)
+    };
+    if named(header::CONTENT_ENCODING).next().is_some() {
         return Err("its body is encoded, so its calls cannot be read".to_owned());
     }
-    let mut kinds = parts.headers.get_all(header::CONTENT_TYPE).iter();
+    let mut kinds = named(header::CONTENT_TYPE);
     let utf8 = |kind: &HeaderValue| {
         let parameters = kind.to_str().ok()?.split(';').skip(1).map(|parameter| parameter.split_once('='));
         let charset = |(name, value): (&str, &str)| {

@@ -7,6 +7,7 @@ use hutch_scan::Direction;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
+use super::standing::Standing;
 use super::{Exchange, Line};
 use crate::credentials::Placeholders;
 use crate::refusal::Reason;
@@ -20,7 +21,7 @@ impl Exchange {
         &self,
         (client, server): (OnUpgrade, OnUpgrade),
         line: Arc<Line>,
-        rules: Rules,
+        (rules, standing): (Rules, Option<Arc<Standing>>),
         of: &HeaderMap,
     ) {
         if let Some(heads) = &self.heads {
@@ -37,9 +38,18 @@ impl Exchange {
         let sandbox = self.sandbox.clone();
         self.tunnel.set(async move {
             let (Ok(client), Ok(server)) = (client.await, server.await) else { return };
+            let denied = async {
+                match &standing {
+                    Some(standing) => standing.denied(&line).await,
+                    None => std::future::pending().await,
+                }
+            };
             let changed = async {
-                sandbox.changed(&line.destination, rules).await;
-                "other rules decide about it now".to_owned()
+                tokio::select! {
+                    () = sandbox.changed(&line.destination, rules) => "other rules decide about it now",
+                    () = denied => "its rule no longer allows it",
+                }
+                .to_owned()
             };
             join(TokioIo::new(client), TokioIo::new(server), sent, received, changed).await;
         });

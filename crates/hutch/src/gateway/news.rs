@@ -42,7 +42,8 @@ impl Gateway {
                     );
                 }
                 if let Some((to, task)) = self.dials.start(sandbox, dial, chosen) {
-                    self.served.links.add(Link { from: sandbox, service, port, to, task });
+                    let (to, port) = (to.place, to.port);
+                    self.served.links.add(Link { from: sandbox, service, to, port, task });
                 }
             }
             News::Decided { sandbox, decided, wait } => {

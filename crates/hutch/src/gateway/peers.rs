@@ -1,7 +1,7 @@
 //! Connections between Sandboxes. This process decides and connects: the process of the proxy knows names and ports, and no
 //! address.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,6 +28,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub(super) struct Reachable<'a> {
     services: &'a Services,
     all: AllBehind<IpAddr>,
+    /// Those of Pods that are being deleted. Their connections may end by themselves.
+    ending: HashSet<IpAddr>,
     known: HashMap<(String, Vec<usize>), Vec<Peer>>,
 }
 
@@ -38,8 +40,13 @@ impl<'a> Reachable<'a> {
         services: &'a Services,
         served: impl Iterator<Item = &'a Arc<Pod>>,
     ) -> Reachable<'a> {
-        let all = objects.behind(services, served.filter_map(|pod| Some((address(pod)?, pod.clone()))));
-        Reachable { services, all, known: HashMap::new() }
+        let (ending, live): (Vec<_>, Vec<_>) =
+            served.partition(|pod| pod.metadata.deletion_timestamp.is_some());
+        let live = live.into_iter().filter_map(|pod| Some((address(pod)?, pod.clone())));
+        // Nothing new leads to one that is being deleted: it may lose its address at any time.
+        let all = objects.behind(services, live);
+        let ending = ending.into_iter().filter_map(|pod| address(pod)).collect();
+        Reachable { services, all, ending, known: HashMap::new() }
     }
 
     /// Returns the Services that a Pod of a namespace with these levels reaches.
@@ -55,7 +62,7 @@ impl<'a> Reachable<'a> {
         links: &mut Links<u64, IpAddr>,
         from: impl Fn(&u64) -> Option<(&'b [Arc<Level>], &'b str)>,
     ) {
-        links.keep(self.services, &self.all, from, |address| *address);
+        links.keep(&self.all, from, |address| *address, |address| self.ending.contains(address));
     }
 
     /// Decides to which Pod a connection leads.
@@ -72,9 +79,7 @@ impl<'a> Reachable<'a> {
 
 /// Returns the address at which a Pod is reached.
 fn address(pod: &Pod) -> Option<IpAddr> {
-    // A Pod that is being deleted may lose it at any time.
-    let lives = pod.metadata.deletion_timestamp.is_none();
-    pod.status.as_ref().filter(|_| lives)?.pod_ip.as_ref()?.parse().ok()
+    pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()
 }
 
 /// Answer to a request for a connection.
@@ -108,13 +113,13 @@ impl Dials {
         (Dials { places: Arc::new(Semaphore::new(DIALS)), done }, dialed)
     }
 
-    /// Answers a request of the proxy by what was chosen. Returns the task of the connection, and its Pod.
+    /// Answers a request of the proxy by what was chosen. Returns what was chosen, and the task of the connection.
     pub(super) fn start(
         &self,
         sandbox: u64,
         dial: u64,
         chosen: Result<Chosen<IpAddr>, PeerRefusal>,
-    ) -> Option<(IpAddr, JoinHandle<()>)> {
+    ) -> Option<(Chosen<IpAddr>, JoinHandle<()>)> {
         // Its receiver ends with this.
         let send = |answer| {
             let _ = self.done.send(Dialed { sandbox, dial, answer });
@@ -128,9 +133,9 @@ impl Dials {
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             return send(Err(Reason::Unreachable("too many connections are being made".to_owned())));
         };
-        let done = self.done.clone();
+        let (done, address, port) = (self.done.clone(), chosen.place, chosen.port);
         let task = tokio::spawn(async move {
-            let connected = timeout(CONNECT, connect(chosen.place, chosen.port)).await;
+            let connected = timeout(CONNECT, connect(address, port)).await;
             drop(place);
             let (answer, held) = match connected {
                 Ok(Ok((sockets, held))) => (Ok(sockets), Some(held)),
@@ -143,7 +148,7 @@ impl Dials {
                 let _ = held.readable().await;
             }
         });
-        Some((chosen.place, task))
+        Some((chosen, task))
     }
 }
 

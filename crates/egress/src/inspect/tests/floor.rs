@@ -22,6 +22,7 @@ async fn body_in_which_a_server_may_find_a_denied_call_is_refused() {
         format!("\u{feff}{call}"),
         format!("{call}\n{call}"),
         format!("[{}]", vec![call; 101].join(",")),
+        call.chars().flat_map(|letter| [letter, '\0']).collect(),
     ] {
         let answer = site.post("/mcp", &body).await;
         assert!(answer.starts_with("HTTP/1.1 403"), "{body}: {answer}");
@@ -38,11 +39,14 @@ async fn body_in_which_a_server_may_find_a_denied_call_is_refused() {
     }
 }
 
-/// Regression: only requests that came later were refused.
+const WHILE_TRUSTED: &str = r#"{"name": "get", AT, "http": [{"methods": ["GET"], "paths": ["/free"]}]},
+    {"name": "ws", AT, "http": [{"paths": ["/simple/**"], "websocket": true}, {"paths": ["/simple/slow"]}],
+        "when": "session.denials == 0 && request.method == 'GET'"}"#;
+
+/// Regression: only requests that came later were refused, and another rule for the host kept everything open.
 #[tokio::test]
 async fn websocket_ends_when_the_condition_of_its_rule_no_longer_holds() {
-    let rule = r#"{"name": "ws", AT, "http": [{"paths": ["/simple/ws"], "websocket": true}], "when": "session.denials == 0"}"#;
-    let site = Site::new(rule).await;
+    let site = Site::new(WHILE_TRUSTED).await;
     let mut stream = site.connect("http/1.1").await;
     stream.write_all(UPGRADE.replace("PORT", &site.port.to_string()).as_bytes()).await.unwrap();
     let mut head = vec![0; 512];
@@ -56,4 +60,22 @@ async fn websocket_ends_when_the_condition_of_its_rule_no_longer_holds() {
     assert!(site.get("/other").await.starts_with("HTTP/1.1 403"));
     let end = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut head)).await.unwrap();
     assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    assert!(site.get("/free").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn answer_ends_when_the_condition_of_its_rule_no_longer_holds() {
+    let site = Site::new(WHILE_TRUSTED).await;
+    let mut stream = site.connect("http/1.1").await;
+    // The server sends the beginning of an answer, and no end.
+    let request = format!("GET /simple/slow HTTP/1.1\r\nHost: localhost:{}\r\nX-Early: 1\r\n\r\n", site.port);
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    assert!(stream.read(&mut answer).await.unwrap() > 0);
+    while let Ok(read) = tokio::time::timeout(RECHECK * 3 / 2, stream.read(&mut answer)).await {
+        assert!(read.unwrap() > 0, "the condition holds");
+    }
+    assert!(site.get("/other").await.starts_with("HTTP/1.1 403"));
+    let end = async { while matches!(stream.read(&mut answer).await, Ok(1..)) {} };
+    tokio::time::timeout(Duration::from_secs(20), end).await.expect("it ends");
 }

@@ -166,14 +166,15 @@ pub enum ContainerChange {
 pub trait Egress: Send + Sync + 'static {
     /// Returns the plan of the network namespace of a Pod.
     fn plan(&self, address: IpAddr) -> NetworkPlan;
-    /// Serves the listeners of a Pod's plan. It reaches nothing before levels are set.
-    fn serve(&self, pod: &str, listeners: Vec<OwnedFd>);
+    /// Serves the listeners of a Pod's plan. It reaches nothing before levels are set. Names have the addresses that they had in
+    /// earlier Pods of its sandbox, which has a name of its own.
+    fn serve(&self, pod: &str, sandbox: &str, listeners: Vec<OwnedFd>);
     /// Returns the certificates that programs in a Pod must trust. Its sandbox, by a name of its own, has one authority as
     /// long as it is not forgotten and the authority does not end soon.
     fn trust(&self, pod: &str, sandbox: &str) -> BoxFuture<'_, Result<Bundle, String>>;
-    /// Forgets the authority of a sandbox that is gone.
+    /// Forgets the authority and the names of a sandbox that is gone.
     fn forget(&self, sandbox: &str);
-    /// Forgets the authorities of all sandboxes that had one before this program started and are not among these.
+    /// Does so for all sandboxes that had an authority before this program started and are not among these.
     fn forget_others(&self, sandboxes: &HashSet<String>);
     /// Sets the facts about a Pod that is served, for conditions of rules.
     fn set_facts(&self, pod: &str, facts: Facts);

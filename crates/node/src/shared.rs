@@ -132,7 +132,7 @@ impl Shared {
     /// Serves the network of a Pod. It reaches nothing before its policies are known.
     pub(crate) fn serve_network(&self, live: &Arc<Live>, listeners: Vec<OwnedFd>) {
         if let Some(egress) = &self.config.egress {
-            egress.serve(&live.id.uid, listeners);
+            egress.serve(&live.id.uid, &trust::sandbox_of(&live.id, &live.pod()), listeners);
         }
         self.tell_policies(PolicyNews::Served(live.clone()));
     }

@@ -14,6 +14,8 @@ mod cidr;
 mod conflict;
 mod credential;
 mod decide;
+#[cfg(test)]
+mod defaults;
 mod destination;
 mod egress;
 mod expression;

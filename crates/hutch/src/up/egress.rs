@@ -4,6 +4,7 @@
 //! connections wait at the listeners.
 
 mod dialed;
+mod kept;
 mod names;
 mod news;
 mod recorded;
@@ -26,6 +27,7 @@ use hutch_privsep::Channel;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use self::dialed::Dialed;
+use self::kept::Kept;
 use self::recorded::Recorded;
 use super::audit::AuditLog;
 use super::broker::Broker;
@@ -58,7 +60,8 @@ pub(super) struct Egress {
 
 /// Change of what is served, for a Pod.
 pub(super) enum Change {
-    Serve(String, Vec<OwnedFd>),
+    /// Serves a Pod of a sandbox.
+    Serve(String, String, Vec<OwnedFd>),
     Levels(String, Vec<Arc<Level>>),
     Peers(String, String, Vec<Peer>),
     Dialed(Dialed),
@@ -71,6 +74,8 @@ pub(super) enum Change {
     Named(String, oneshot::Sender<Vec<HostName>>),
     /// Gives the first addresses to these names.
     Names(String, Vec<HostName>),
+    /// Forgets the names of a sandbox.
+    Forget(String),
     End(String),
 }
 
@@ -87,6 +92,7 @@ impl Egress {
         let (broker, earlier) = Broker::start(data).await?;
         let broker = Arc::new(broker);
         let public = Outside::new(None).bundle().context("the machine's authorities")?.into();
+        let kept = Kept::open(data.join(kept::FOLDER)).context("the names of sandboxes")?;
         let ids = IdRanges::open(rand::random())?.take()?;
         let (process, channel) = start_process(&ids, upstream.clone())?;
         let (changes, receiver) = mpsc::unbounded_channel();
@@ -99,6 +105,7 @@ impl Egress {
             audit,
             news,
             changes: changes.downgrade(),
+            kept,
             pods: HashMap::new(),
             about: HashMap::new(),
             levels: HashMap::new(),
@@ -122,8 +129,8 @@ impl hutch_node::Egress for Egress {
         hutch_egress::plan(vec![address])
     }
 
-    fn serve(&self, pod: &str, listeners: Vec<OwnedFd>) {
-        self.change(Change::Serve(pod.to_owned(), listeners));
+    fn serve(&self, pod: &str, sandbox: &str, listeners: Vec<OwnedFd>) {
+        self.change(Change::Serve(pod.to_owned(), sandbox.to_owned(), listeners));
     }
 
     fn trust(&self, pod: &str, sandbox: &str) -> BoxFuture<'_, Result<Bundle, String>> {
@@ -139,10 +146,11 @@ impl hutch_node::Egress for Egress {
 
     fn forget(&self, sandbox: &str) {
         self.broker.forget(sandbox);
+        self.change(Change::Forget(sandbox.to_owned()));
     }
 
     fn forget_others(&self, sandboxes: &HashSet<String>) {
-        self.earlier.difference(sandboxes).for_each(|sandbox| self.broker.forget(sandbox));
+        self.earlier.difference(sandboxes).for_each(|sandbox| hutch_node::Egress::forget(self, sandbox));
     }
 
     fn set_facts(&self, pod: &str, facts: Facts) {
@@ -207,11 +215,15 @@ fn start_process(ids: &IdRange, upstream: Option<UpstreamProxy>) -> std::io::Res
 /// A Pod that is served.
 struct Pod {
     number: u64,
+    /// Name of its sandbox.
+    sandbox: String,
     listeners: Vec<OwnedFd>,
     levels: Vec<Arc<Level>>,
     namespace: String,
     peers: Vec<Peer>,
     names: Vec<HostName>,
+    /// `true` if the file of the sandbox lacks some of them.
+    unkept: bool,
 }
 
 impl Pod {
@@ -249,6 +261,7 @@ struct Supervisor {
     audit: Option<Arc<AuditLog>>,
     news: mpsc::Sender<EgressNews>,
     changes: mpsc::WeakUnboundedSender<Change>,
+    kept: Kept,
     pods: HashMap<String, Pod>,
     about: HashMap<String, About>,
     /// By their place in memory.
@@ -300,20 +313,7 @@ impl Supervisor {
 
     async fn apply(&mut self, change: Change, channel: &Channel) -> std::io::Result<()> {
         match change {
-            Change::Serve(uid, listeners) => {
-                self.end(&uid, channel).await?;
-                let pod = Pod {
-                    number: self.number(),
-                    listeners,
-                    levels: Vec::new(),
-                    namespace: String::new(),
-                    peers: Vec::new(),
-                    names: Vec::new(),
-                };
-                let sent = self.serve(&uid, &pod, channel).await;
-                self.pods.insert(uid, pod);
-                sent
-            }
+            Change::Serve(uid, sandbox, listeners) => self.start(uid, sandbox, listeners, channel).await,
             Change::Levels(uid, levels) => {
                 let Some(pod) = self.pods.get_mut(&uid) else { return Ok(()) };
                 let (number, old) = (pod.number, std::mem::replace(&mut pod.levels, levels.clone()));
@@ -357,11 +357,39 @@ impl Supervisor {
                 Ok(())
             }
             Change::Names(uid, names) => self.set_names(&uid, names, channel).await,
+            Change::Forget(sandbox) => {
+                self.kept.forget(&sandbox);
+                Ok(())
+            }
             Change::End(uid) => {
                 self.about.remove(&uid);
                 self.end(&uid, channel).await
             }
         }
+    }
+
+    /// Has a new Pod served, which has the names of earlier ones of its sandbox.
+    async fn start(
+        &mut self,
+        uid: String,
+        sandbox: String,
+        listeners: Vec<OwnedFd>,
+        channel: &Channel,
+    ) -> std::io::Result<()> {
+        self.end(&uid, channel).await?;
+        let pod = Pod {
+            number: self.number(),
+            listeners,
+            levels: Vec::new(),
+            namespace: String::new(),
+            peers: Vec::new(),
+            names: self.kept.names(&sandbox),
+            sandbox,
+            unkept: false,
+        };
+        let sent = self.serve(&uid, &pod, channel).await;
+        self.pods.insert(uid, pod);
+        sent
     }
 
     /// Gives a Pod the credentials that a task has issued, unless a later one has issued others.
@@ -461,7 +489,7 @@ impl Supervisor {
         for order in about {
             send(channel, order).await?;
         }
-        pod.send_names(channel).await?;
+        pod.send_names(0, channel).await?;
         let listeners: Vec<_> = pod.listeners.iter().map(AsFd::as_fd).collect();
         channel.send(&Order::Serve { sandbox }, &listeners).await
     }

@@ -151,20 +151,20 @@ const WITHOUT_PROXY: &[(&str, &str)] = &[
 ];
 
 /// The program in a sandbox. It waits for a line of input between two series of attempts.
-struct Attempts {
+pub(crate) struct Attempts {
     child: Child,
     output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Attempts {
-    fn start(mut command: Command) -> Attempts {
+    pub(crate) fn start(mut command: Command) -> Attempts {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program");
         let output = BufReader::new(child.stdout.take().expect("output")).lines();
         Attempts { child, output }
     }
 
     /// Returns the results of a series.
-    fn series(&mut self) -> BTreeMap<String, String> {
+    pub(crate) fn series(&mut self) -> BTreeMap<String, String> {
         let mut results = BTreeMap::new();
         for line in self.output.by_ref().map(|line| line.expect("a line")) {
             if line == "ready" {
@@ -176,7 +176,7 @@ impl Attempts {
         panic!("the program ended after {results:?}");
     }
 
-    fn next_series(&mut self) -> BTreeMap<String, String> {
+    pub(crate) fn next_series(&mut self) -> BTreeMap<String, String> {
         self.child.stdin.as_mut().expect("input").write_all(b"\n").expect("written");
         self.series()
     }

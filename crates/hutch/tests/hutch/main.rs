@@ -42,6 +42,7 @@ mod neighbors;
 mod newcomer;
 mod on_cluster;
 mod outside;
+mod own_ports;
 mod paths;
 mod peers;
 mod policies;

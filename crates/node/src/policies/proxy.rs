@@ -20,7 +20,7 @@ impl Egress for NoProxy {
         NetworkPlan::closed(vec![address])
     }
 
-    fn serve(&self, _: &str, _: Vec<OwnedFd>) {}
+    fn serve(&self, _: &str, _: &str, _: Vec<OwnedFd>) {}
 
     fn trust(&self, _: &str, _: &str) -> BoxFuture<'_, Result<Bundle, String>> {
         async { Err("there is no proxy".to_owned()) }.boxed()

@@ -24,7 +24,7 @@ impl Egress for Refused {
         NetworkPlan::closed(vec![Ipv4Addr::LOCALHOST.into(); 1000])
     }
 
-    fn serve(&self, _: &str, _: Vec<OwnedFd>) {}
+    fn serve(&self, _: &str, _: &str, _: Vec<OwnedFd>) {}
 
     fn trust(&self, _: &str, _: &str) -> BoxFuture<'_, Result<Bundle, String>> {
         async { Err("not used".to_owned()) }.boxed()

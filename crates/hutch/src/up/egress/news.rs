@@ -31,6 +31,7 @@ impl Supervisor {
                         log.named(uid, name.as_str());
                     }
                     pod.names.push(name);
+                    self.keep(sandbox);
                 }
             }
             // Programs try many names, and a Pod has few events.

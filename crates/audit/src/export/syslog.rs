@@ -3,7 +3,7 @@
 //! The protocol has no acknowledgments, and TCP acknowledges what the receiver's kernel has, not what the receiver has read.
 //! So a connection lasts for a short time, and its end is the acknowledgment: the sender ends its direction, and the receiver
 //! ends the other one when it has read everything. The kernel of a receiver that dies before that resets the connection,
-//! because bytes are unread. Then everything since the last acknowledgment is sent again.
+//! because it still has bytes. Then everything since the last acknowledgment is sent again.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -132,7 +132,7 @@ async fn exporter_that_stops_sends_what_is_on_the_disk() {
 /// Port and folder of the receiver that runs as a process.
 const RECEIVER: &str = "HUTCH_TEST_SYSLOG_RECEIVER";
 
-/// A slow receiver of syslog. What it has not kept stays unread in its connection.
+/// A slow receiver of syslog. What it has not kept stays in its connection.
 #[test]
 #[ignore = "a process of the next test"]
 fn syslog_receiver() {

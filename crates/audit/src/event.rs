@@ -438,8 +438,10 @@ impl Record {
         {
             return Err(Error::NotAnEvent("it is not a JSON object in one line"));
         }
-        let fields = serde_json::from_slice(&bytes);
-        let fields = fields.map_err(|_| Error::NotAnEvent("it lacks class_uid, time or metadata"))?;
+        // Also texts that are not read here: a reader of the log takes nothing else.
+        let text = std::str::from_utf8(&bytes).map_err(|_| Error::NotAnEvent("it is not UTF-8"))?;
+        let fields = serde_json::from_str(text)
+            .map_err(|_| Error::NotAnEvent("it lacks class_uid, time or metadata"))?;
         Ok((Record(bytes.into()), fields))
     }
 

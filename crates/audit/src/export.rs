@@ -1,7 +1,7 @@
 //! Exporters: each sends the records of a log to one receiver, at least once, in order.
 //!
 //! The log is the queue. A cursor is saved after the receiver has acknowledged a batch, so a restart repeats at most one
-//! batch. Each record carries its number, by which a receiver recognizes repeats.
+//! batch; with syslog, at most those of one connection. Each record carries its number, by which a receiver recognizes repeats.
 
 mod destination;
 mod file;
@@ -23,7 +23,7 @@ use self::otlp::Otlp;
 use self::syslog::Syslog;
 use self::webhook::Webhook;
 use crate::cursor::{Cursor, path};
-use crate::{Entry, Error, Reader};
+use crate::{Entry, Error, Hash, Reader};
 
 /// Maximum bytes of the lines of a batch.
 const BATCH_BYTES: usize = 1 << 20;
@@ -108,6 +108,8 @@ pub struct Exporter {
     reader: Reader,
     sender: Sender,
     batch: Vec<Entry>,
+    /// Last record that was sent and is not acknowledged.
+    sent: Option<(u64, Hash)>,
     /// Maximum records of the next batch.
     limit: usize,
     follow: bool,
@@ -156,8 +158,7 @@ impl Exporter {
             return Err(Error::OtherReceiver(path(folder, name)));
         }
         cursor.receiver = receiver;
-        let from = cursor.seq + 1;
-        let reader = if follow { Reader::durable(folder, from) } else { Reader::new(folder, from) };
+        let reader = reader(folder, cursor.seq + 1, follow);
         Ok(Exporter {
             folder: folder.to_owned(),
             name: name.to_owned(),
@@ -165,6 +166,7 @@ impl Exporter {
             reader,
             sender: Sender::new(destination, options)?,
             batch: Vec::new(),
+            sent: None,
             limit: BATCH_RECORDS,
             follow,
             poll: POLL,
@@ -201,9 +203,13 @@ impl Exporter {
     async fn send(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), Error> {
         loop {
             let is_last = *stop.borrow() || stop.has_changed().is_err();
-            let pause = match self.step().await? {
+            let (mut step, ends) = (self.step().await?, is_last || !self.follow);
+            if step == Step::Idle && ends {
+                step = self.confirm().await?;
+            }
+            let pause = match step {
                 Step::Sent => continue,
-                Step::Idle if is_last || !self.follow => return Ok(()),
+                Step::Idle if ends => return Ok(()),
                 Step::Idle => self.poll,
                 Step::Failed(pause) => pause,
             };
@@ -217,24 +223,42 @@ impl Exporter {
     async fn step(&mut self) -> Result<Step, Error> {
         self.fill()?;
         let count = self.batch.len().min(self.limit);
-        if count == 0 {
-            return Ok(Step::Idle);
+        let is_due = matches!(&self.sender, Sender::Syslog(syslog) if syslog.is_due());
+        if count == 0 || is_due {
+            return if is_due { self.confirm().await } else { Ok(Step::Idle) };
         }
-        let failure = match self.sender.send(&self.batch[..count]).await {
+        match self.sender.send(&self.batch[..count]).await {
             Ok(()) => {
-                self.acknowledge(count, 0)?;
-                (self.trouble, self.backoff) = (Trouble::default(), Duration::ZERO);
+                self.sent =
+                    self.batch.drain(..count).filter_map(|entry| entry.record).next_back().or(self.sent);
+                if !matches!(self.sender, Sender::Syslog(_)) {
+                    self.accepted()?;
+                }
                 self.limit = (self.limit * 2).min(BATCH_RECORDS);
-                return Ok(Step::Sent);
+                Ok(Step::Sent)
             }
-            Err(failure) => failure,
-        };
-        self.failed(count, &failure)
+            Err(failure) => self.failed(count, &failure),
+        }
+    }
+
+    /// Has a receiver acknowledge what was sent, if its protocol does not do that for each batch.
+    async fn confirm(&mut self) -> Result<Step, Error> {
+        let Sender::Syslog(syslog) = &mut self.sender else { return Ok(Step::Idle) };
+        match syslog.acknowledged().await {
+            Ok(false) => Ok(Step::Idle),
+            Ok(true) => self.accepted().map(|()| Step::Sent),
+            Err(failure) => self.failed(0, &failure),
+        }
     }
 
     /// Decides about a batch that could not be sent.
     fn failed(&mut self, count: usize, failure: &Failure) -> Result<Step, Error> {
         self.backoff = (self.backoff * 2).clamp(BACKOFF, BACKOFF_MAX);
+        if self.sent.take().is_some() {
+            // The receiver may not have what it has not acknowledged.
+            self.batch.clear();
+            self.reader = reader(&self.folder, self.cursor.seq + 1, self.follow);
+        }
         if self.follow {
             tracing::warn!(exporter = self.name, error = failure.cause, "failed to export audit records");
         }
@@ -252,7 +276,8 @@ impl Exporter {
                 self.give_up(self.trouble.skipped >= SKIPPED_MAX, failure)?;
                 let seq = self.batch[0].record.map_or(0, |(seq, _)| seq);
                 tracing::error!(exporter = self.name, seq, "receiver refuses an audit record; skipping it");
-                self.acknowledge(1, 1)?;
+                self.sent = self.batch.drain(..1).find_map(|entry| entry.record);
+                self.acknowledge(1)?;
                 self.backoff = BACKOFF;
             }
         } else {
@@ -291,17 +316,26 @@ impl Exporter {
         Ok(())
     }
 
-    fn acknowledge(&mut self, count: usize, refused: u64) -> Result<(), Error> {
-        let last = self.batch.drain(..count).filter_map(|entry| entry.record).next_back();
-        if let Some((seq, hash)) = last {
-            let refused = self.cursor.refused + refused;
-            self.cursor.seq = seq;
-            self.cursor.hash = hash.to_string();
-            self.cursor.refused = refused;
+    /// Saves that the receiver has what was sent.
+    fn accepted(&mut self) -> Result<(), Error> {
+        (self.trouble, self.backoff) = (Trouble::default(), Duration::ZERO);
+        self.acknowledge(0)
+    }
+
+    /// Saves that the receiver has what was sent, except for records that it has refused.
+    fn acknowledge(&mut self, refused: u64) -> Result<(), Error> {
+        if let Some((seq, hash)) = self.sent.take() {
+            (self.cursor.seq, self.cursor.hash) = (seq, hash.to_string());
+            self.cursor.refused += refused;
             self.cursor.save(&self.folder, &self.name)?;
         }
         Ok(())
     }
+}
+
+/// Returns a reader of what an exporter sends. One that follows sends only what is on the disk.
+fn reader(folder: &Path, from: u64, follow: bool) -> Reader {
+    if follow { Reader::durable(folder, from) } else { Reader::new(folder, from) }
 }
 
 /// Checks that a cursor belongs to a log.
@@ -316,6 +350,20 @@ fn check(folder: &Path, name: &str, cursor: &Cursor) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
+}
+
+/// Reads any bytes as each part of an answer that a receiver gives.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn any_answer(bytes: &[u8]) {
+    otlp::any_answer(bytes);
+    grpc::any_answer(bytes);
+    http::any_text(bytes);
+}
+
+/// Reads any bytes as a whole answer of a receiver.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn any_exchange(bytes: &[u8]) {
+    http::any_exchange(bytes);
 }
 
 #[cfg(test)]

@@ -41,6 +41,16 @@ pub fn head(bytes: &[u8]) {
     }
 }
 
+/// Reads any part of an answer of a receiver: its body, its message of gRPC, and fields of its head.
+pub fn answer(bytes: &[u8]) {
+    crate::export::any_answer(bytes);
+}
+
+/// Answers a request to a receiver with any bytes.
+pub fn exchange(bytes: &[u8]) {
+    crate::export::any_exchange(bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use hutch_testkit::hostile::feed;
@@ -48,6 +58,12 @@ mod tests {
     #[test]
     fn any_line_is_parsed() {
         feed("audit_lines", super::line);
+    }
+
+    #[test]
+    fn any_answer_of_a_receiver_is_read() {
+        feed("audit_answers", super::answer);
+        feed("audit_exchanges", super::exchange);
     }
 
     #[test]

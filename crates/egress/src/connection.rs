@@ -352,6 +352,7 @@ impl Sandbox {
             let mut message = vec![0; length.into()];
             let Ok(Ok(_)) = timeout(DNS_IDLE, client.read_exact(&mut message)).await else { return };
             let Some(answer) = self.answer(&message) else { return };
+            let Some(answer) = self.recorded(answer, &message).await else { return };
             let Ok(length) = u16::try_from(answer.len()) else { return };
             let framed = [&length.to_be_bytes()[..], &answer].concat();
             let Ok(Ok(())) = timeout(DNS_IDLE, client.write_all(&framed)).await else { return };

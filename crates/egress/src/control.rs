@@ -161,6 +161,15 @@ pub enum News {
         /// Name.
         name: HostName,
     },
+    /// A name has got an address, for an audit log. Only after [`Order::Record`].
+    Resolved {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Name.
+        name: HostName,
+        /// As in [`News::Decided`].
+        wait: Option<u64>,
+    },
     /// A sandbox connects to another one. [`Order::Dialed`] is the answer.
     Dial {
         /// Number of the sandbox.
@@ -412,8 +421,8 @@ impl Proxy {
         if let Some(recorder) = self.recorder.clone() {
             let sink = move |entry: Entry<'_>, _| match entry {
                 Entry::Decided(record) => recorder(record),
-                // A request that uses one has a record of its own.
-                Entry::Used(..) => {}
+                // A request that uses one, and a connection to a name, have records of their own.
+                Entry::Used(..) | Entry::Named(_) => {}
             };
             sandbox.records.set(Box::new(sink), false);
         } else if let Some(durable) = self.records {
@@ -431,6 +440,7 @@ fn as_news(sandbox: u64, reporter: Reporter) -> Sink {
             let (credential, destination) = (credential.to_owned(), destination.to_string());
             reporter(News::Used { sandbox, credential, destination, wait });
         }
+        Entry::Named(name) => reporter(News::Resolved { sandbox, name: name.clone(), wait }),
     })
 }
 

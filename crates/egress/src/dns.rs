@@ -34,12 +34,30 @@ pub fn answer(
     answer.to_vec().ok()
 }
 
-fn reply(query: &Message, names: &mut Names, allows: impl Fn(&HostName) -> Option<Allowed>) -> Message {
+/// Returns the answer to a query that cannot be answered now.
+pub fn failure(message: &[u8]) -> Option<Vec<u8>> {
+    let mut answer = reply_to(&Message::from_vec(message).ok()?);
+    answer.metadata.response_code = ResponseCode::ServFail;
+    answer.to_vec().ok()
+}
+
+/// Returns true if an answer has an address or a name.
+pub fn has_data(answer: &[u8]) -> bool {
+    // The number of its records.
+    answer.get(6..8).is_some_and(|count| count != [0, 0])
+}
+
+fn reply_to(query: &Message) -> Message {
     let mut reply = Message::response(query.metadata.id, query.metadata.op_code);
     reply.metadata.recursion_desired = query.metadata.recursion_desired;
     reply.metadata.recursion_available = true;
     reply.queries.clone_from(&query.queries);
     reply.edns = query.edns.as_ref().map(|_| Edns::new());
+    reply
+}
+
+fn reply(query: &Message, names: &mut Names, allows: impl Fn(&HostName) -> Option<Allowed>) -> Message {
+    let mut reply = reply_to(query);
     let (code, data) = match query.queries.as_slice() {
         [question] if query.metadata.op_code == OpCode::Query => look_up(question, names, allows),
         _ => (ResponseCode::Refused, None),
@@ -125,6 +143,19 @@ mod tests {
         }
         let back = ask(&mut names, "0.1.18.198.in-addr.arpa.", RecordType::PTR);
         assert_eq!(back.answers[0].data.to_string(), "a.example.");
+    }
+
+    #[test]
+    fn failure_has_the_question_and_no_address() {
+        let mut message = Message::query();
+        message.add_query(Query::query(Name::from_ascii("a.example.").unwrap(), RecordType::A));
+        let message = message.to_vec().unwrap();
+        let answer = answer(&message, &mut Names::default(), |_| Some(Allowed::Exactly)).unwrap();
+        let failed = failure(&message).unwrap();
+        assert!(has_data(&answer) && !has_data(&failed));
+        let (asked, failed) = (Message::from_vec(&message).unwrap(), Message::from_vec(&failed).unwrap());
+        assert_eq!((failed.metadata.id, &failed.queries), (asked.metadata.id, &asked.queries));
+        assert_eq!(failed.metadata.response_code, ResponseCode::ServFail);
     }
 
     #[test]

@@ -62,6 +62,7 @@ mod upstream;
 mod usage;
 mod way;
 mod websocket;
+mod wide;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
 pub use awake::Awake;

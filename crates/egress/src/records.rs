@@ -1,10 +1,10 @@
 //! Records of what a sandbox does. Where that is wanted, the log has a record on its disk before what it allows happens.
 
-use std::collections::BTreeSet;
-use std::sync::OnceLock;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hutch_policy::{Destination, Opinion};
+use hutch_policy::{Destination, HostName, Opinion};
 
 use crate::pending::Pending;
 use crate::record::{Asked, Ground, Record};
@@ -19,6 +19,8 @@ pub(crate) enum Entry<'a> {
     Decided(&'a Record<'a>),
     /// The value of this credential is sent.
     Used(&'a str, &'a Destination),
+    /// A name has got an address.
+    Named(&'a HostName),
 }
 
 /// Receives each record. With a number it is to be written first, and [`Records::answer`] says whether it is.
@@ -30,6 +32,8 @@ pub(crate) struct Records {
     /// With true, connections, requests and uses wait for the disk.
     sink: OnceLock<(Sink, bool)>,
     pending: Pending<bool>,
+    /// Names that have an address and no record yet for which their answers wait.
+    unwritten: Mutex<HashSet<HostName>>,
 }
 
 impl Records {
@@ -84,6 +88,47 @@ impl Records {
             self.write(sink, Entry::Used(credential, destination)).await?;
         }
         Ok(())
+    }
+
+    /// Records that a query has given a name its address. Where records are to be written first, its answers wait for
+    /// [`Records::resolved`].
+    pub(crate) fn named(&self, name: &HostName) {
+        match self.sink.get() {
+            Some((_, true)) => drop(self.unwritten().insert(name.clone())),
+            Some((sink, false)) => sink(Entry::Named(name), None),
+            None => {}
+        }
+    }
+
+    /// Records that a name has got its address for a connection, which has a record of its own. Nothing waits, except the
+    /// answers to later queries.
+    pub(crate) fn named_by_client(&self, name: &HostName) {
+        if let Some((sink, durable)) = self.sink.get() {
+            sink(Entry::Named(name), None);
+            if *durable {
+                self.unwritten().insert(name.clone());
+            }
+        }
+    }
+
+    /// Returns true if the answers to queries for a name wait for its record.
+    pub(crate) fn is_unwritten(&self, name: &HostName) -> bool {
+        self.unwritten().contains(name)
+    }
+
+    /// Records a name whose answer waits.
+    ///
+    /// # Errors
+    /// As [`Records::allowed`].
+    pub(crate) async fn resolved(&self, name: &HostName) -> Result<(), Reason> {
+        let Some(sink) = self.sink.get() else { return Ok(()) };
+        self.write(sink, Entry::Named(name)).await?;
+        self.unwritten().remove(name);
+        Ok(())
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, HashSet<HostName>> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn write(&self, (sink, durable): &(Sink, bool), entry: Entry<'_>) -> Result<(), Reason> {

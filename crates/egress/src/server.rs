@@ -11,6 +11,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::explicit;
 use crate::plan::is_explicit;
@@ -18,6 +19,8 @@ use crate::sandbox::Sandbox;
 
 /// Maximum bytes of a DNS query, over TCP too.
 pub(crate) const QUERY: usize = 4096;
+/// Maximum answers of a listener that wait for their records.
+const ANSWERS: usize = 64;
 /// Pause after a connection could not be accepted, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -91,20 +94,34 @@ async fn accept(
     deprecated,
     reason = "its successor is unsafe for types that may close their descriptor early; OwnedFd does not"
 )]
-async fn answer(socket: OwnedFd, sandbox: &Sandbox) -> io::Result<()> {
-    let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
+async fn answer(socket: OwnedFd, sandbox: &Arc<Sandbox>) -> io::Result<()> {
+    let socket = Arc::new(AsyncFd::with_interest(socket, Interest::READABLE)?);
     let mut buffer = [0; QUERY];
+    let mut waiting = JoinSet::new();
     loop {
         // One that is always ready would keep this thread from all other work.
         tokio::task::consume_budget().await;
+        while waiting.try_join_next().is_some() {}
         let mut ready = socket.readable().await?;
         let Ok(received) = ready.try_io(|socket| receive_datagram(socket.as_fd(), &mut buffer)) else {
             continue;
         };
         // A datagram that cannot be received or answered is lost, as datagrams may be.
         let Ok(query) = received else { continue };
-        if let Some(answer) = sandbox.answer(&buffer[..query.length]) {
-            let _ = send_datagram(socket.as_fd(), &answer, query.to, query.from);
+        let Some(answer) = sandbox.answer(&buffer[..query.length]) else { continue };
+        if answer.unwritten.is_none() {
+            let _ = send_datagram(socket.as_fd(), &answer.bytes, query.to, query.from);
+            continue;
+        }
+        // More are lost.
+        if waiting.len() < ANSWERS {
+            let (socket, sandbox) = (socket.clone(), sandbox.clone());
+            let message = buffer[..query.length].to_vec();
+            waiting.spawn(async move {
+                if let Some(answer) = sandbox.recorded(answer, &message).await {
+                    let _ = send_datagram(socket.as_fd(), &answer, query.to, query.from);
+                }
+            });
         }
     }
 }

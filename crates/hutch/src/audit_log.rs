@@ -87,7 +87,7 @@ impl ProxyLog {
     }
 
     /// Records what the proxy allows a sandbox. `answered` is set if it waits for that; it may not do what is not recorded.
-    fn allow(&self, event: Option<Event>, answered: Option<Answered>) {
+    pub(crate) fn allow(&self, event: Option<Event>, answered: Option<Answered>) {
         let Some(answered) = answered else { return event.iter().for_each(|event| self.push(event)) };
         let (Some(event), Ok(place)) = (event, self.waiting.clone().try_acquire_owned()) else {
             return answered(false);
@@ -202,5 +202,28 @@ mod tests {
         assert_eq!(split("a.example:443"), ("a.example", Some(443)));
         assert_eq!(split("[::1]:80"), ("::1", Some(80)));
         assert_eq!(split("a client"), ("a client", None));
+    }
+
+    #[test]
+    fn any_news_of_a_proxy_are_one_bounded_record() {
+        use hutch_audit::event::EVENT_MAX;
+        use hutch_egress::control::News;
+        let folder = tempfile::tempdir().unwrap();
+        let log = ProxyLog::open(&folder.path().join("audit"), false).unwrap();
+        let subject = Subject { namespace: "team".into(), name: "box".into(), uid: "u".into() };
+        hutch_testkit::hostile::feed("egress_news", |bytes| {
+            let event = match serde_json::from_slice(bytes) {
+                Ok(News::Decided { decided, .. }) => log.decision(&subject, &decided),
+                Ok(News::Used { credential, destination, .. }) => {
+                    log.used(Some(&subject), &credential, &destination, None);
+                    None
+                }
+                _ => None,
+            };
+            let Some(event) = event else { return };
+            let record = event.record();
+            assert!(record.as_bytes().len() <= EVENT_MAX, "{record:?}");
+            assert!(hutch_audit::Record::from_bytes(record.as_bytes().to_vec()).is_ok(), "{record:?}");
+        });
     }
 }

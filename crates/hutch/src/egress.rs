@@ -308,9 +308,10 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
             News::Named { .. }
             | News::Dial { .. }
             | News::Decided { wait: Some(_), .. }
-            | News::Used { wait: Some(_), .. } => names.send(news).is_ok(),
+            | News::Used { wait: Some(_), .. }
+            | News::Resolved { wait: Some(_), .. } => names.send(news).is_ok(),
             News::Refused { .. } | News::Unidentified { .. } => refusals.try_send(news).is_ok(),
-            News::Decided { .. } | News::Used { .. } => {
+            News::Decided { .. } | News::Used { .. } | News::Resolved { .. } => {
                 let sent = decisions.try_send(news).is_ok();
                 lost.fetch_add(u64::from(!sent), Ordering::Relaxed);
                 sent

@@ -65,8 +65,9 @@ pub(crate) fn main(mut arguments: RunArguments) -> ! {
 }
 
 fn start(arguments: &mut RunArguments) -> anyhow::Result<u8> {
-    let Policies { levels, files } = Policies::read(&arguments.policy)?;
-    files::apply(&files, arguments)?;
+    let Policies { levels, files, mut unenforced } = Policies::read(&arguments.policy)?;
+    unenforced.extend(files::apply(&files, arguments)?);
+    egress::report_unenforced(&unenforced);
     run(arguments, levels)
 }
 

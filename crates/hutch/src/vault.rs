@@ -1,6 +1,8 @@
 //! The client of Vault: a process of `hutch up` that only speaks with one server. It has a user of its own, no capability
 //! and no files. It parses what that server sends, and nothing that sandboxes or callers of the API send.
 
+mod answer;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read, Seek, Write};
@@ -26,6 +28,8 @@ use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub(crate) use self::answer::Lease;
+use self::answer::{messages, read};
 use crate::egress::{FILES, Process};
 use crate::runtime::{first_message, runtime};
 
@@ -33,15 +37,8 @@ use crate::runtime::{first_message, runtime};
 pub(crate) const NAME: &str = "hutch-vault";
 /// Maximum time for an answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Maximum bytes of an answer.
+/// Maximum bytes of the body of an answer.
 const BYTES: usize = 1 << 20;
-/// Maximum time of a lease that counts, in seconds.
-const LEASE: u64 = 365 * 24 * 60 * 60;
-/// Maximum characters of a message of Vault in a log or an event.
-const MESSAGE: usize = 200;
-/// Maximum bytes of a value, and of all values of a secret; what is longer is no credential.
-const VALUE: usize = 8 << 10;
-const VALUES: usize = 32 << 10;
 
 /// First message to the process; requests follow. A file with the authorities that may sign the server's certificate comes
 /// with it.
@@ -68,6 +65,8 @@ pub(crate) struct Request {
 pub(crate) enum What {
     /// Read the secret at a path, or request one with these parameters.
     Read(String, BTreeMap<String, String>),
+    /// Check that a lease is not revoked.
+    Look(String),
     /// Prolong a lease.
     Renew(String),
     /// End a lease.
@@ -79,17 +78,6 @@ pub(crate) enum What {
 pub(crate) struct Answer {
     pub(crate) number: u64,
     pub(crate) answer: Result<Lease, String>,
-}
-
-/// Secret of Vault.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Lease {
-    /// Texts of its fields.
-    pub(crate) fields: BTreeMap<String, Secret>,
-    /// Id of the lease; `None` for one that is only stored.
-    pub(crate) id: Option<String>,
-    /// Time for which the lease lasts.
-    pub(crate) seconds: u64,
 }
 
 /// Address of Vault: scheme, host and port, without a path.
@@ -199,6 +187,7 @@ impl Server {
         let (method, path, body) = match what {
             What::Read(path, parameters) if parameters.is_empty() => (Method::GET, path, Value::Null),
             What::Read(path, parameters) => (Method::PUT, path, json!(parameters)),
+            What::Look(lease) => (Method::PUT, "sys/leases/lookup".to_owned(), json!({ "lease_id": lease })),
             What::Renew(lease) => (Method::PUT, "sys/leases/renew".to_owned(), json!({ "lease_id": lease })),
             What::Revoke(lease) => {
                 (Method::PUT, "sys/leases/revoke".to_owned(), json!({ "lease_id": lease }))
@@ -219,7 +208,7 @@ impl Server {
         let body = Limited::new(answer.into_body(), BYTES).collect().await;
         let body = body.map_err(|_| "its answer is too long, or was cut")?.to_bytes();
         if !status.is_success() {
-            return Err(format!("{}{}", status.as_u16(), messages(&body)));
+            return Err(format!("{}{}", status.as_u16(), messages(&body, token)));
         }
         if body.is_empty() {
             return Ok(Lease::default());
@@ -239,48 +228,6 @@ fn reason(error: &dyn std::error::Error) -> String {
     reason
 }
 
-/// Returns the messages of an answer that refuses.
-fn messages(body: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Refusal {
-        errors: Vec<String>,
-    }
-    let Ok(refusal) = serde_json::from_slice::<Refusal>(body) else { return String::new() };
-    let text: String = refusal.errors.join(", ").chars().filter(|c| !c.is_control()).take(MESSAGE).collect();
-    if text.is_empty() { text } else { format!(": {text}") }
-}
-
-/// Reads a secret, of any engine: version 2 of the engine of keys and values has its fields one level deeper.
-fn read(body: &[u8]) -> Option<Lease> {
-    #[derive(Deserialize)]
-    struct Read {
-        #[serde(default)]
-        lease_id: String,
-        #[serde(default)]
-        lease_duration: u64,
-        #[serde(default)]
-        data: Option<serde_json::Map<String, Value>>,
-    }
-    let Read { lease_id, lease_duration, data } = serde_json::from_slice(body).ok()?;
-    let mut data = data.unwrap_or_default();
-    if data.get("metadata").is_some_and(Value::is_object)
-        && let Some(Value::Object(inner)) = data.get_mut("data")
-    {
-        data = std::mem::take(inner);
-    }
-    let mut left = VALUES;
-    let texts = data.into_iter().filter_map(|(name, value)| match value {
-        Value::String(text) if text.len() <= VALUE => {
-            left = left.checked_sub(name.len() + text.len())?;
-            Some((name, Secret::new(text)))
-        }
-        _ => None,
-    });
-    let fields = texts.collect();
-    let id = (!lease_id.is_empty()).then_some(lease_id);
-    Some(Lease { fields, id, seconds: lease_duration.min(LEASE) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,26 +245,54 @@ mod tests {
         }
     }
 
-    #[test]
-    fn fields_are_found_in_secrets_of_every_engine() {
-        let fields = |body: &str| {
-            let lease = read(body.as_bytes()).unwrap();
-            let names: Vec<_> = lease.fields.keys().cloned().collect();
-            (names.join(","), lease.id, lease.seconds)
-        };
-        let stored = r#"{"lease_id": "", "lease_duration": 0, "data": {"data": {"token": "a"}, "metadata": {"version": 1}}}"#;
-        assert_eq!(fields(stored), ("token".into(), None, 0));
-        assert_eq!(fields(r#"{"data": {"token": "a", "number": 1}}"#), ("token".into(), None, 0));
-        let issued = r#"{"lease_id": "database/creds/a/x", "lease_duration": 60, "data": {"username": "u", "password": "p"}}"#;
-        assert_eq!(fields(issued), ("password,username".into(), Some("database/creds/a/x".into()), 60));
-        let endless = r#"{"lease_id": "a", "lease_duration": 18446744073709551615, "data": {"token": "a"}}"#;
-        assert_eq!(fields(endless).2, LEASE, "a time of any length can be waited for");
-        assert!(read(b"<html>").is_none());
+    /// Answers one request with these bytes, the last of them without end.
+    async fn server(first: &'static str, endless: &'static [u8]) -> Server {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            let mut written = stream.write_all(first.as_bytes()).await;
+            while written.is_ok() && !endless.is_empty() {
+                written = stream.write_all(endless).await;
+            }
+        });
+        Server::new(address, b"").unwrap()
     }
 
-    #[test]
-    fn refusal_has_the_messages_of_vault_and_no_control_characters() {
-        assert_eq!(messages(br#"{"errors": ["permission denied\n"]}"#), ": permission denied");
-        assert_eq!(messages(b"<html>"), "");
+    #[tokio::test]
+    async fn hostile_answer_gives_no_value_and_no_secret_in_its_error() {
+        let token = Secret::new("hvs.token-of-this-test".into());
+        let answers: [(&str, &[u8], &str); 7] = [
+            (
+                "HTTP/1.1 307 Elsewhere\r\nlocation: /v1/hvs.token-of-this-test\r\ncontent-length: 0\r\n\r\n",
+                b"",
+                "307",
+            ),
+            ("HTTP/1.1 200 OK\r\n\r\n", &[b'['; 4096], "its answer is too long, or was cut"),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{\"data\"",
+                b"",
+                "its answer is too long, or was cut",
+            ),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>", b"", "its answer is not one of Vault"),
+            ("HTTP/1.1 200 OK\r\n", b"a: b\r\n", ""),
+            ("HTTP/1.1 200 OK\r\na: ", &[b'x'; 4096], ""),
+            (
+                "HTTP/1.1 400 Bad\r\ncontent-length: 44\r\n\r\n{\"errors\": [\"bad hvs.token-of-this-test\"]}  ",
+                b"",
+                "400: bad ***",
+            ),
+        ];
+        let began = std::time::Instant::now();
+        for (first, endless, expected) in answers {
+            let server = server(first, endless).await;
+            let what = What::Read("secret/data/a".to_owned(), BTreeMap::new());
+            let error = server.answer(&token, what).await.unwrap_err();
+            assert!(error.starts_with(expected) && !error.contains(token.expose()), "{first:?}: {error}");
+            assert!(error.len() < 300, "{error}");
+        }
+        assert!(began.elapsed() < ANSWER, "{:?}", began.elapsed());
     }
 }

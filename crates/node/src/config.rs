@@ -134,6 +134,14 @@ impl PullSecret {
 pub trait Journal: Send + Sync + 'static {
     /// A Pod begins. `sandbox` is name and uid of its Sandbox, if it has one.
     fn begins(&self, pod: &PodId, sandbox: Option<(&str, &str)>);
+    /// Records a change of these containers before it is made. The change waits for the future, and is not made after an error,
+    /// which says why. `None`: nothing waits for records.
+    fn before(
+        &self,
+        pod: &str,
+        containers: &[String],
+        what: ContainerChange,
+    ) -> Option<BoxFuture<'static, Result<(), String>>>;
     /// Something happened to a container of the Pod with this uid.
     fn happened(&self, pod: &str, container: &str, what: ContainerChange);
     /// Something was found in the logs of the Pod with this uid.

@@ -14,7 +14,7 @@ use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
-use crate::config::{Handler, Journal, Offer, ServiceKind};
+use crate::config::{ContainerChange, Handler, Journal, Offer, ServiceKind};
 use crate::container::{LogScreen, Running};
 use crate::files::{Files, Unenforced};
 use crate::gate::Gate;
@@ -153,6 +153,27 @@ impl Live {
     /// A panic while the lock was held leaves whole values, so the lock stays usable.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the audit log has the record of a change of these containers, if changes wait for it.
+    ///
+    /// # Errors
+    /// It cannot be written, so the change must not be made.
+    pub(crate) async fn permitted(&self, containers: &[String], what: ContainerChange) -> Result<(), String> {
+        match self.journal.get().and_then(|journal| journal.before(&self.id.uid, containers, what)) {
+            Some(recorded) => recorded.await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits as [`Live::permitted`] does, for a change of all containers that run.
+    ///
+    /// # Errors
+    /// As [`Live::permitted`].
+    pub(crate) async fn permitted_all(&self, what: ContainerChange) -> Result<(), String> {
+        let containers = self.containers();
+        let names: Vec<_> = containers.iter().map(|running| running.blueprint.name.clone()).collect();
+        self.permitted(&names, what).await
     }
 
     /// Takes what the API server says.

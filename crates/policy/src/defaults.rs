@@ -126,7 +126,7 @@ fn check(plural: &str, schema: &Value, (path, default): &Named) {
 #[test]
 fn absent_field_means_the_default_of_the_schema() {
     for (plural, expected) in
-        [("sandboxpolicies", (4, 4)), ("clustersandboxpolicies", (4, 4)), ("credentialproviders", (1, 0))]
+        [("sandboxpolicies", (5, 4)), ("clustersandboxpolicies", (5, 4)), ("credentialproviders", (1, 0))]
     {
         let schema = schema(plural);
         let (mut applied, mut described) = (Vec::new(), Vec::new());
@@ -184,7 +184,7 @@ fn documented_default_is_that_of_the_code_and_of_the_schema() {
         }
     }
     // Two that no schema names.
-    assert_eq!(all.len(), 4 + 4 + 2, "{all:?}");
+    assert_eq!(all.len(), 5 + 4 + 2, "{all:?}");
     let (mut applied, mut described) = (Vec::new(), Vec::new());
     collect(&schema("credentialproviders"), &mut Vec::new(), &mut applied, &mut described);
     let [(path, default)] = &applied[..] else { panic!("{applied:?}") };

@@ -189,8 +189,7 @@ impl Router {
         let until = config.exchange_timeout.map(|limit| Instant::now() + limit);
         let id = request_id(&request);
         let span = config.tracer.as_ref().map(|tracer| Span::begin(tracer.as_ref(), &mut request));
-        let has_effect = !request.method().is_safe() || forward::upgrade_of(request.headers()).is_some();
-        let trail = config.audit.as_ref().map(|log| Trail::begin(log, &origin.caller, has_effect));
+        let trail = config.audit.as_ref().map(|log| Trail::begin(log, &origin.caller));
         let line = Line::begin(
             &request,
             id.clone(),

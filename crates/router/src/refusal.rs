@@ -39,7 +39,7 @@ pub(crate) enum Refusal {
     Found(String),
     /// The policies of the Sandbox have answers scanned, and this cannot be.
     NotScanned(&'static str),
-    /// The audit log refuses the record of a request with an effect: the public text.
+    /// The audit log refuses the record of a request: the public text.
     NotRecorded(String),
     /// The backend switched protocols without a request to do so.
     Unasked,

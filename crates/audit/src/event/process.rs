@@ -68,6 +68,8 @@ pub struct Lifecycle<'a> {
     pub uid: &'a str,
     /// Change.
     pub change: Change,
+    /// The change is not made yet: it is permitted.
+    pub planned: bool,
     /// Exit code of one that ended.
     pub code: Option<i32>,
     /// Reason, such as `OOMKilled`.
@@ -146,7 +148,8 @@ impl Event {
             Change::PagedOut => (99, Some("paged out")),
             Change::Thawed => (99, Some("thawed")),
         };
-        let verdict = Verdict { reason: lifecycle.reason, ..Verdict::of(Decision::Logged) };
+        let decision = if lifecycle.planned { Decision::Allowed } else { Decision::Logged };
+        let verdict = Verdict { reason: lifecycle.reason, ..Verdict::of(decision) };
         let mut event = Event::new(time, Kind::Lifecycle, activity, Some(&verdict));
         event.actor = Some(Actor { app_name: Some(Text::name("hutch")), ..Actor::default() });
         event.device = Some(device(&lifecycle.sandbox, Some(lifecycle.container)));

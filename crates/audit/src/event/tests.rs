@@ -69,6 +69,7 @@ fn events(text: &str) -> Vec<Event> {
                 container: "c",
                 uid: "x",
                 change: Change::Ended,
+                planned: false,
                 code: None,
                 reason: Some(text),
             },

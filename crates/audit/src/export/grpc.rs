@@ -15,9 +15,8 @@ use tokio::time::timeout;
 use self::message::{ExportAnswer, ExportRequest, RetryInfo, Status};
 use super::Failure;
 use super::destination::ExportOptions;
-use super::http::{ANSWER, ANSWER_MAX, Place, headers};
+use super::http::{ANSWER, ANSWER_MAX, Place, headers, shown};
 use super::otlp::partial;
-use crate::text::Text;
 use crate::{Entry, Error};
 
 /// Method that is called.
@@ -69,7 +68,7 @@ impl Grpc {
         }
         match called?.partial_success {
             Some(found) if found.rejected > 0 || !found.message.is_empty() => {
-                partial(u64::try_from(found.rejected).unwrap_or(0), Text::long(&found.message).as_str())
+                partial(u64::try_from(found.rejected).unwrap_or(0), &shown(&found.message, &self.headers))
             }
             _ => Ok(()),
         }
@@ -95,7 +94,7 @@ impl Grpc {
         self.connection = Some(sender);
         // An answer without a message has the status in its head.
         let status = body.trailers().filter(|trailers| trailers.contains_key("grpc-status"));
-        outcome(status.unwrap_or(&head.headers))?;
+        outcome(status.unwrap_or(&head.headers), &self.headers)?;
         let body = body.to_bytes();
         let message =
             whole(&body).ok_or_else(|| Failure::new("the receiver answers without a whole message"))?;
@@ -124,20 +123,20 @@ fn framed(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-/// Judges the status of a call.
-fn outcome(fields: &HeaderMap) -> Result<(), Failure> {
+/// Judges the status of a call that had these `headers`.
+fn outcome(fields: &HeaderMap, headers: &HeaderMap) -> Result<(), Failure> {
     let text = |name: &str| fields.get(name).and_then(|value| value.to_str().ok());
     let code: i32 = text("grpc-status").and_then(|code| code.parse().ok()).unwrap_or(UNKNOWN);
     if code == OK {
         return Ok(());
     }
-    let message = Text::long(text("grpc-message").unwrap_or("no message"));
+    let message = shown(text("grpc-message").unwrap_or("no message"), headers);
     let requested = text("grpc-status-details-bin").and_then(retry_after);
     Err(Failure {
         retry_after: requested,
         refused: matches!(code, INVALID_ARGUMENT | OUT_OF_RANGE),
         is_large: code == RESOURCE_EXHAUSTED && requested.is_none(),
-        ..Failure::new(format!("the receiver answers status {code}: {}", message.as_str()))
+        ..Failure::new(format!("the receiver answers status {code}: {message}"))
     })
 }
 
@@ -149,6 +148,25 @@ fn retry_after(details: &str) -> Option<std::time::Duration> {
     let delay = RetryInfo::decode(&*info.value).ok()?.retry_delay?;
     let nanos = u32::try_from(delay.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
     Some(std::time::Duration::new(u64::try_from(delay.seconds).ok()?, nanos))
+}
+
+/// Reads any message, and any fields of a status.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn any_answer(bytes: &[u8]) {
+    if let Some(found) = whole(bytes).and_then(|message| ExportAnswer::decode(message).ok()?.partial_success)
+    {
+        super::http::any_text(found.message.as_bytes());
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = retry_after(text.trim());
+    }
+    let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
+    let secrets = headers(&format!("authorization: Bearer {}", super::http::SECRET)).expect("headers");
+    let field = |name| (http::HeaderName::from_static(name), value.clone());
+    let fields = HeaderMap::from_iter(["grpc-status", "grpc-message", "grpc-status-details-bin"].map(field));
+    if let Err(failure) = outcome(&fields, &secrets) {
+        assert!(failure.cause.len() < 2 * crate::TEXT_MAX && !failure.cause.contains(super::http::SECRET));
+    }
 }
 
 #[cfg(test)]
@@ -176,13 +194,15 @@ mod tests {
 
     #[test]
     fn status_decides_whether_a_batch_is_sent_again_or_refused() {
-        assert!(outcome(&fields(&[("grpc-status", "0")])).is_ok());
+        assert!(outcome(&fields(&[("grpc-status", "0")]), &HeaderMap::new()).is_ok());
         for (code, refused) in [("3", true), ("11", true), ("14", false), ("16", false), ("x", false)] {
-            let failure = outcome(&fields(&[("grpc-status", code), ("grpc-message", "why")])).unwrap_err();
+            let failure =
+                outcome(&fields(&[("grpc-status", code), ("grpc-message", "why")]), &HeaderMap::new());
+            let failure = failure.unwrap_err();
             assert_eq!(failure.refused, refused, "{code}");
             assert!(failure.cause.ends_with("why") && failure.retry_after.is_none(), "{}", failure.cause);
         }
-        assert!(outcome(&HeaderMap::new()).unwrap_err().cause.contains("status 2"));
+        assert!(outcome(&HeaderMap::new(), &HeaderMap::new()).unwrap_err().cause.contains("status 2"));
     }
 
     #[test]

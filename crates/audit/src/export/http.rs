@@ -19,12 +19,15 @@ use tokio::time::timeout;
 use super::Failure;
 use super::destination::ExportOptions;
 use crate::Error;
+use crate::text::Text;
 
 /// Maximum time to connect, and for the answer to a batch.
 const CONNECT: Duration = Duration::from_secs(10);
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// Maximum bytes of an answer.
 pub(super) const ANSWER_MAX: usize = 64 << 10;
+/// Minimum bytes of a part of a header that is a secret.
+const SECRET_MIN: usize = 8;
 /// Files of the authorities of the machine.
 const AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
@@ -119,6 +122,11 @@ impl Client {
         })
     }
 
+    /// Returns a text of the receiver for a message. See [`shown`].
+    pub(super) fn shown(&self, text: &str) -> String {
+        shown(text, &self.headers)
+    }
+
     /// Sends a body. Returns the body of a successful answer.
     pub(super) async fn post(
         &mut self,
@@ -171,6 +179,16 @@ impl Client {
     }
 }
 
+/// Returns a text of a receiver for a message: bounded, and without the secrets of the headers that the receiver knows.
+pub(super) fn shown(text: &str, headers: &HeaderMap) -> String {
+    let mut shown = text.to_owned();
+    for value in headers.values().filter_map(|value| value.to_str().ok()) {
+        let parts = value.split_whitespace().filter(|part| part.len() >= SECRET_MIN);
+        parts.for_each(|part| shown = shown.replace(part, "***"));
+    }
+    Text::long(&shown).as_str().to_owned()
+}
+
 /// Returns the pause that a receiver requests, in seconds or as a date.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
@@ -193,6 +211,50 @@ pub(super) fn headers(text: &str) -> Result<HeaderMap, Error> {
         headers.append(name, value);
     }
     Ok(headers)
+}
+
+/// Answers a request with any bytes. What is accepted has a status that says so, and a failure names no secret.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn any_exchange(bytes: &[u8]) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let options =
+        ExportOptions { headers: Some(format!("authorization: Bearer {SECRET}")), ..Default::default() };
+    let exchange = async {
+        let mut client = Client::new(&Uri::from_static("http://a.example/"), &options).expect("a client");
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        let (sender, connection) = handshake(TokioIo::new(ours)).await.expect("a connection");
+        tokio::spawn(connection);
+        client.connection = Some(sender);
+        let answering = async move {
+            let _ = theirs.read(&mut [0; 4096]).await;
+            let _ = theirs.write_all(bytes).await;
+        };
+        let posting = client.post("text/plain", HeaderMap::new(), Bytes::from_static(b"x"));
+        tokio::join!(posting, answering).0
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    match runtime.block_on(exchange) {
+        Ok(body) => {
+            assert!(body.len() <= ANSWER_MAX && bytes.windows(2).any(|part| part == b" 2"), "{bytes:?}")
+        }
+        Err(Failure { cause, .. }) => assert!(cause.len() < 300 && !cause.contains(SECRET), "{cause}"),
+    }
+}
+
+/// Secret of a header in hostile tests.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) const SECRET: &str = "secret-of-the-header";
+
+/// Shows any text of a receiver, and reads it as a pause.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn any_text(bytes: &[u8]) {
+    let headers = headers(&format!("authorization: Bearer {SECRET}")).expect("headers");
+    let shown = shown(&String::from_utf8_lossy(bytes), &headers);
+    let is_bounded = shown.len() <= crate::TEXT_MAX + '…'.len_utf8();
+    assert!(is_bounded && !shown.contains(SECRET) && !shown.contains(char::is_control), "{shown:?}");
+    if let Ok(value) = HeaderValue::from_bytes(bytes) {
+        let _ = retry_after(&HeaderMap::from_iter([(header::RETRY_AFTER, value)]), SystemTime::UNIX_EPOCH);
+    }
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl Otlp {
         let body = Bytes::from(request(batch).to_string());
         let answer = self.client.post("application/json", HeaderMap::new(), body).await?;
         match rejected(&answer) {
-            Some((count, message)) => partial(count, &message),
+            Some((count, message)) => partial(count, &self.client.shown(&message)),
             None => Ok(()),
         }
     }
@@ -147,6 +147,15 @@ fn severity(id: u8) -> (u8, &'static str) {
         3 => (13, "WARN"),
         4 => (17, "ERROR"),
         _ => (21, "FATAL"),
+    }
+}
+
+/// Reads any answer of a collector.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn any_answer(bytes: &[u8]) {
+    if let Some((count, message)) = rejected(bytes) {
+        super::http::any_text(message.as_bytes());
+        assert_eq!(partial(count, "").is_err(), count > 0);
     }
 }
 

@@ -1,9 +1,12 @@
 //! Syslog: RFC 5424 with octet counting, over TCP (RFC 6587) and TLS (RFC 5425).
 //!
-//! The protocol has no acknowledgments. A batch counts as received when the connection still stands some time after it was
-//! written; after a lost connection, the batch before is sent again too.
+//! The protocol has no acknowledgments, and TCP acknowledges what the receiver's kernel has, not what the receiver has read.
+//! So a connection lasts for a short time, and its end is the acknowledgment: the sender ends its direction, and the receiver
+//! ends the other one when it has read everything. The kernel of a receiver that dies before that resets the connection,
+//! because it still has bytes. Then everything since the last acknowledgment is sent again.
 
-use std::time::Duration;
+use std::io;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -14,9 +17,10 @@ use super::http::{Place, Stream};
 use crate::view::{View, timestamp};
 use crate::{Entry, Error, Kind};
 
-/// Time after which a batch counts as received.
-const SETTLE: Duration = Duration::from_millis(200);
-/// Maximum time to write a batch.
+/// Time and bytes after which a connection is ended for its acknowledgment.
+const SESSION: Duration = Duration::from_secs(1);
+const SESSION_BYTES: usize = 8 << 20;
+/// Maximum time to write a batch, and for the end of a connection.
 const WRITE: Duration = Duration::from_secs(30);
 /// Facility: log audit.
 const FACILITY: u8 = 13;
@@ -28,18 +32,26 @@ const HOST_MAX: usize = 255;
 pub(super) struct Syslog {
     place: Place,
     host: String,
-    connection: Option<Box<dyn Stream>>,
-    /// Batch before, which is sent again after a lost connection.
-    before: Vec<u8>,
+    session: Option<Session>,
+    /// Time after which a connection is ended.
+    pub(super) lasts: Duration,
+}
+
+/// A connection with bytes that are not acknowledged.
+struct Session {
+    connection: Box<dyn Stream>,
+    began: Instant,
+    bytes: usize,
 }
 
 impl Syslog {
     pub(super) fn new(host: &str, port: u16, tls: bool, options: &ExportOptions) -> Result<Syslog, Error> {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let place = Place::new(host, port, tls, options)?;
-        Ok(Syslog { place, host: host_name(&name), connection: None, before: Vec::new() })
+        Ok(Syslog { place, host: host_name(&name), session: None, lasts: SESSION })
     }
 
+    /// Writes a batch. After a failure, everything since the last acknowledgment may be lost.
     pub(super) async fn send(&mut self, batch: &[Entry]) -> Result<(), Failure> {
         let mut bytes = Vec::new();
         for entry in batch {
@@ -47,24 +59,59 @@ impl Syslog {
             bytes.extend_from_slice(format!("{} ", message.len()).as_bytes());
             bytes.extend_from_slice(message.as_bytes());
         }
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let mut connection = self.place.connect().await?;
-                write(&mut connection, &self.before).await?;
-                connection
+        let mut session = match self.session.take() {
+            Some(session) => session,
+            None => Session { connection: self.place.connect().await?, began: Instant::now(), bytes: 0 },
+        };
+        stands(&mut session.connection).await?;
+        write(&mut session.connection, &bytes).await?;
+        session.bytes += bytes.len();
+        self.session = Some(session);
+        Ok(())
+    }
+
+    /// Returns true if it is time for an acknowledgment.
+    pub(super) fn is_due(&self) -> bool {
+        let is_due =
+            |session: &Session| session.began.elapsed() >= self.lasts || session.bytes >= SESSION_BYTES;
+        self.session.as_ref().is_some_and(is_due)
+    }
+
+    /// Ends the connection. Returns true if the receiver has read what was sent since the last time, and false if nothing was.
+    ///
+    /// # Errors
+    /// The receiver has not ended its direction, so it may not have read everything.
+    pub(super) async fn acknowledged(&mut self) -> Result<bool, Failure> {
+        let Some(Session { mut connection, .. }) = self.session.take() else { return Ok(false) };
+        // A receiver that has ended before has not acknowledged anything.
+        stands(&mut connection).await?;
+        let ending = async {
+            connection.shutdown().await?;
+            let mut answer = [0; 64];
+            loop {
+                match connection.read(&mut answer).await {
+                    Ok(0) => return Ok(()),
+                    Ok(_) => {}
+                    // Some receivers end TLS without a message about that.
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                    Err(error) => return Err(error),
+                }
             }
         };
-        write(&mut connection, &bytes).await?;
-        let mut answer = [0; 64];
-        // A receiver sends nothing, except the end.
-        match timeout(SETTLE, connection.read(&mut answer)).await {
-            Ok(Ok(0)) => return Err(Failure::new("the receiver has closed the connection")),
-            Ok(Err(error)) => return Err(Failure::new(error)),
-            Ok(Ok(_)) | Err(_) => {}
+        match timeout(WRITE, ending).await {
+            Ok(ended) => ended.map(|()| true).map_err(Failure::new),
+            Err(_) => Err(Failure::new(format!("the receiver does not end its connection within {WRITE:?}"))),
         }
-        (self.connection, self.before) = (Some(connection), bytes);
-        Ok(())
+    }
+}
+
+/// Checks that the receiver has not ended a connection. A receiver sends nothing else.
+async fn stands(connection: &mut Box<dyn Stream>) -> Result<(), Failure> {
+    let mut answer = [0; 64];
+    match timeout(Duration::ZERO, connection.read(&mut answer)).await {
+        Ok(Ok(0)) => Err(Failure::new("the receiver has closed the connection")),
+        Ok(Err(error)) => Err(Failure::new(error)),
+        Ok(Ok(_)) | Err(_) => Ok(()),
     }
 }
 

@@ -1,4 +1,5 @@
 mod faults;
+mod hostile;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -13,10 +13,12 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use crate::room::{Gathering, Held, Kind, Room};
+use crate::wide;
 
 /// Maximum bytes of a body whose calls are read, and the time for them.
 const CALLS: usize = 1 << 20;
 const CALLS_TIME: Duration = Duration::from_secs(30);
+const NOT_UTF8: &str = "its body is not UTF-8";
 
 /// Reads a body whose calls are judged.
 pub(super) async fn read_calls(parts: &Parts, body: Incoming, room: &Arc<Room>) -> Result<Held, String> {
@@ -38,9 +40,11 @@ pub(super) async fn read_calls(parts: &Parts, body: Incoming, room: &Arc<Room>) 
         parameters.flatten().all(charset).then_some(())
     };
     if kinds.next().is_some_and(|kind| utf8(kind).is_none()) || kinds.next().is_some() {
-        return Err("its body is not UTF-8".to_owned());
+        return Err(NOT_UTF8.to_owned());
     }
-    whole(Limited::new(body, CALLS), room).await
+    let held = whole(Limited::new(body, CALLS), room).await?;
+    // Without these rules it would not be a message, and some servers would read it as one.
+    if wide::is_json(&held.bytes) { Err(NOT_UTF8.to_owned()) } else { Ok(held) }
 }
 
 /// Reads a body into one piece of memory: kept as they arrive, pieces of one byte would take 32 each. The time in which it

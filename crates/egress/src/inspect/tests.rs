@@ -509,6 +509,23 @@ async fn calls_in_another_encoding_are_refused() {
 }
 
 #[tokio::test]
+async fn calls_in_utf16_are_refused_also_where_other_bodies_are_allowed() {
+    let rules = r#"{"name": "tools", AT, "mcp": [{"tools": ["search_*"]}]}, {"name": "all", AT, "http": [{"methods": ["POST"]}]}"#;
+    let site = Site::new(rules).await;
+    let send = async |body: &str| {
+        let head = format!("Host: localhost:PORT\r\nConnection: close\r\nContent-Length: {}", body.len());
+        site.raw(&format!("POST /mcp HTTP/1.1\r\n{head}\r\n\r\n{body}")).await
+    };
+    let wide = |text: &str| text.chars().flat_map(|letter| [letter, '\0']).collect::<String>();
+    let call = r#"{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "delete"}}"#;
+    assert!(send("{}").await.starts_with("HTTP/1.1 200"));
+    assert!(send("a text").await.starts_with("HTTP/1.1 200"));
+    let refused = send(&wide(call)).await;
+    assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("its body is not UTF-8"), "{refused}");
+    assert!(send(&wide("a text")).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
 async fn heads_count_in_the_budget_of_bytes() {
     let budget = r#", "budget": {"bytesOut": 1000, "per": "1h"}"#;
     let site = Site::with(r#"{"name": "all", AT, "http": [{}]}"#, budget).await;

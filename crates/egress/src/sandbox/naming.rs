@@ -11,6 +11,13 @@ use crate::dns;
 use crate::names::Allowed;
 use crate::refusal::{Denial, Reason, Refusal};
 
+/// Answer to a DNS message.
+pub(crate) struct Answered {
+    pub(crate) bytes: Vec<u8>,
+    /// Name whose record the answer waits for.
+    pub(crate) unwritten: Option<HostName>,
+}
+
 impl Sandbox {
     /// Reports a name that has no address because nothing allows it, and what levels that only observe have against it. It is
     /// not counted: programs try many names.
@@ -59,7 +66,10 @@ impl Sandbox {
         let mut names = self.names();
         let before = names.count();
         let address = names.address_of(name, &allowed);
-        names.since(before).for_each(|name| (self.named)(name));
+        for name in names.since(before) {
+            (self.named)(name);
+            self.records.named_by_client(name);
+        }
         match (address, names.take_exhausted()) {
             (Some(_), _) => Ok(()),
             (None, Some((_, exhausted))) => Err(refusal(Reason::Exhausted(exhausted.to_string()))),
@@ -69,12 +79,13 @@ impl Sandbox {
     }
 
     /// Returns the answer to a DNS message.
-    pub(crate) fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn answer(&self, message: &[u8]) -> Option<Answered> {
         let rules = self.rules();
         let mut names = self.names();
         let before = names.count();
-        let refused = RefCell::new(None);
+        let (refused, allowed) = (RefCell::new(None), RefCell::new(None));
         let exists = |name: &HostName| {
+            *allowed.borrow_mut() = Some(name.clone());
             if self.peers.contains(name) {
                 return Some(Allowed::Exactly);
             }
@@ -105,8 +116,25 @@ impl Sandbox {
             self.refused(Refusal { destination: name.to_string(), reason });
         }
         // With the lock, so that names are reported in the order of their addresses.
-        names.since(before).for_each(|name| (self.named)(name));
-        answer
+        for name in names.since(before) {
+            (self.named)(name);
+            self.records.named(name);
+        }
+        let bytes = answer?;
+        let named = allowed.into_inner().filter(|_| dns::has_data(&bytes));
+        Some(Answered { unwritten: named.filter(|name| self.records.is_unwritten(name)), bytes })
+    }
+
+    /// Returns an answer once the record is written for which it waits, or a failure if that cannot be written.
+    pub(crate) async fn recorded(&self, answer: Answered, query: &[u8]) -> Option<Vec<u8>> {
+        let Some(name) = answer.unwritten else { return Some(answer.bytes) };
+        match self.records.resolved(&name).await {
+            Ok(()) => Some(answer.bytes),
+            Err(reason) => {
+                self.refused(Refusal { destination: name.to_string(), reason });
+                dns::failure(query)
+            }
+        }
     }
 }
 
@@ -147,6 +175,41 @@ mod tests {
         assert_eq!(sandbox.names().count(), HOURLY + 1);
     }
 
+    fn query(name: &str, kind: hickory_proto::rr::RecordType) -> Vec<u8> {
+        let mut message = hickory_proto::op::Message::query();
+        message.add_query(hickory_proto::op::Query::query(name.parse().unwrap(), kind));
+        message.to_vec().unwrap()
+    }
+
+    #[tokio::test]
+    async fn answers_wait_for_the_record_of_their_name_until_it_is_written() {
+        use hickory_proto::rr::RecordType::{A, AAAA};
+        let (sandbox, written) = (sandbox(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+        let (weak, is_written) = (Arc::downgrade(&sandbox), written.clone());
+        let sink = move |entry: crate::records::Entry<'_>, number: Option<u64>| {
+            let (crate::records::Entry::Named(_), Some(number)) = (entry, number) else { return };
+            weak.upgrade().unwrap().records.answer(number, is_written.load(Ordering::Relaxed));
+        };
+        sandbox.records.set(Box::new(sink), true);
+        let asked = query("b.example.", A);
+        let answer = |message: &[u8]| sandbox.answer(message).unwrap();
+        assert_eq!(answer(&query("b.example.", AAAA)).unwritten, None, "it has no address");
+        for is_written in [false, false, true] {
+            written.store(is_written, Ordering::Relaxed);
+            let answered = answer(&asked);
+            assert!(answered.unwritten.is_some());
+            let bytes = answered.bytes.clone();
+            let sent = sandbox.recorded(answered, &asked).await.unwrap();
+            assert_eq!((sent == bytes, sent[3] & 0xf), if is_written { (true, 0) } else { (false, 2) });
+            assert_eq!(dns::has_data(&sent), is_written);
+        }
+        assert_eq!(answer(&asked).unwritten, None, "it has a record");
+        // A connection by a name has a record of its own, which answers to queries do not have.
+        sandbox.bound_clients();
+        take(&sandbox, "n.a.example").unwrap();
+        assert!(answer(&query("n.a.example.", A)).unwritten.is_some());
+    }
+
     #[test]
     fn queries_for_too_many_names_are_one_alarm_an_hour() {
         use crate::record::{Alarm, Record};
@@ -162,7 +225,7 @@ mod tests {
             let mut message = hickory_proto::op::Message::query();
             message.add_query(query);
             // The code of the answer.
-            sandbox.answer(&message.to_vec().unwrap()).unwrap()[3] & 0xf
+            sandbox.answer(&message.to_vec().unwrap()).unwrap().bytes[3] & 0xf
         };
         for number in 0..HOURLY {
             assert_eq!(answered(number), 0, "{number}");

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::memory::Talk;
 use super::{Judged, Scan, SharedTalk, scanner};
+use crate::wide;
 
 /// Maximum messages of a body that are scanned as such.
 const MESSAGES: usize = 256;
@@ -124,8 +125,11 @@ fn memory(body: &[u8]) -> usize {
 }
 
 /// Returns the values of a body that is JSON, or a stream of events with JSON. An empty list stands for a body that cannot be a
-/// message of MCP or A2A, `None` for one that needs too much memory.
+/// message of MCP or A2A, `None` for one that needs too much memory, and for a message in UTF-16 or UTF-32.
 pub(super) fn values(body: &[u8]) -> Option<Vec<Value>> {
+    if let Some(text) = wide::text(body) {
+        return (is_message(text.as_bytes()) == Some(false)).then(Vec::new);
+    }
     match has_name_of_protocol(body) {
         false => Some(Vec::new()),
         true => (memory(body) <= MEMORY).then(|| messages(body)),

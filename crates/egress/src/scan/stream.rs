@@ -16,6 +16,7 @@ use super::{AT_ONCE, Judged, Scan, SharedTalk, is_quick, scanner};
 use crate::body::Body;
 use crate::refusal::{REFUSED, Reason};
 use crate::room::{Held, Parts, Room};
+use crate::wide;
 use hutch_screen::Found;
 
 /// Maximum bytes of an event.
@@ -130,6 +131,11 @@ impl Watched {
 
     /// Scans the first bytes, which were read from the body before.
     pub(crate) async fn begin(mut self, first: Held) -> Watched {
+        if self.no_message && wide::is_json(&first.bytes) {
+            // It is too long to know whether it is a message.
+            self.refuse(Found::unreadable(self.direction, At::Body), None);
+            return self;
+        }
         self.no_message &= may_be_json(&first.bytes);
         let bytes = first.bytes.clone();
         self.first = Some(first);

@@ -249,6 +249,31 @@ fn value_of_a_credential_leaves_only_for_its_own_hosts() {
 }
 
 #[test]
+fn message_in_utf16_or_utf32_is_refused_and_other_json_is_scanned() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({"inbound": "Block"}))], None).unwrap();
+    let judged = |direction, text: &str| {
+        let forms = crate::wide::tests::forms(text).into_iter();
+        forms
+            .map(|bytes| scan.body(&SharedTalk::default(), direction, None, &bytes).0.blocked)
+            .map(|found| found.map(|found| found.rule))
+            .collect::<Vec<_>>()
+    };
+    let too_complex = vec![Some("too-complex".to_owned()); 8];
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "t", "arguments": {"a": "ä"}}});
+    assert_eq!(judged(Direction::Outbound, &call.to_string()), too_complex);
+    let result = json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "x"}]}});
+    assert_eq!(judged(Direction::Inbound, &result.to_string()), too_complex);
+    // Escapes do not hide it.
+    assert_eq!(
+        judged(Direction::Outbound, &call.to_string().replace("jsonrpc", "\\u006asonrpc")),
+        too_complex
+    );
+    assert_eq!(judged(Direction::Outbound, r#"{"name": "\u00e4"}"#), vec![None; 8]);
+    let secret = judged(Direction::Outbound, &json!({"text": token()}).to_string());
+    assert!(secret.iter().all(|rule| rule.as_deref() == Some("github-pat")), "{secret:?}");
+}
+
+#[test]
 fn exception_counts_for_its_hosts_and_only_if_all_policies_have_it() {
     let destination = |name: &str| format!("{name}:443").parse::<Destination>().unwrap();
     let rules =

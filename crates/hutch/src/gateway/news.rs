@@ -59,7 +59,7 @@ impl Gateway {
             }
             News::Lost { count } => self.audit.iter().for_each(|log| log.lost(count)),
             // Names are counted by the process; nothing here needs them.
-            News::Named { .. } => {}
+            News::Named { .. } | News::Resolved { .. } => {}
         }
     }
 

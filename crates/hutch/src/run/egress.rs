@@ -223,6 +223,8 @@ pub(crate) struct Policies {
     pub(crate) levels: Vec<Level>,
     /// Rules for files of each policy that has some.
     pub(super) files: Vec<PolicyFiles>,
+    /// What is not enforced of policies with `onUnsupported: Report`.
+    pub(super) unenforced: Vec<String>,
 }
 
 impl Policies {
@@ -249,12 +251,13 @@ impl Policies {
 
     /// Reads the files of a command that has no files to protect.
     pub(crate) fn without_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
-        let all = Policies::read(files)?;
+        let mut all = Policies::read(files)?;
         for policy in &all.files {
             let why = "spec.files: is enforced by `hutch run` and `hutch up` alone";
             ensure!(policy.reports, "--policy: {why}");
-            report_unenforced(&policy.policy, why);
+            all.unenforced.push(format!("policy {:?}: {why}", policy.policy));
         }
+        report_unenforced(&all.unenforced);
         Ok(all.levels)
     }
 
@@ -270,10 +273,9 @@ impl Policies {
             let rules = policy.files().to_vec();
             let doors: Vec<_> = policy.scanned_doors().collect();
             self.levels.push(policy.into_level(Authority::Invocation)?);
-            for door in doors {
-                let what = format!("spec.scanner.{}: has an effect only in `hutch up`", door.name());
-                report_unenforced(&name, &what);
-            }
+            self.unenforced.extend(doors.iter().map(|door| {
+                format!("policy {name:?}: spec.scanner.{}: has an effect only in `hutch up`", door.name())
+            }));
             if !rules.is_empty() {
                 self.files.push(PolicyFiles { policy: name, reports, rules });
             }
@@ -282,9 +284,9 @@ impl Policies {
     }
 }
 
-/// Prints what is not enforced of a policy with `onUnsupported: Report`.
-pub(super) fn report_unenforced(policy: &str, what: &str) {
-    eprintln!("hutch: policy {policy:?}: not enforced: {what}");
+/// Prints what is not enforced of policies with `onUnsupported: Report`.
+pub(super) fn report_unenforced(lines: &[String]) {
+    lines.iter().for_each(|line| eprintln!("hutch: not enforced: {line}"));
 }
 
 /// Adds the ranges of `--allow-private` to each rule that allows something.

@@ -12,11 +12,12 @@ use crate::protect::is_protected;
 /// Folders that are in memory in every sandbox, whatever the machine has there.
 const IN_MEMORY: [&str; 2] = [TEMPORARY, "/dev"];
 
-/// Puts the rules for files of `--policy` into the flags.
-pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> anyhow::Result<()> {
+/// Puts the rules for files of `--policy` into the flags. Returns what is not enforced and to be reported.
+pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> anyhow::Result<Vec<String>> {
     let (restrictions, needed) = PolicyFiles::combined(policies);
+    let mut unenforced = Vec::new();
     if restrictions.is_empty() {
-        return Ok(());
+        return Ok(unenforced);
     }
     let workspace = arguments.workspace.as_deref().map(super::absolute).transpose().context("--workspace")?;
     // A policy opens nothing that the caller has closed.
@@ -47,10 +48,10 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
         for (other, access) in others.filter(|_| access != Access::Write) {
             close(other, *access).with_context(|| named(other))?;
         }
-        eprintln!("hutch: not enforced: {error:#}");
+        unenforced.push(format!("{error:#}"));
     }
     arguments.listed = Some(listed);
-    Ok(())
+    Ok(unenforced)
 }
 
 /// Returns the path that a file has on the machine.

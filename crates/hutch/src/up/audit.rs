@@ -10,8 +10,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use futures::FutureExt;
+use futures::future::{BoxFuture, try_join_all};
 use hutch_audit::event::{Change, Decision, Lifecycle, Lookup, Verdict};
 use hutch_audit::{Event, Kind, Record};
 use hutch_egress::{Decided, Refusal};
@@ -24,6 +26,7 @@ use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
 
 pub(super) use self::findings::FrontFindings;
 pub(super) use self::requests::RequestLog;
@@ -34,6 +37,8 @@ use crate::audit_log::{Answered, ProxyLog, Subject, findings::sighted};
 
 /// Records of the front that wait for the disk at once.
 const WAITING: usize = 256;
+/// Maximum time for which a change of a container waits for its record.
+const WRITE: Duration = Duration::from_secs(10);
 /// Codes of answers of DNS: no error, and a name that does not exist.
 const FOUND: u16 = 0;
 const NOT_FOUND: u16 = 3;
@@ -84,23 +89,25 @@ impl AuditLog {
         self.log.used(self.subject(pod).as_ref(), credential, destination, answered);
     }
 
-    /// Records that a name of a Pod has got an address.
-    pub(super) fn named(&self, pod: &str, name: &str) {
-        self.lookup(pod, name, FOUND, Verdict::of(Decision::Allowed));
+    /// Records that a name of a Pod has got an address. `answered` is set if its answer waits for that.
+    pub(super) fn named(&self, pod: &str, name: &str, answered: Option<Answered>) {
+        let event = self.lookup(pod, name, FOUND, Verdict::of(Decision::Allowed));
+        self.log.allow(event, answered);
     }
 
     /// Records that a name has no address for a Pod.
     pub(super) fn unnamed(&self, pod: &str, refusal: &Refusal) {
         let reason = refusal.reason.to_string();
         let verdict = Verdict { reason: Some(&reason), ..Verdict::of(Decision::Denied) };
-        self.lookup(pod, &refusal.destination, NOT_FOUND, verdict);
+        if let Some(event) = self.lookup(pod, &refusal.destination, NOT_FOUND, verdict) {
+            self.push(&event);
+        }
     }
 
-    fn lookup(&self, pod: &str, name: &str, code: u16, verdict: Verdict<'_>) {
-        if let Some(subject) = self.subject(pod) {
-            let lookup = Lookup { sandbox: subject.sandbox(), name, kind: None, code, verdict };
-            self.push(&Event::lookup(SystemTime::now(), &lookup));
-        }
+    fn lookup(&self, pod: &str, name: &str, code: u16, verdict: Verdict<'_>) -> Option<Event> {
+        let subject = self.subject(pod)?;
+        let lookup = Lookup { sandbox: subject.sandbox(), name, kind: None, code, verdict };
+        Some(Event::lookup(SystemTime::now(), &lookup))
     }
 
     /// Receives the records of the front until it ends.
@@ -216,20 +223,30 @@ impl Journal for AuditLog {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).insert(pod.uid.clone(), subject);
     }
 
-    fn happened(&self, pod: &str, container: &str, what: ContainerChange) {
-        let Some(subject) = self.subject(pod) else { return };
-        let (change, code, reason) = match what {
-            ContainerChange::Started => (Change::Started, None, None),
-            ContainerChange::Ended { code, out_of_memory } => {
-                (Change::Ended, Some(code), out_of_memory.then_some("OOMKilled"))
-            }
-            ContainerChange::Frozen => (Change::Frozen, None, None),
-            ContainerChange::PagedOut => (Change::PagedOut, None, None),
-            ContainerChange::Thawed => (Change::Thawed, None, None),
+    fn before(
+        &self,
+        pod: &str,
+        containers: &[String],
+        what: ContainerChange,
+    ) -> Option<BoxFuture<'static, Result<(), String>>> {
+        if !self.is_strict() {
+            return None;
+        }
+        let events = containers.iter().map(|container| self.lifecycle(pod, container, what, true));
+        let (events, log) = (events.collect::<Option<Vec<_>>>(), self.log.log().clone());
+        let recorded = async move {
+            // A Pod that is not known has no record.
+            let events = events.ok_or(())?;
+            let written = try_join_all(events.iter().map(|event| log.record_durably(event.record())));
+            timeout(WRITE, written).await.map_err(drop)?.map_err(drop)
         };
-        let uid = format!("{pod}/{container}");
-        let lifecycle = Lifecycle { sandbox: subject.sandbox(), container, uid: &uid, change, code, reason };
-        self.push(&Event::lifecycle(SystemTime::now(), &lifecycle));
+        Some(recorded.map(|recorded| recorded.map(drop).map_err(|()| wire::REFUSED.to_owned())).boxed())
+    }
+
+    fn happened(&self, pod: &str, container: &str, what: ContainerChange) {
+        if let Some(event) = self.lifecycle(pod, container, what, false) {
+            self.push(&event);
+        }
     }
 
     fn found(&self, pod: &str, sighting: &Sighting<'_>) {
@@ -240,6 +257,26 @@ impl Journal for AuditLog {
 
     fn ends(&self, pod: &str) {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(pod);
+    }
+}
+
+impl AuditLog {
+    /// Returns the event of a change of a container, which is `planned` or made.
+    fn lifecycle(&self, pod: &str, container: &str, what: ContainerChange, planned: bool) -> Option<Event> {
+        let subject = self.subject(pod)?;
+        let (change, code, reason) = match what {
+            ContainerChange::Started => (Change::Started, None, None),
+            ContainerChange::Ended { code, out_of_memory } => {
+                (Change::Ended, Some(code), out_of_memory.then_some("OOMKilled"))
+            }
+            ContainerChange::Frozen => (Change::Frozen, None, None),
+            ContainerChange::PagedOut => (Change::PagedOut, None, None),
+            ContainerChange::Thawed => (Change::Thawed, None, None),
+        };
+        let uid = format!("{pod}/{container}");
+        let sandbox = subject.sandbox();
+        let lifecycle = Lifecycle { sandbox, container, uid: &uid, change, planned, code, reason };
+        Some(Event::lifecycle(SystemTime::now(), &lifecycle))
     }
 }
 

@@ -18,11 +18,13 @@ use crate::credentials::{checked, file};
 use crate::egress::{Outside, Process};
 use crate::vault::{Address, Answer, Lease, Request, What, spawn};
 
-/// Pause before a request that failed is repeated, and before the process is started again.
+/// Interval at which a secret that is only stored is read again, and a lease is checked: with the requests, what Vault has
+/// changed counts within a second.
+const LOOK: Duration = Duration::from_millis(800);
+/// Maximum pause before the next request while Vault does not answer: each one is twice as long as the last.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Pause before the process is started again.
 const RESTART: Duration = Duration::from_millis(100);
-/// Interval at which a secret that is only stored is read again.
-const LOOK: Duration = Duration::from_secs(5);
 /// Time for which a secret that is only stored counts while Vault does not answer.
 const STALE: Duration = Duration::from_secs(10 * 60);
 /// Minimum time between two requests about a lease.
@@ -84,51 +86,83 @@ impl Vault {
         sender: &watch::Sender<Secrets>,
     ) {
         let mut held = Held { vault: self.clone(), lease: None };
-        let mut until = Instant::now();
+        let (mut until, mut pause) = (Instant::now(), LOOK);
         loop {
             let read = self.request(What::Read(path.to_owned(), parameters.clone())).await;
-            let pause = match &read {
+            let seconds = match &read {
                 Ok(lease) if lease.id.is_some() => lease.seconds,
                 _ => 0,
             };
             if let Ok(lease) = &read {
                 held.replace(lease.id.clone());
-                until = Instant::now() + if pause == 0 { STALE } else { Duration::from_secs(pause) };
+                until = Instant::now() + if seconds == 0 { STALE } else { Duration::from_secs(seconds) };
             }
-            let failed = read.is_err();
+            pause = pause_after(pause, read.as_ref().err());
             publish(sender, read, Instant::now() < until);
-            match (failed, pause) {
-                (true, _) => tokio::time::sleep(AGAIN).await,
-                (false, 0) => tokio::time::sleep(LOOK).await,
-                (false, seconds) => until = self.prolong(&held, seconds, until).await,
+            match seconds {
+                0 => tokio::time::sleep(pause).await,
+                seconds => until = self.prolong(&held, seconds, until).await,
             }
         }
     }
 
-    /// Prolongs a lease as long as that works. Returns its end when a new one is needed.
+    /// Prolongs a lease as long as that works, and checks that Vault has not revoked it. Returns its end when a new one is
+    /// needed.
     async fn prolong(&self, held: &Held, mut seconds: u64, mut until: Instant) -> Instant {
-        let first = seconds;
-        while let Some(lease) = &held.lease {
-            tokio::time::sleep((Duration::from_secs(seconds) * 2 / 3).max(SHORTEST)).await;
+        let Some(lease) = &held.lease else { return until };
+        let (first, mut pause, mut may_look) = (seconds, LOOK, true);
+        let after = |seconds| Instant::now() + (Duration::from_secs(seconds) * 2 / 3).max(SHORTEST);
+        let mut renewal = after(seconds);
+        loop {
+            let is_due = !may_look || renewal <= Instant::now() + pause;
+            tokio::time::sleep_until(if is_due { renewal } else { Instant::now() + pause }).await;
+            if !is_due {
+                let looked = self.request(What::Look(lease.clone())).await.err();
+                pause = pause_after(pause, looked.as_ref());
+                match looked {
+                    None => continue,
+                    Some(why) if !is_refusal(&why) => continue,
+                    // The token may have no right to look, or it is revoked. A renewal decides.
+                    Some(why) if why.starts_with("403") => {
+                        may_look = false;
+                        tracing::warn!(
+                            why,
+                            "cannot look leases of Vault up: one that is revoked is found when it is renewed"
+                        );
+                    }
+                    Some(_) => return Instant::now(),
+                }
+            }
             match self.request(What::Renew(lease.clone())).await {
                 // Near its last possible end, each renewal is for less time.
                 Ok(renewed) if renewed.seconds >= first / 2 && renewed.seconds > 0 => {
                     seconds = renewed.seconds;
-                    until = Instant::now() + Duration::from_secs(seconds);
+                    (until, renewal) = (Instant::now() + Duration::from_secs(seconds), after(seconds));
                 }
                 _ => return until,
             }
         }
-        until
     }
+}
+
+/// Returns the pause after a request, and the error that it has had.
+fn pause_after(before: Duration, error: Option<&String>) -> Duration {
+    match error {
+        // It does not answer.
+        Some(why) if !is_refusal(why) => (before * 2).min(AGAIN),
+        _ => LOOK,
+    }
+}
+
+/// Returns true if Vault, or its token, decides that there is no value. While it does not answer, what was true last counts.
+fn is_refusal(why: &str) -> bool {
+    (why.starts_with('4') && !why.starts_with("429")) || why.starts_with("--")
 }
 
 /// Sends a secret, if it is another one. While Vault does not answer, its last answer `counts` for a time.
 fn publish(sender: &watch::Sender<Secrets>, read: Result<Lease, String>, counts: bool) {
     sender.send_if_modified(|known| {
-        let refused =
-            |why: &String| (why.starts_with('4') && !why.starts_with("429")) || why.starts_with("--");
-        let keeps = counts && matches!((&known, &read), (Some(Ok(_)), Err(why)) if !refused(why));
+        let keeps = counts && matches!((&known, &read), (Some(Ok(_)), Err(why)) if !is_refusal(why));
         let differs = !keeps && known.as_ref() != Some(&read);
         if differs {
             *known = Some(read);
@@ -252,5 +286,95 @@ mod tests {
         publish(&sender, Ok(lease), true);
         publish(&sender, failed("503"), false);
         assert_eq!(known(), Some(failed("503")), "its time is over");
+    }
+
+    /// A Vault whose requests the test answers.
+    fn vault() -> (Arc<Vault>, mpsc::UnboundedReceiver<Asked>, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        std::fs::write(&token, "hvs.token-of-the-test").unwrap();
+        let (requests, receiver) = mpsc::unbounded_channel();
+        (Arc::new(Vault { token, requests, last: AtomicU64::new(0) }), receiver, folder)
+    }
+
+    fn secret(value: &str, lease: Option<(&str, u64)>) -> Lease {
+        let fields = [("token".to_owned(), Secret::new(value.into()))].into();
+        let (id, seconds) = lease.map_or((None, 0), |(id, seconds)| (Some(id.to_owned()), seconds));
+        Lease { fields, id, seconds }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn end_of_a_stored_secret_counts_within_a_second() {
+        let (vault, mut requests, _folder) = vault();
+        let (sender, mut receiver) = watch::channel(None);
+        tokio::spawn(async move { vault.send("secret/data/a", &BTreeMap::new(), &sender).await });
+        let (_, answer) = requests.recv().await.unwrap();
+        answer.send(Ok(secret("one", None))).unwrap();
+        receiver.changed().await.unwrap();
+        for refused in [Ok(secret("two", None)), Err("404".to_owned())] {
+            let began = Instant::now();
+            let (_, answer) = requests.recv().await.unwrap();
+            answer.send(refused.clone()).unwrap();
+            receiver.changed().await.unwrap();
+            assert_eq!(*receiver.borrow(), Some(refused));
+            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        }
+        // It is refused, and so read as often. Only while Vault does not answer, the pauses grow.
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            let began = Instant::now();
+            let (_, answer) = requests.recv().await.unwrap();
+            pauses.push(began.elapsed().as_millis());
+            answer.send(Err("it did not answer in time".to_owned())).unwrap();
+        }
+        assert_eq!(pauses, [800, 1600, 3200, 5000, 5000, 5000]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn revoked_lease_ends_within_a_second_also_while_there_is_no_other() {
+        let (vault, mut requests, _folder) = vault();
+        let (sender, mut receiver) = watch::channel(None);
+        tokio::spawn(async move { vault.send("database/creds/a", &BTreeMap::new(), &sender).await });
+        let (_, answer) = requests.recv().await.unwrap();
+        answer.send(Ok(secret("one", Some(("lease", 3600))))).unwrap();
+        receiver.changed().await.unwrap();
+        let began = Instant::now();
+        let (look, answer) = requests.recv().await.unwrap();
+        assert!(matches!(&look.what, What::Look(lease) if lease == "lease"), "{look:?}");
+        answer.send(Err("400: invalid lease".to_owned())).unwrap();
+        let (read, answer) = requests.recv().await.unwrap();
+        assert!(matches!(read.what, What::Read(..)), "{read:?}");
+        // The database is down.
+        answer.send(Err("500: no connection".to_owned())).unwrap();
+        receiver.changed().await.unwrap();
+        assert_eq!(*receiver.borrow(), Some(Err("500: no connection".to_owned())));
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn token_without_the_right_to_look_renews_its_leases() {
+        let (vault, mut requests, _folder) = vault();
+        let (sender, mut receiver) = watch::channel(None);
+        tokio::spawn(async move { vault.send("database/creds/a", &BTreeMap::new(), &sender).await });
+        let (_, answer) = requests.recv().await.unwrap();
+        answer.send(Ok(secret("one", Some(("lease", 60))))).unwrap();
+        receiver.changed().await.unwrap();
+        let (look, answer) = requests.recv().await.unwrap();
+        assert!(matches!(look.what, What::Look(_)), "{look:?}");
+        answer.send(Err("403: permission denied".to_owned())).unwrap();
+        // At once, and then at two thirds of its time.
+        for pause in [0, 40] {
+            let began = Instant::now();
+            let (renew, answer) = requests.recv().await.unwrap();
+            assert!(matches!(renew.what, What::Renew(_)), "{renew:?}");
+            assert_eq!(began.elapsed().as_secs(), pause);
+            answer.send(Ok(secret("one", Some(("lease", 60))))).unwrap();
+        }
+        let (_, answer) = requests.recv().await.unwrap();
+        answer.send(Err("403: permission denied".to_owned())).unwrap();
+        let (_, answer) = requests.recv().await.unwrap();
+        answer.send(Err("403: permission denied".to_owned())).unwrap();
+        receiver.changed().await.unwrap();
+        assert_eq!(*receiver.borrow(), Some(Err("403: permission denied".to_owned())));
     }
 }

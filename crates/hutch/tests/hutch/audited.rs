@@ -277,8 +277,18 @@ pub(crate) struct Printed(PathBuf);
 
 impl Printed {
     pub(crate) fn of(up: &Up) -> Printed {
+        Printed::below(&up.data().join("pods"))
+    }
+
+    /// Output of the only container of a Pod.
+    fn of_pod(up: &Up, name: &str) -> Printed {
+        let uid = up.ok(&format!("get pod {name} -o jsonpath={{.metadata.uid}}"));
+        Printed::below(&up.data().join("pods").join(uid.trim()))
+    }
+
+    fn below(folder: &Path) -> Printed {
         let mut find = Command::new("find");
-        let found = find.arg(up.data().join("pods")).args(["-path", "*/logs/*", "-type", "f"]).output();
+        let found = find.arg(folder).args(["-path", "*/logs/*", "-type", "f"]).output();
         Printed(succeeded("find", &found.expect("find")).trim().into())
     }
 
@@ -332,8 +342,26 @@ fn strict_log_on_a_full_disk_holds_commands_and_requests_to_sandboxes_back() {
         ]);
         text(&curl.output().expect("curl").stdout)
     };
+    let get = || {
+        let mut curl = Command::new("curl");
+        curl.args([
+            "-s",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "-m",
+            "60",
+            "-H",
+            "X-Sandbox-ID: box",
+            "-H",
+        ]);
+        curl.arg(format!("Authorization: Bearer {}", token.trim())).arg(format!("http://{address}/"));
+        text(&curl.output().expect("curl").stdout)
+    };
     succeeded("exec", &exec("exec-before"));
     until("the runtime serves", || post("post-before") == "200");
+    assert_eq!(get(), "200");
     disk.fill();
     // The last page of the segment may have room for some more records.
     let refused = (0..20).find(|number| !exec(&format!("exec-{number}")).status.success());
@@ -343,8 +371,10 @@ fn strict_log_on_a_full_disk_holds_commands_and_requests_to_sandboxes_back() {
     for file in ["post-refused", "post-again"] {
         assert_eq!(post(file), "503");
     }
+    assert_eq!(get(), "503");
     disk.empty();
     until("a command runs again", || exec("exec-after").status.success());
+    assert_eq!(get(), "200");
     assert_eq!(post("post-after"), "200");
     let files = text(&up.kubectl_args(&["exec", "box", "--", "ls", "/tmp"]).stdout);
     for there in ["exec-before", "post-before", "exec-after", "post-after"] {
@@ -504,6 +534,50 @@ fn strict_log_on_a_full_disk_holds_connections_and_requests_of_sandboxes_back() 
     disk.empty();
     all("200");
     eventually(&up, &["list", "--kind", "http", "--denied"], "web.example&the audit log cannot be written");
+    disk.remove(&mut up);
+}
+
+#[test]
+fn strict_log_on_a_full_disk_holds_names_and_containers_back() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&["--audit", "strict"]);
+    let disk = SmallDisk::under(&mut up);
+    let rules = serde_json::json!([{"name": "names", "hosts": ["*.names.example"]}]);
+    applied(&up, &policy("ClusterSandboxPolicy", "open", &serde_json::json!({}), &rules));
+    // It would be frozen after the disk is full.
+    applied(
+        &up,
+        &sandbox("idle", &serde_json::json!({"annotations": {"hutch.dev/idle-after": "40s"}}), None),
+    );
+    let script = "n=0; while sleep 0.3; do n=$((n+1)); \
+                  getent ahostsv4 n$n.names.example > /dev/null && echo $n found || echo $n missing; done";
+    let command = |name: &str, command: &[&str]| {
+        let mut object = sandbox(name, &serde_json::json!({}), None);
+        object["spec"]["podTemplate"]["spec"]["containers"][0]["command"] = command.into();
+        applied(&up, &object);
+    };
+    command("resolves", &["sh", "-c", script]);
+    up.ok("wait --for=condition=Ready sandbox/resolves sandbox/idle --timeout=120s");
+    let output = Printed::of_pod(&up, "resolves");
+    output.all("found");
+    command("ends", &["sleep", "2"]);
+    up.eventually("get pod ends -o jsonpath={.status.phase}", |phase| phase == "Running");
+    disk.fill();
+    output.all("missing");
+    let waits = "get pod ends -o jsonpath={.status.containerStatuses[0].state.waiting.message}";
+    up.eventually(waits, |why| why.contains("the audit log cannot be written"));
+    let count = "get pod ends -o jsonpath={.status.containerStatuses[0].restartCount}";
+    let before = up.ok(count);
+    let events = "get events --field-selector reason=CannotFreeze -o jsonpath={.items[*].message}";
+    up.eventually(events, |found| found.contains("the audit log cannot be written"));
+    disk.empty();
+    output.all("found");
+    up.eventually(count, |count| count != before);
+    eventually(&up, &["list", "--kind", "lifecycle"], "default/ends&allowed&container main started");
+    eventually(&up, &["list", "--kind", "lifecycle"], "default/idle&allowed&container main frozen");
+    eventually(&up, &["list", "--kind", "dns"], "default/resolves&allowed&n1.names.example");
+    let denied = read(&up, &["list", "--kind", "connection", "--denied"]);
+    assert!(denied.contains("names.example"), "{denied}");
     disk.remove(&mut up);
 }
 

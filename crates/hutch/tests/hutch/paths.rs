@@ -326,6 +326,13 @@ fn rules_for_files_that_are_to_be_reported_let_the_command_start() {
         let output = home.run(Caller::Root, &["--policy", &reports, "--policy", &needs], "true");
         refused(&output, 125, &["spec.files: /tmp/x", "in memory"]);
     }
+    // Within what is only reported, another policy needs something.
+    let whole =
+        write("whole", r#"{"onUnsupported": "Report", "files": [{"path": "/tmp", "access": "None"}]}"#);
+    succeeded("reported", &home.run(Caller::Root, &["--policy", &whole], "true"));
+    let needs = write("needs", r#"{"files": [{"path": "/tmp/x", "access": "Read"}]}"#);
+    let output = home.run(Caller::Root, &["--policy", &whole, "--policy", &needs], "true");
+    refused(&output, 125, &["spec.files: /tmp/x", "in memory"]);
     let output = home.run(Caller::Root, &["--policy", &reports, "--policy", &reports], "true");
     refused(&output, 125, &["metadata.name", "two policies are named \"reports\""]);
     let alone = write("alone", r#"{"onUnsupported": "Report", "scanner": {"outbound": "Block"}}"#);

@@ -494,12 +494,12 @@ impl Vault {
         succeeded(&words.join(" "), &output)
     }
 
-    /// Number of the secrets that it has issued and not revoked.
-    fn leases(&self) -> usize {
+    /// Secrets that it has issued and not revoked.
+    fn leases(&self) -> Vec<String> {
         let mut list = Command::new("vault");
         list.args(["list", "-format=json", "sys/leases/lookup/ssh/creds/once"]).env("HOME", &self.folder);
         let listed = list.env("VAULT_ADDR", &self.address).env("VAULT_TOKEN", ROOT).output().expect("vault");
-        serde_json::from_slice::<Vec<String>>(&listed.stdout).map_or(0, |leases| leases.len())
+        serde_json::from_slice(&listed.stdout).unwrap_or_default()
     }
 }
 
@@ -535,16 +535,25 @@ fn vault_gives_values_and_its_leases_end_with_the_sandbox() {
         value()
     };
     let first = issued("a");
-    assert_eq!((first.len(), vault.leases()), (36, 1), "{first}");
+    assert_eq!((first.len(), vault.leases().len()), (36, 1), "{first}");
     // It ends after six seconds, unless it is renewed or replaced.
     std::thread::sleep(std::time::Duration::from_secs(8));
-    assert!(vault.leases() == 1 && issued("a").len() == 36);
+    assert!(vault.leases().len() == 1 && issued("a").len() == 36);
     site.ready("b", None);
     assert_ne!(issued("b"), issued("a"), "each Sandbox has its own");
-    until("two leases", || vault.leases() == 2);
+    until("two leases", || vault.leases().len() == 2);
     site.up.ok("delete sandbox b");
-    until("one lease", || vault.leases() == 1);
+    until("one lease", || vault.leases().len() == 1);
     assert!(!in_memory(child_of(&site.up, "hutch-broker"), &[VALUE, &token]));
+    // A lease that is revoked ends long before its time.
+    vault.ok(&["secrets", "tune", "-default-lease-ttl=1h", "ssh"]);
+    site.ready("c", None);
+    let (revoked, all) = (issued("c"), vault.leases());
+    assert_eq!(all.len(), 2);
+    all.iter().for_each(|lease| drop(vault.ok(&["lease", "revoke", &format!("ssh/creds/once/{lease}")])));
+    until("another value", || issued("c") != revoked);
+    site.up.ok("delete sandbox c");
+    until("one lease", || vault.leases().len() == 1);
 
     vault.ok(&["kv", "put", "-mount=secret", "default/github", &format!("token={SECOND}")]);
     site.receives("a", "VAULT_TOKEN", SECOND);

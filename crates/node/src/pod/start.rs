@@ -29,6 +29,8 @@ use crate::{disk, trust, volumes};
 
 /// Wait before a container whose configuration is incomplete is tried again.
 const CONFIG_RETRY: SignedDuration = SignedDuration::from_secs(2);
+/// Reason of a container that waits for the audit log, as a kubelet names what is not about its configuration.
+const NOT_CREATED: &str = "CreateContainerError";
 /// Exit code of a container that did not start, as a kubelet gives it.
 const NOT_STARTED: i32 = 128;
 
@@ -62,6 +64,11 @@ impl Worker {
                 return;
             }
         };
+        let permitted = self.live.permitted(std::slice::from_ref(&name), ContainerChange::Started).await;
+        if let Err(message) = permitted {
+            self.set_back(index, Setback { reason: NOT_CREATED, message, retry: CONFIG_RETRY });
+            return;
+        }
         self.states[index].begin();
         let life = self.states[index].restarts;
         self.live.set_life(&name, life);

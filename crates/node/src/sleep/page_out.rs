@@ -108,6 +108,10 @@ impl Live {
     async fn page_out(self: &Arc<Live>, node: &Shared) -> Result<PageOut, String> {
         let mut phases = self.gate.phases();
         let mut sum = PageOut { end: PageOutEnd::Interrupted, before_bytes: 0, after_bytes: 0 };
+        tokio::select! {
+            permitted = self.permitted_all(ContainerChange::PagedOut) => permitted?,
+            _ = phases.wait_for(|phase| *phase != Phase::PagingOut) => return Ok(sum),
+        }
         let _turn = tokio::select! {
             turn = node.page_out.acquire() => turn.map_err(|error| error.to_string())?,
             _ = phases.wait_for(|phase| *phase != Phase::PagingOut) => return Ok(sum),

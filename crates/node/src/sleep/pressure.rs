@@ -18,7 +18,7 @@ use kube::ResourceExt;
 use self::decision::{Candidate, Decision, Tier, tier};
 use super::page_out::{self, lacks, without_page_out};
 use super::sleeper::{CPU_WINDOW, Cpu};
-use crate::config::Handler;
+use crate::config::{ContainerChange, Handler};
 use crate::live::Live;
 use crate::register;
 use crate::shared::Shared;
@@ -140,6 +140,12 @@ async fn page_out(node: &Arc<Shared>, live: &Arc<Live>, candidate: &Candidate) -
     }
     let pod = live.pod();
     if !live.gate.phases().borrow().is_frozen() {
+        if let Err(why) = live.permitted_all(ContainerChange::Frozen).await {
+            let text = format!("It was not frozen although the node is short of memory: {why}");
+            node.events.warning(&pod, "CannotFreeze", text);
+            live.gate.touch();
+            return Outcome::Unfit;
+        }
         if live.gate.freeze_ahead(candidate.least_idle()) != Act::Freeze {
             return Outcome::InUse;
         }

@@ -13,6 +13,7 @@ use kube::ResourceExt;
 
 use super::page_out::PageOutState;
 use super::report::{Report, Written};
+use crate::config::ContainerChange;
 use crate::container::Running;
 use crate::gate::reportable;
 use crate::live::Live;
@@ -142,6 +143,8 @@ impl Sleeper {
         if self.live.containers().iter().any(|running| !running.container.is_freezable()) {
             let text = "It is not frozen: it runs since before it was to be, or the machine has no freezer";
             self.warn(pod, "CannotFreeze", text.into());
+        } else if let Err(why) = self.live.permitted_all(ContainerChange::Frozen).await {
+            self.warn(pod, "CannotFreeze", format!("It is not frozen: {why}"));
         } else if !self.live.freeze().await {
             self.warn(pod, "CannotFreeze", "It was not frozen: a process did not stop in time".into());
         } else {

@@ -1,4 +1,4 @@
-//! Audit log of the router as a trait: each request to a Sandbox, and before that one with an effect.
+//! Audit log of the router as a trait: each request to a Sandbox, before it is sent and with its outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,13 +53,9 @@ pub struct Answered<'a> {
 pub trait Audit: Send + Sync + 'static {
     /// Returns true if the log reads the body of a request before that is sent.
     fn reads_body(&self, exchange: &Exchange<'_>) -> bool;
-    /// Returns a future that a request awaits before it is sent: room for its record or, if it has an effect and the log is
-    /// strict, the record on the disk. The error is the reason why it must not be sent.
-    fn before(
-        &self,
-        exchange: &Exchange<'_>,
-        has_effect: bool,
-    ) -> Option<BoxFuture<'static, Result<(), String>>>;
+    /// Returns a future that a request awaits before it is sent: room for its record or, if the log is strict, the record on
+    /// the disk. The error is the reason why it must not be sent.
+    fn before(&self, exchange: &Exchange<'_>) -> Option<BoxFuture<'static, Result<(), String>>>;
     /// Records a request with its outcome, without waiting.
     fn after(&self, exchange: &Exchange<'_>, answered: &Answered<'_>);
 }
@@ -72,16 +68,15 @@ pub(crate) struct Trail {
     pub(crate) port: Option<u16>,
     pub(crate) body: Option<Vec<u8>>,
     pub(crate) content_type: Option<Box<str>>,
-    pub(crate) has_effect: bool,
     /// Reason of a refusal, and whether the client was not admitted.
     pub(crate) refused: Option<(String, bool)>,
 }
 
 impl Trail {
-    pub(crate) fn begin(log: &Arc<dyn Audit>, caller: &Arc<str>, has_effect: bool) -> Trail {
+    pub(crate) fn begin(log: &Arc<dyn Audit>, caller: &Arc<str>) -> Trail {
         let (log, caller) = (log.clone(), caller.clone());
         let (body, content_type) = (None, None);
-        Trail { log, caller, uid: None, port: None, body, content_type, has_effect, refused: None }
+        Trail { log, caller, uid: None, port: None, body, content_type, refused: None }
     }
 }
 

@@ -171,7 +171,7 @@ impl Line {
 
     /// Waits until the audit log permits to send the request.
     pub(crate) async fn permitted(&self) -> Result<(), Refusal> {
-        let before = |trail: &Trail| trail.log.before(&self.exchange(trail), trail.has_effect);
+        let before = |trail: &Trail| trail.log.before(&self.exchange(trail));
         match self.trail.as_ref().and_then(before) {
             None => Ok(()),
             Some(permitted) => permitted.await.map_err(Refusal::NotRecorded),

@@ -47,14 +47,10 @@ impl hutch_router::Audit for RequestLog {
         runs && exchange.method == "POST"
     }
 
-    fn before(
-        &self,
-        exchange: &Exchange<'_>,
-        has_effect: bool,
-    ) -> Option<BoxFuture<'static, Result<(), String>>> {
+    fn before(&self, exchange: &Exchange<'_>) -> Option<BoxFuture<'static, Result<(), String>>> {
         let now = SystemTime::now();
         let command = exchange.body.map(|body| executed(now, exchange, body));
-        if !(self.log.is_strict() && has_effect) {
+        if !self.log.is_strict() {
             let room = match command {
                 Some(command) => self.log.enqueue(Box::new(move || command)),
                 None => self.front.room()?,
@@ -281,20 +277,21 @@ mod tests {
         let requests = RequestLog::new(Arc::new(FrontLog::new(theirs.into(), true).unwrap()));
         let put = exchange("PUT", 8080, "/v1/files/a/ghp_0123456789abcdefghij");
         // A strict log has the record before the request is sent.
-        requests.before(&put, true).unwrap().await.unwrap();
-        assert!(requests.before(&exchange("GET", 80, "/"), false).is_none());
+        requests.before(&put).unwrap().await.unwrap();
+        // A program of a Sandbox may take any method for a request to do something.
+        requests.before(&exchange("GET", 80, "/")).unwrap().await.unwrap();
         let execute = exchange("POST", 8888, "/%65xecute");
         assert!(requests.reads_body(&execute) && !requests.reads_body(&put));
         let body = br#"{"command":"first","command":"sh -c 'API_KEY=hunter2 ls'"}"#;
-        requests.before(&Exchange { body: Some(body), ..execute }, true).unwrap().await.unwrap();
-        requests.before(&Exchange { body: Some(b""), ..execute }, true).unwrap().await.unwrap();
+        requests.before(&Exchange { body: Some(body), ..execute }).unwrap().await.unwrap();
+        requests.before(&Exchange { body: Some(b""), ..execute }).unwrap().await.unwrap();
         let call = exchange("POST", 9090, "/process.v1.ProcessService/Execute");
         let list = exchange("POST", 9090, "/process.v1.ProcessService/List");
         assert!(requests.reads_body(&call) && !requests.reads_body(&list));
         let body = br#"{"config":{"command":["sh","-c","API_KEY=hunter2 ls"]}}"#;
         for content_type in [Some("application/json"), None] {
             let call = Exchange { body: Some(body), content_type, ..call };
-            requests.before(&call, true).unwrap().await.unwrap();
+            requests.before(&call).unwrap().await.unwrap();
         }
         requests.after(&put, &Answered { status: 200, refused: None, denied: false });
         let unknown = Exchange { caller: "", ..exchange("GET", 80, "/") };
@@ -323,6 +320,7 @@ mod tests {
             lines,
             [
                 "http team/box allowed PUT team/box:8080/v1/files/a/*** (by alice)",
+                "http team/box allowed GET team/box:80/ (by alice)",
                 "http team/box allowed POST team/box:8888/%65xecute (by alice)",
                 "exec team/box allowed sh -c 'API_KEY=*** ls' (exec ID by alice)",
                 "http team/box allowed POST team/box:8888/%65xecute (by alice)",

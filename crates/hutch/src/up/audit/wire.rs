@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use hutch_apiserver::{Audit, Make};
 use hutch_audit::Record;
 use hutch_audit::event::EVENT_MAX;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{OwnedReadHalf, OwnedWriteHalf, UnixStream};
@@ -48,7 +48,7 @@ pub(super) struct Answer {
 
 impl Frame {
     /// Reads the next one; `None` at the end.
-    pub(super) async fn read(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Frame>> {
+    pub(super) async fn read(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Frame>> {
         let mut head = [0; 13];
         match reader.read_exact(&mut head).await {
             Ok(_) => {}
@@ -199,7 +199,7 @@ async fn receive(mut reader: OwnedReadHalf, shared: Arc<Shared>) {
     shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-const REFUSED: &str = "the audit log cannot be written, so nothing is done";
+pub(super) const REFUSED: &str = "the audit log cannot be written, so nothing is done";
 
 impl Audit for FrontLog {
     fn is_strict(&self) -> bool {
@@ -239,5 +239,32 @@ impl Audit for FrontLog {
         if self.frames.try_send(Waiter::Later(make)).is_err() {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::of_front;
+    use super::*;
+
+    /// Reads any bytes as the stream of a front that an enemy has taken over. What is recorded is one line about its callers.
+    fn any_frames(bytes: &[u8]) {
+        let mut rest = bytes;
+        while let Some(Ok(Some(frame))) = Frame::read(&mut rest).now_or_never() {
+            let (Frame::Record(bytes) | Frame::Durable(_, bytes)) = frame else { continue };
+            assert!(bytes.len() <= EVENT_MAX);
+            let Ok(record) = of_front(bytes) else { continue };
+            let kind = hutch_audit::View::parse(record.as_bytes()).kind();
+            assert!(!record.as_bytes().contains(&b'\n'), "{record:?}");
+            assert!(
+                !matches!(kind, None | Some(hutch_audit::Kind::Log | hutch_audit::Kind::Lifecycle)),
+                "{record:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn any_stream_of_a_front_is_read() {
+        hutch_testkit::hostile::feed("hutch_audit_wire", any_frames);
     }
 }

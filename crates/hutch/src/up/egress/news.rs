@@ -23,15 +23,16 @@ impl Supervisor {
     pub(super) fn learn(&mut self, news: News) {
         match news {
             News::Named { sandbox, name } => {
-                let log = self.audit.clone();
-                if let Some((uid, pod)) = self.pod(sandbox)
+                if let Some((_, pod)) = self.pod(sandbox)
                     && pod.names.len() < MOST_NAMES
                 {
-                    if let Some(log) = log {
-                        log.named(uid, name.as_str());
-                    }
                     pod.names.push(name);
                     self.keep(sandbox);
+                }
+            }
+            News::Resolved { sandbox, name, wait } => {
+                if let (Some(log), Some(uid)) = (self.audit.clone(), self.uid(sandbox)) {
+                    log.named(&uid, name.as_str(), self.answered(sandbox, wait));
                 }
             }
             // Programs try many names, and a Pod has few events.

@@ -55,7 +55,7 @@ impl<F, T: PartialEq> Links<F, T> {
         self.all.push(link);
     }
 
-    /// Returns true if there are none.
+    /// Returns true if it is empty.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -7,25 +7,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{Decision, Destination, Mode, Traffic, Verdict, decide};
+use hutch_policy::{Decision, Destination, Mode, Traffic, Verdict, decide, has_conditions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::check::{Spoken, first_bytes};
 use crate::dial::may_stay;
+use crate::dns::QUERY;
 use crate::first::First;
 use crate::inspect::inspect;
 use crate::plan::DNS;
 use crate::record::Ground;
 use crate::refusal::{Denial, Reason, Refusal, answer, close, first_of_refused, reset};
 use crate::relay;
-use crate::sandbox::Sandbox;
-use crate::server::QUERY;
+use crate::sandbox::{RECHECK, Sandbox};
 use crate::tls_refusal::refuse_tls;
 
-/// How often the conditions of the rules of an open connection are evaluated.
-pub(crate) const RECHECK: Duration = Duration::from_secs(1);
 /// Maximum time without a query on a connection to the DNS server.
 const DNS_IDLE: Duration = Duration::from_secs(10);
 
@@ -83,12 +81,6 @@ impl From<io::Error> for Ended {
     fn from(_: io::Error) -> Ended {
         Ended::Failed
     }
-}
-
-/// Returns true if a rule for the destination has a condition.
-pub(crate) fn has_conditions(levels: &[Arc<hutch_policy::Level>], destination: &Destination) -> bool {
-    let rules = levels.iter().filter_map(|level| level.egress.as_ref()).flat_map(|egress| &egress.rules);
-    rules.into_iter().any(|rule| rule.when.is_some() && rule.matches(destination))
 }
 
 impl Sandbox {

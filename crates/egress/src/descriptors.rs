@@ -9,7 +9,6 @@ use rustix::process::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::refusal::Reason;
-use crate::way::Unreachable;
 
 /// Places that are left to what takes none: the runtime, the channel and what arrives on it, metrics, and connections that
 /// are being refused.
@@ -41,7 +40,7 @@ pub(crate) struct Places {
     _own: Option<OwnedSemaphorePermit>,
 }
 
-/// What has too few places.
+/// Owner of the places that are too few.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shortage {
     /// The sandbox.
@@ -55,15 +54,6 @@ impl From<Shortage> for Reason {
         match shortage {
             Shortage::Own => Reason::TooMany,
             Shortage::All => Reason::Full,
-        }
-    }
-}
-
-impl From<Shortage> for Unreachable {
-    fn from(shortage: Shortage) -> Unreachable {
-        match shortage {
-            Shortage::Own => Unreachable::TooMany,
-            Shortage::All => Unreachable::Full,
         }
     }
 }

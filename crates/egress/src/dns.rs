@@ -10,6 +10,9 @@ use hutch_policy::HostName;
 
 use crate::names::{Allowed, Names};
 
+/// Maximum bytes of a query, over TCP too.
+pub(crate) const QUERY: usize = 4096;
+
 /// Seconds for which a client keeps an answer.
 const TTL: u32 = 60;
 /// Bytes of the header of a message.

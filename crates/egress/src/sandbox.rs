@@ -29,6 +29,8 @@ use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
 use crate::way::{Unreachable, Way};
 
+/// How often the conditions of the rules of an open connection, and of a request whose answer lasts, are evaluated.
+pub(crate) const RECHECK: Duration = Duration::from_secs(1);
 /// Maximum open connections.
 const CONNECTIONS: usize = 512;
 /// Maximum open connections whose requests are read. Each has buffers of some 100 KiB.

@@ -13,12 +13,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::dns::QUERY;
 use crate::explicit;
 use crate::plan::is_explicit;
 use crate::sandbox::Sandbox;
 
-/// Maximum bytes of a DNS query, over TCP too.
-pub(crate) const QUERY: usize = 4096;
 /// Maximum answers of a listener that wait for their records.
 const ANSWERS: usize = 64;
 /// Pause after a connection could not be accepted, for want of descriptors or memory.

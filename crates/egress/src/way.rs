@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::awake::Awake;
 use crate::credentials::Issued;
-use crate::descriptors::Descriptors;
+use crate::descriptors::{Descriptors, Shortage};
 use crate::record::Counters;
 use crate::refusal::Reason;
 
@@ -91,6 +91,15 @@ impl fmt::Display for Remedy {
                     "; to open it: `private: [{address}]` in the rules that allow the host{only}"
                 )
             }
+        }
+    }
+}
+
+impl From<Shortage> for Unreachable {
+    fn from(shortage: Shortage) -> Unreachable {
+        match shortage {
+            Shortage::Own => Unreachable::TooMany,
+            Shortage::All => Unreachable::Full,
         }
     }
 }

@@ -25,6 +25,22 @@ pub enum Mode {
     Observe,
 }
 
+/// Effect of `files`, and of the scanner of output, where they are not enforced.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum OnUnsupported {
+    /// Nothing is reachable; a command does not start.
+    #[default]
+    Refuse,
+    /// The rest of the policy applies, and what is not enforced is reported.
+    Report,
+}
+
+impl OnUnsupported {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == OnUnsupported::Refuse
+    }
+}
+
 /// Authority behind a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Authority {
@@ -164,6 +180,13 @@ pub fn decide_request<'a, L: Borrow<Level>>(
 /// Returns true if a level that enforces judges calls of JSON-RPC to the destination, so that bodies must be read.
 pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
     enforcing(levels).any(|(_, egress)| egress.reads_calls(destination))
+}
+
+/// Returns true if a rule for the destination has a condition, which can change by itself.
+pub fn has_conditions<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
+    let rules =
+        levels.iter().filter_map(|level| level.borrow().egress.as_ref()).flat_map(|egress| &egress.rules);
+    rules.into_iter().any(|rule| rule.when.is_some() && rule.matches(destination))
 }
 
 /// Returns true if a level that enforces denies some calls of JSON-RPC to the destination, so that a body must not pass in which

@@ -48,8 +48,8 @@ pub use cidr::{Cidr, InvalidCidr};
 pub use conflict::conflicts;
 pub use credential::{Aws, Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
-    Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, denies_calls, may_dial,
-    may_resolve, reads_calls, scanners, wildcard,
+    Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, denies_calls,
+    has_conditions, may_dial, may_resolve, reads_calls, scanners, wildcard,
 };
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;

@@ -12,7 +12,7 @@ use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
 use crate::budget::Budget;
 use crate::cidr::Cidr;
 use crate::credential::{self, Credential};
-use crate::decide::{Authority, Level, Mode};
+use crate::decide::{Authority, Level, Mode, OnUnsupported};
 use crate::destination::Decision;
 use crate::egress::Egress;
 use crate::files::FileRule;
@@ -84,22 +84,6 @@ struct Spec {
     scanner: Option<ScannerRules>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     credentials: Vec<Credential>,
-}
-
-/// Effect of `files`, and of the scanner of output, where they are not enforced.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum OnUnsupported {
-    /// Nothing is reachable; a command does not start.
-    #[default]
-    Refuse,
-    /// The rest of the policy applies, and what is not enforced is reported.
-    Report,
-}
-
-impl OnUnsupported {
-    fn is_default(&self) -> bool {
-        *self == OnUnsupported::Refuse
-    }
 }
 
 /// Reason why a policy is invalid, with the path of its field.

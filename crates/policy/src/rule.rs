@@ -121,7 +121,7 @@ pub struct EgressRule {
     pub decision: Decision,
 }
 
-/// Whether the condition of a rule holds.
+/// Value of the condition of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// It holds.

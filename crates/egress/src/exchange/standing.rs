@@ -8,16 +8,15 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use http_body::{Frame, SizeHint};
-use hutch_policy::{Call, Decision, Destination, Mode, Path, Request, decide_request};
+use hutch_policy::{Call, Decision, Destination, Mode, Path, Request, decide_request, has_conditions};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::{Exchange, Line};
 use crate::body::Body;
-use crate::connection::{RECHECK, has_conditions};
 use crate::refusal::{Denial, Reason};
-use crate::sandbox::{Rules, Sandbox};
+use crate::sandbox::{RECHECK, Rules, Sandbox};
 
-/// What rules judge of a request.
+/// Parts of a request that rules judge.
 pub(super) struct Judged<'a> {
     pub(super) destination: &'a Destination,
     /// The destination, as text.

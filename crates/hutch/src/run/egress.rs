@@ -223,7 +223,7 @@ pub(crate) struct Policies {
     pub(crate) levels: Vec<Level>,
     /// Rules for files of each policy that has some.
     pub(super) files: Vec<PolicyFiles>,
-    /// What is not enforced of policies with `onUnsupported: Report`.
+    /// Parts of policies with `onUnsupported: Report` that are not enforced.
     pub(super) unenforced: Vec<String>,
 }
 

@@ -1,9 +1,9 @@
-//! What rules deny stays denied beside a rule that allows everything, and after the condition of a rule has ended.
+//! Denials beside a rule that allows everything, and after the condition of a rule has ended.
 
 use std::time::Duration;
 
 use super::*;
-use crate::connection::RECHECK;
+use crate::sandbox::RECHECK;
 
 const FLOOR: &str = r#"{"name": "all", AT},
     {"name": "tools", AT, "mcp": [{"tools": ["delete_*"], "decision": "Deny"}]}"#;

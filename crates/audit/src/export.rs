@@ -253,7 +253,6 @@ impl Exporter {
 
     /// Decides about a batch that could not be sent.
     fn failed(&mut self, count: usize, failure: &Failure) -> Result<Step, Error> {
-        self.backoff = (self.backoff * 2).clamp(BACKOFF, BACKOFF_MAX);
         if self.sent.take().is_some() {
             // The receiver may not have what it has not acknowledged.
             self.batch.clear();
@@ -267,6 +266,7 @@ impl Exporter {
             self.limit = count / 2;
             return Ok(Step::Failed(Duration::ZERO));
         }
+        self.backoff = (self.backoff * 2).clamp(BACKOFF, BACKOFF_MAX);
         let requested = failure.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         if failure.refused {
             self.trouble.refused += 1;

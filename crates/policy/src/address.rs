@@ -80,7 +80,7 @@ pub fn opens_nothing(range: &Cidr) -> Option<&'static str> {
 }
 
 /// Returns why no connection is made to an address of a range, whatever opens it; `None` if one may be.
-pub(crate) fn is_never_dialed(range: &Cidr) -> Option<&'static str> {
+pub fn is_never_dialed(range: &Cidr) -> Option<&'static str> {
     let never = range.is_within(&NEVER) || range.is_within(&STAND_FOR_IPV4[..1]);
     opens_nothing(range).filter(|_| never)
 }

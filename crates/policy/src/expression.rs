@@ -4,6 +4,7 @@
 //! rule then counts as the stricter one of the two.
 
 mod fields;
+mod selects;
 mod truth;
 
 use std::collections::BTreeMap;
@@ -129,7 +130,13 @@ impl Expression {
             if nodes(&call.arguments) > NODES {
                 return None;
             }
-            set("args", signed(to_value(&call.arguments).ok()?));
+            // A call without arguments has no field of them.
+            let none = serde_json::Value::Object(serde_json::Map::new());
+            let arguments = if call.arguments.is_null() { &none } else { &call.arguments };
+            if !selects::are_of_objects(&self.program.expression().expr, arguments) {
+                return None;
+            }
+            set("args", signed(to_value(arguments).ok()?));
         }
         match self.program.execute(&context) {
             Ok(Value::Bool(value)) => Some(value),
@@ -425,6 +432,47 @@ mod tests {
             "!(args.n != 4)",
         ] {
             assert_eq!(expression(text).unwrap().evaluate(&moment, None, Some(&call)), Some(true), "{text}");
+        }
+    }
+
+    /// Regression: the interpreter takes a field of what has no fields for `false`, so that each of these was true.
+    #[test]
+    fn field_of_arguments_without_fields_has_no_value() {
+        let facts = Facts::default();
+        let moment = Moment { facts: &facts, session: Session::default(), seconds: 0 };
+        let value = |text: &str, arguments: serde_json::Value| {
+            let call = Call { method: None, tool: None, arguments };
+            expression(text).unwrap().evaluate(&moment, None, Some(&call))
+        };
+        let shapes = r#"[null, [], ["bad"], "a", 1, true, {}, {"a": "x"}, {"a": ["bad"]}, {"a": null}, {"list": ["x"]},
+            {"list": [{}, 1]}, {"list": {"k": 1}}]"#;
+        let shapes: Vec<serde_json::Value> = serde_json::from_str(shapes).unwrap();
+        for arguments in shapes {
+            for text in [
+                "args.q != 'bad'",
+                "!(args.q == '')",
+                "!(args.q in ['bad'])",
+                "args.a.b != 'bad'",
+                "args['a'].b != 'bad'",
+                "args.list[0].b.c != 'bad'",
+                "args.list.exists(x, x.y != 'bad')",
+                "[0].exists(i, args.list[i].y != 'bad')",
+            ] {
+                assert_eq!(value(text, arguments.clone()), None, "{text} {arguments}");
+            }
+        }
+        for (text, arguments, expected) in [
+            ("args.q != 'bad'", serde_json::json!({"q": "good"}), true),
+            ("args.a.b != 'bad'", serde_json::json!({"a": {"b": "bad"}}), false),
+            ("has(args.force)", serde_json::json!({}), false),
+            ("has(args.force)", serde_json::Value::Null, false),
+            ("has(args.a) && args.a.b == 1", serde_json::json!({}), false),
+            ("args.list.all(x, x.y == 1)", serde_json::json!({"list": [{"y": 1}, {"y": 1}]}), true),
+            ("args.map.exists(k, k == 'a')", serde_json::json!({"map": {"a": 1}}), true),
+            ("args.list.exists(x, x == 1)", serde_json::json!({"list": [1]}), true),
+            ("args[0] == 'a'", serde_json::json!(["a"]), true),
+        ] {
+            assert_eq!(value(text, arguments), Some(expected), "{text}");
         }
     }
 

@@ -41,7 +41,7 @@ mod stored;
 mod time;
 mod usable;
 
-pub use address::{Forbidden, check_address, judged_as, opens_nothing};
+pub use address::{Forbidden, check_address, is_never_dialed, judged_as, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};

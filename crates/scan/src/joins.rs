@@ -1,6 +1,7 @@
 //! Joins: fields of structured text as `name="value"` lines, and values next to each other.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::finding::{At, Location, Step};
@@ -32,6 +33,14 @@ struct Field<'a> {
     range: Range<usize>,
 }
 
+impl Field<'_> {
+    /// Returns a field whose value is the name of this one. It stands where this one is.
+    fn of_name(&self) -> Field<'static> {
+        let (name, value) = (Cow::default(), self.name.as_bytes().to_vec().into());
+        Field { name, value, range: self.range.clone() }
+    }
+}
+
 /// View of fields.
 pub(crate) struct Joined {
     pub(crate) view: View<'static>,
@@ -49,6 +58,11 @@ pub(crate) fn views(location: &Location, bytes: &[u8]) -> Vec<Joined> {
     let mut views = Vec::new();
     views.extend(named(&root, &fields).map(|view| Joined { view, nameless: false }));
     views.extend(neighbors(&root, &fields).map(|view| Joined { view, nameless: true }));
+    // What names say alone counts too, such as the halves of a token.
+    let mut known = HashSet::new();
+    let new = |field: &&Field<'_>| !field.name.is_empty() && known.insert(&field.name);
+    let names: Vec<Field<'_>> = fields.iter().filter(new).map(Field::of_name).collect();
+    views.extend(neighbors(&root, &names).map(|view| Joined { view, nameless: true }));
     views
 }
 
@@ -323,6 +337,12 @@ mod tests {
     fn texts(at: At, name: &str, text: &str) -> String {
         let views = views(&Location::named(at, name), text.as_bytes());
         views.iter().map(|joined| String::from_utf8_lossy(&joined.view.bytes).into_owned()).collect()
+    }
+
+    #[test]
+    fn names_of_json_are_joined() {
+        let text = texts(At::Body, "", r#"[{"gh": 1, "p_x": 2}, {"gh": 3, "p_x": 4, "y": 5}]"#);
+        assert!(text.contains("ghp_xy"), "{text}");
     }
 
     #[test]

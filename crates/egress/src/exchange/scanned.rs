@@ -209,7 +209,7 @@ impl Exchange {
                 let body = self.watch((first, rest), (scan, &talk), Direction::Outbound, how, line).await;
                 return Ok((Sent::Stream(body), changes));
             }
-            (Gathered::First(..), true) => {
+            (Gathered::First(..), true) if scan.blocks(Direction::Outbound) => {
                 return Err(Reason::Ambiguous("its body does not arrive in time".to_owned()));
             }
             (Gathered::First(..), _) if compression.is_some() && scan.blocks(Direction::Outbound) => {

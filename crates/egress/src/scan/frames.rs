@@ -26,6 +26,8 @@ pub(crate) struct Frames {
     held: Vec<u8>,
     content: Vec<u8>,
     room: Parts,
+    /// A message could not be read where the scanner only records. The rest is passed on as it is.
+    gave_up: bool,
 }
 
 /// A whole frame at the start of some bytes.
@@ -74,7 +76,7 @@ impl Frames {
         let (partial, held, content) = (Vec::new(), Vec::new(), Vec::new());
         let state = scan.state(direction);
         let room = Parts::new(room);
-        Frames { scan, talk, direction, state, partial, held, content, room }
+        Frames { scan, talk, direction, state, partial, held, content, room, gave_up: false }
     }
 
     /// Takes bytes, and returns those that may be passed on. Adds what is only recorded to `recorded`.
@@ -82,15 +84,17 @@ impl Frames {
     /// # Errors
     /// What is found.
     pub(crate) async fn pass(&mut self, bytes: &[u8], recorded: &mut Vec<Reason>) -> Result<Vec<u8>, Found> {
+        if self.gave_up {
+            return Ok(bytes.to_vec());
+        }
         self.partial.extend_from_slice(bytes);
         let mut passed = Vec::new();
-        let direction = self.direction;
-        let unreadable = || Found::unreadable(direction, At::Frame);
         loop {
             if !self.room.hold(self.partial.len() + self.held.len() + self.content.len()) {
-                return Err(unreadable());
+                return self.unreadable(passed, recorded);
             }
-            let Some(frame) = frame(&self.partial).map_err(|()| unreadable())? else { return Ok(passed) };
+            let Ok(frame) = frame(&self.partial) else { return self.unreadable(passed, recorded) };
+            let Some(frame) = frame else { return Ok(passed) };
             let raw: Vec<u8> = self.partial.drain(..frame.length).collect();
             if frame.control {
                 // A close begins with its code.
@@ -98,10 +102,10 @@ impl Frames {
                 passed.extend(raw);
                 continue;
             }
-            if self.content.len() + frame.content.len() > MESSAGE {
-                return Err(unreadable());
-            }
             self.held.extend(raw);
+            if self.content.len() + frame.content.len() > MESSAGE {
+                return self.unreadable(passed, recorded);
+            }
             self.content.extend(frame.content);
             if frame.last {
                 let content = std::mem::take(&mut self.content);
@@ -109,6 +113,24 @@ impl Frames {
                 passed.append(&mut self.held);
             }
         }
+    }
+
+    /// Takes a message that cannot be read. If the scanner only records, it and what follows is passed on after `passed`.
+    ///
+    /// # Errors
+    /// The scanner blocks it.
+    fn unreadable(&mut self, mut passed: Vec<u8>, recorded: &mut Vec<Reason>) -> Result<Vec<u8>, Found> {
+        let found = Found::unreadable(self.direction, At::Frame);
+        if self.scan.blocks(self.direction) {
+            return Err(found);
+        }
+        recorded.push(Reason::FoundOnly(found.into()));
+        self.gave_up = true;
+        passed.append(&mut self.held);
+        passed.append(&mut self.partial);
+        self.content = Vec::new();
+        self.room.hold(0);
+        Ok(passed)
     }
 
     /// Scans the content of a message: on another thread if that takes long.

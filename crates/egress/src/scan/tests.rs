@@ -160,6 +160,27 @@ fn long_message_of_a_websocket_is_scanned() {
     assert_eq!(pass(&frame(&token())).unwrap_err().rule, "github-pat");
 }
 
+/// Regression: such a message ended the connection.
+#[test]
+fn message_that_cannot_be_read_passes_where_the_scanner_only_records() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let compressed = vec![0xc1, 1, b'x'];
+    let long = [&[0x82, 127][..], &(2_u64 << 20).to_be_bytes(), b"beginning"].concat();
+    for (mode, rules) in [(Mode::Observe, json!({})), (Mode::Enforce, json!({"outbound": "Log"}))] {
+        for bytes in [&compressed, &long] {
+            let scan = Scan::of(&[level(mode, &rules)], None).unwrap();
+            let mut frames = Frames::new(scan, SharedTalk::default(), Direction::Outbound, &Arc::default());
+            let mut recorded = Vec::new();
+            let begun = [&[0x01, 2][..], b"ab"].concat();
+            assert_eq!(runtime.block_on(frames.pass(&begun, &mut recorded)).unwrap(), b"");
+            let passed = runtime.block_on(frames.pass(bytes, &mut recorded)).unwrap();
+            assert_eq!(passed, [&begun[..], bytes].concat());
+            assert!(matches!(&recorded[..], [Reason::FoundOnly(found)] if found.rule == "too-complex"));
+            assert_eq!(runtime.block_on(frames.pass(b"rest", &mut recorded)).unwrap(), b"rest");
+        }
+    }
+}
+
 #[test]
 fn body_in_pieces_is_redacted_and_ends_with_what_it_began() {
     let redact = json!({"outbound": "Redact", "rules": ["builtin/secrets"]});

@@ -34,6 +34,13 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
         arguments.host
     );
     let attached = Attached::read(&arguments.place, &arguments.sandbox.name).await?;
+    if let Some(service) = super::peer::service_named(&attached, &arguments.host).await {
+        bail!(
+            "{} stays closed: {service:?} is a Service of this server, which only a rule with `sandboxes` opens; nothing \
+             was written",
+            arguments.host
+        );
+    }
     let now = Timestamp::now();
     let expires = arguments.lasts.map(|lasts| end(now, lasts)).transpose()?;
     let mut rule = crate::allow::rule(&arguments.host).map_err(anyhow::Error::msg)?;

@@ -89,6 +89,15 @@ fn service_of<'a>(name: &'a str, own: &'a str) -> Option<(&'a str, &'a str)> {
     }
 }
 
+/// Returns the name of the Service that a host names, as the Sandbox sees it; `None` for who may not read Services.
+pub(super) async fn service_named(attached: &Attached, host: &str) -> Option<String> {
+    let Host::Name(name) = crate::allow::example(host).ok()?.host else { return None };
+    let (service, namespace) = service_of(name.as_str(), &attached.subject.namespace)?;
+    let found =
+        Api::<Service>::namespaced(attached.client.clone(), namespace).get_opt(service).await.ok()??;
+    Some(found.name_any())
+}
+
 /// Returns the Sandboxes behind a Service: those of its Pods, else the one that controls it.
 async fn behind(attached: &Attached, namespace: &str, facts: &ServiceFacts) -> anyhow::Result<Vec<Behind>> {
     let client = &attached.client;

@@ -12,6 +12,9 @@ use crate::protect::is_protected;
 /// Folders that are in memory in every sandbox, whatever the machine has there.
 const IN_MEMORY: [&str; 2] = [TEMPORARY, "/dev"];
 
+/// Folders of the kernel.
+const OF_KERNEL: [&str; 2] = ["/proc", "/sys"];
+
 /// Puts the rules for files of `--policy` into the flags. Returns what is not enforced and to be reported.
 pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> anyhow::Result<Vec<String>> {
     let (restrictions, needed) = PolicyFiles::combined(policies);
@@ -76,6 +79,9 @@ fn restrict(
     let in_workspace = workspace.and_then(|workspace| path.strip_prefix(workspace).ok());
     let in_mount = arguments.mount.iter().any(|mount| path.starts_with(&mount.source));
     let in_memory = IN_MEMORY.iter().any(|folder| path.starts_with(folder));
+    if OF_KERNEL.iter().any(|folder| path.starts_with(folder)) {
+        bail!("each sandbox has its own");
+    }
     if in_memory && in_workspace.is_none() && !in_mount {
         bail!("it is in memory in a sandbox, and each command has its own");
     }

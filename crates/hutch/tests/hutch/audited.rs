@@ -591,6 +591,32 @@ fn program(folder: &Path) -> PathBuf {
     path
 }
 
+/// Writes a log that begins with record 4, of a class, which says that three were deleted.
+const WITHOUT_BEGINNING: &str = r#"
+import hashlib, json, sys
+event = json.dumps({"class_uid": int(sys.argv[2]), "unmapped": {"removed_last": 3}}).encode()
+prev = "00" * 32
+own = hashlib.sha256(bytes.fromhex(prev) + event).hexdigest()
+line = b'{"seq":4,"prev":"%s","hash":"%s","event":%s}\n' % (prev.encode(), own.encode(), event)
+open(sys.argv[1] + "/1.jsonl", "wb").write(line)
+"#;
+
+/// Regression: it believed a record that only the log writes, whatever its class was.
+#[test]
+fn program_of_the_documentation_believes_only_the_log_about_deleted_records() {
+    hutch_testkit::require!(python);
+    let folder = tempfile::tempdir().unwrap();
+    let program = program(folder.path());
+    for (class, missing) in [("0", false), ("6003", true)] {
+        let log = tempfile::tempdir().unwrap();
+        let made =
+            Command::new("python3").args(["-c", WITHOUT_BEGINNING]).arg(log.path()).arg(class).output();
+        succeeded("python3", &made.unwrap());
+        let found = Command::new("python3").arg(&program).arg(log.path()).output().unwrap();
+        assert_eq!(text(&found.stderr).contains("the beginning is missing"), missing, "{class}: {found:?}");
+    }
+}
+
 #[test]
 fn program_of_the_documentation_finds_what_hutch_finds() {
     hutch_testkit::require!(root, kubectl, python, openssl);

@@ -4,7 +4,7 @@ use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::audited;
-use crate::harness::{Up, text};
+use crate::harness::{Up, refused, text};
 use crate::policies::{CURL_TIMED_OUT, applied, policy};
 use crate::policy_commands::explained;
 
@@ -201,6 +201,9 @@ fn service_leads_to_its_target_port_and_another_namespace_needs_an_administrator
     }
     let table = explained(&up, 0, &["app", "db:8000"]);
     assert!(table.contains("Namespace  app     Enforce  db    Allow\n"), "{table}");
+    let mut hutch = std::process::Command::new(crate::harness::binary());
+    hutch.args(["allow", "other", "db:8000"]).env("KUBECONFIG", up.kubeconfig());
+    refused(&hutch.output().expect("hutch"), 1, &["\"db\" is a Service", "`sandboxes`"]);
     let none = explained(&up, 1, &["other", "db:8000"]);
     assert!(none.ends_with("Deny: no policy opens the network\n"), "{none}");
 

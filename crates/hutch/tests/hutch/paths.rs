@@ -276,6 +276,8 @@ fn rules_for_files_that_cannot_be_enforced_are_refused() {
     make(&home, &["work/.git/config", "work/docs/a"]);
     for (rules, reason) in [
         (r#"{"path": "/tmp/x", "access": "Read"}"#, "in memory"),
+        (r#"{"path": "/proc/cpuinfo", "access": "None"}"#, "each sandbox has its own"),
+        (r#"{"path": "/sys/class", "access": "None"}"#, "each sandbox has its own"),
         (r#"{"path": "docs", "access": "Read"}"#, "not a path of a rule"),
         (
             r#"{"path": "/workspace/docs", "access": "Read"}, {"path": "/workspace/docs/a", "access": "Write"}"#,

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use hutch_policy::{Cidr, Decision, EgressRule, HostPattern, PortRange, Protocol, opens_nothing};
+use hutch_policy::{
+    Cidr, Decision, EgressRule, HostPattern, PortRange, Protocol, is_never_dialed, opens_nothing,
+};
 
 use super::super::Notes;
 
@@ -174,7 +176,12 @@ fn allowing(entries: &[Entry], private: &[Cidr], notes: &mut Notes) -> Vec<Egres
                         "network.allowedDomains",
                         &format!("{address} by itself is the sandbox; allowed names may lead to that of this machine"),
                     ),
-                    None => slot.1.push(cidr),
+                    None => match is_never_dialed(&cidr) {
+                        Some(why) => {
+                            notes.change("network.allowedDomains", &format!("{address} opens nothing: {why}"));
+                        }
+                        None => slot.1.push(cidr),
+                    },
                 }
             }
         }

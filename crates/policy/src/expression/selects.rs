@@ -1,0 +1,124 @@
+//! Finds fields that an expression takes of a part of `args` that has no fields.
+//!
+//! The interpreter takes such a field for `false`, so that `args.q != 'x'` would hold for arguments that are a list.
+
+use kube_cel::cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use serde_json::Value;
+
+/// Returns true if every field that the expression takes of these arguments, or of a part of them, is that of an object. One
+/// that is missing has no value anyway.
+pub(super) fn are_of_objects(expression: &Expr, arguments: &Value) -> bool {
+    Walk { bound: vec![("args", Part::Known(arguments))] }.expression(expression)
+}
+
+/// Part of the arguments for which an expression stands.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    Known(&'a Value),
+    Missing,
+    /// Computed from the arguments.
+    Computed,
+    /// None of them.
+    Other,
+}
+
+/// A walk through an expression.
+struct Walk<'a> {
+    /// Variables, the innermost last.
+    bound: Vec<(&'a str, Part<'a>)>,
+}
+
+impl<'a> Walk<'a> {
+    fn expression(&mut self, expression: &'a Expr) -> bool {
+        match expression {
+            Expr::Select(select) => {
+                let operand = &select.operand.expr;
+                let has_fields = match self.part(operand) {
+                    Part::Known(value) => value.is_object(),
+                    Part::Missing | Part::Other => true,
+                    Part::Computed => false,
+                };
+                has_fields && self.expression(operand)
+            }
+            Expr::Call(call) => self.all(call.target.as_deref().into_iter().chain(&call.args)),
+            Expr::Comprehension(of) => self.all([&of.iter_range, &of.accu_init]) && self.comprehension(of),
+            Expr::List(list) => self.all(&list.elements),
+            Expr::Map(map) => map.entries.iter().all(|entry| self.entry(&entry.expr)),
+            Expr::Struct(of) => of.entries.iter().all(|entry| self.entry(&entry.expr)),
+            Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => true,
+        }
+    }
+
+    fn all(&mut self, expressions: impl IntoIterator<Item = &'a IdedExpr>) -> bool {
+        expressions.into_iter().all(|part| self.expression(&part.expr))
+    }
+
+    fn entry(&mut self, entry: &'a EntryExpr) -> bool {
+        match entry {
+            EntryExpr::MapEntry(entry) => self.all([&entry.key, &entry.value]),
+            EntryExpr::StructField(field) => self.all([&field.value]),
+        }
+    }
+
+    /// Walks through the body of a loop, with each value of its variable.
+    fn comprehension(&mut self, of: &'a ComprehensionExpr) -> bool {
+        let values: Vec<Part<'a>> = match self.part(&of.iter_range.expr) {
+            Part::Known(Value::Array(items)) => items.iter().map(Part::Known).collect(),
+            // Its keys, or its values.
+            Part::Known(Value::Object(fields)) if of.iter_var2.is_none() => {
+                vec![Part::Computed; fields.len().min(1)]
+            }
+            Part::Known(Value::Object(fields)) => fields.values().map(Part::Known).collect(),
+            // Nothing is repeated.
+            Part::Known(_) | Part::Missing => return true,
+            computed @ (Part::Computed | Part::Other) => vec![computed],
+        };
+        values.into_iter().all(|value| {
+            let before = self.bound.len();
+            // With two variables the first one is a number or a key.
+            let (first, second) = match of.iter_var2.as_deref() {
+                None => ((of.iter_var.as_str(), value), None),
+                Some(second) => ((of.iter_var.as_str(), Part::Computed), Some((second, value))),
+            };
+            self.bound.extend(
+                [Some((of.accu_var.as_str(), Part::Other)), Some(first), second].into_iter().flatten(),
+            );
+            let sound = self.all([&of.loop_cond, &of.loop_step, &of.result]);
+            self.bound.truncate(before);
+            sound
+        })
+    }
+
+    /// Returns the part for which an expression stands.
+    fn part(&self, expression: &Expr) -> Part<'a> {
+        match expression {
+            Expr::Ident(name) => {
+                let bound = self.bound.iter().rev().find(|(known, _)| known == name);
+                bound.map_or(Part::Other, |(_, part)| *part)
+            }
+            Expr::Select(select) if !select.test => match self.part(&select.operand.expr) {
+                Part::Known(value) => value.get(&select.field).map_or(Part::Missing, Part::Known),
+                other => other,
+            },
+            Expr::Call(call) if call.func_name == operators::INDEX => match call.args.as_slice() {
+                [of, key] => self.item(self.part(&of.expr), &key.expr),
+                _ => Part::Computed,
+            },
+            Expr::Literal(_) => Part::Other,
+            _ => Part::Computed,
+        }
+    }
+
+    /// Returns the item of a part at a key.
+    fn item(&self, of: Part<'a>, key: &Expr) -> Part<'a> {
+        let Part::Known(value) = of else { return of };
+        let item = match key {
+            Expr::Literal(LiteralValue::String(key)) => value.get(key.inner()),
+            Expr::Literal(LiteralValue::Int(place)) => {
+                usize::try_from(*place.inner()).ok().and_then(|place| value.get(place))
+            }
+            _ => return Part::Computed,
+        };
+        item.map_or(Part::Missing, Part::Known)
+    }
+}

@@ -59,9 +59,12 @@ pub(crate) fn views(location: &Location, bytes: &[u8]) -> Vec<Joined> {
     views.extend(named(&root, &fields).map(|view| Joined { view, nameless: false }));
     views.extend(neighbors(&root, &fields).map(|view| Joined { view, nameless: true }));
     // What names say alone counts too, such as the halves of a token.
-    let mut known = HashSet::new();
-    let new = |field: &&Field<'_>| !field.name.is_empty() && known.insert(&field.name);
-    let names: Vec<Field<'_>> = fields.iter().filter(new).map(Field::of_name).collect();
+    let (mut known, mut names) = (HashSet::new(), Vec::new());
+    for field in &fields {
+        if !field.name.is_empty() && known.insert(&field.name) {
+            names.push(field.of_name());
+        }
+    }
     views.extend(neighbors(&root, &names).map(|view| Joined { view, nameless: true }));
     views
 }

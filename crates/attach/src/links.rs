@@ -67,15 +67,11 @@ impl<F, T: PartialEq> Links<F, T> {
         all: &AllBehind<P>,
         from: impl Fn(&F) -> Option<(&'a [Arc<Level>], &'a str)>,
         name: impl Fn(&P) -> T,
-        is_ending: impl Fn(&T) -> bool,
     ) {
         self.all.retain(|link| {
             let Some((levels, namespace)) = from(&link.from).filter(|_| !link.task.is_finished()) else {
                 return false;
             };
-            if is_ending(&link.to) {
-                return true;
-            }
             let to = |pod: &P| name(pod) == link.to;
             leads_to(levels, namespace, (&link.service, link.port), all, to)
         });

@@ -31,8 +31,8 @@ use crate::server::serve;
 use crate::way::Way;
 use crate::{explicit, metrics};
 
-/// Sandboxes that wait for descriptors before they are served.
-static WAITING: Semaphore = Semaphore::const_new(8);
+/// Maximum sandboxes that wait for descriptors before they are served: their sockets take most of the reserve.
+static WAITING: Semaphore = Semaphore::const_new(20);
 
 /// Order to the process. Numbers are chosen by who sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

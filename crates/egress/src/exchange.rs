@@ -37,7 +37,7 @@ use crate::scan::{Conversations, Scan};
 use calls::{discard, id_of, read_calls};
 use counted::{Metered, Placing};
 use line::Line;
-use standing::{Judged, Standing, WhileAllowed};
+use standing::{Judged, Standing, Watch, WhileAllowed};
 
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
@@ -193,7 +193,7 @@ impl Exchange {
         accepted.body = filled(&mut accepted.placed, &parts.headers, accepted.body, room).await?;
         accepted.body = hashed(&mut accepted.placed, accepted.body, room).await?;
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
-        let (scan, standing) = (accepted.scan.clone(), accepted.standing.take());
+        let (scan, standing) = (accepted.scan.clone(), accepted.standing.clone());
         let (sent, placed) = self.request(&parts, accepted, line, websocket)?;
         self.sandbox.records.uses(&placed.used, &self.destination).await?;
         let of = parts.headers;
@@ -373,7 +373,7 @@ impl Exchange {
         websocket: bool,
     ) -> Result<(Request<Body>, Placed), Reason> {
         let scheme = if self.tls { "https" } else { "http" };
-        let Accepted { rules, max_body, body, scan, changes, mut placed, .. } = accepted;
+        let Accepted { rules, max_body, body, scan, changes, mut placed, standing } = accepted;
         let target =
             placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
         let uri = Uri::builder().scheme(scheme).authority(self.authority()).path_and_query(target);
@@ -403,7 +403,8 @@ impl Exchange {
         let (reporter, of) = (sandbox.clone(), line.clone());
         let report = Arc::new(move |reason| of.end(&reporter, reason));
         let body = Guarded::body(body.into_body(), std::mem::take(&mut placed.foreign), report);
-        let body = Metered { body, left: max_body, rules, sandbox, line };
+        let watch = standing.map(Watch::new);
+        let body = Metered { body, left: max_body, rules, sandbox, line, watch };
         let mut request = Request::new(body.boxed_unsync());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
             (parts.method.clone(), uri, headers);

@@ -130,6 +130,11 @@ impl Scan {
         self.enforcing().any(|rules| of(rules) > ScanAction::Log)
     }
 
+    /// Returns true if values of credentials must not leave, whatever the actions of the policies are.
+    pub(crate) fn protects_values(&self, direction: Direction) -> bool {
+        direction == Direction::Outbound && self.exact.is_some() && self.enforcing().next().is_some()
+    }
+
     fn enforcing(&self) -> impl Iterator<Item = &ScannerRules> {
         self.acting.iter().filter(|one| one.mode == Mode::Enforce).map(|one| &one.rules)
     }

@@ -215,12 +215,6 @@ impl Policies {
         }
         if self.have_peers() {
             let all = self.behind();
-            let served = &self.served;
-            let from = |uid: &String| {
-                let from = served.get(uid)?;
-                Some((from.levels.as_slice(), from.live.id.namespace.as_str()))
-            };
-            self.links.keep(&all, from, |live| live.id.uid.clone(), |_| false);
             for served in self.served.values_mut() {
                 let Served { live, levels, peers, .. } = served;
                 let found = peers_of(&self.known.services, levels, &live.id.namespace, &all);
@@ -229,6 +223,13 @@ impl Policies {
                     *peers = found;
                 }
             }
+            // After the news that peers are closed.
+            let served = &self.served;
+            let from = |uid: &String| {
+                let from = served.get(uid)?;
+                Some((from.levels.as_slice(), from.live.id.namespace.as_str()))
+            };
+            self.links.keep(&all, from, |live| live.id.uid.clone());
         }
     }
 

@@ -2,15 +2,20 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hutch_policy::{Destination, Host, Peer};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
 use super::Door;
 use crate::descriptors::Places;
 use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
+
+/// Maximum time for which news of a closed peer may come after the end of its connection.
+const NEWS: Duration = Duration::from_millis(20);
 
 /// A connection to a peer, and what is kept until its end.
 pub(crate) struct Peered {
@@ -65,11 +70,14 @@ impl Sandbox {
     pub(crate) async fn peer_closed(&self, destination: &Destination, kept: &Kept) {
         let Host::Name(name) = &destination.host else { return };
         let mut rules = self.rules.subscribe();
-        tokio::select! {
-            () = self.peers.closed(name, destination.port) => {}
-            // Perhaps because the other one ends, which is no denial of this one.
-            () = kept.revoked() => return,
+        let revoked = tokio::select! {
+            () = self.peers.closed(name, destination.port) => false,
+            () = kept.revoked() => true,
             _ = rules.wait_for(Option::is_none) => return,
+        };
+        // Perhaps the other one ends, which is no denial of this one. News of a closed peer come at the same time.
+        if revoked && timeout(NEWS, self.peers.closed(name, destination.port)).await.is_err() {
+            return;
         }
         let reason = Reason::Denied(Denial::default());
         self.refused(Refusal { destination: destination.to_string(), reason });

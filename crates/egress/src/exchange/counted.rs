@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Line;
+use super::standing::Watch;
 use crate::body::Body;
 use crate::refusal::Reason;
 use crate::sandbox::{Rules, Sandbox};
@@ -52,6 +53,8 @@ pub(super) struct Metered {
     pub(super) rules: Rules,
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) line: Arc<Line>,
+    /// Set if its rules have conditions.
+    pub(super) watch: Option<Watch>,
 }
 
 impl http_body::Body for Metered {
@@ -69,13 +72,15 @@ impl http_body::Body for Metered {
         };
         let length = frame.data_ref().map_or(0, Bytes::len);
         let fits = this.left.checked_sub(length as u64);
-        let counted = match fits {
-            Some(left) => {
+        let denied = this.watch.as_mut().and_then(Watch::denied);
+        let counted = match (denied, fits) {
+            (Some(reason), _) => Err(reason),
+            (None, Some(left)) => {
                 this.left = left;
                 this.sandbox.counters().sent(length);
                 this.sandbox.usage.sent(&this.rules.levels, length)
             }
-            None => Err(Reason::Ambiguous("its body is longer than a rule allows".to_owned())),
+            (None, None) => Err(Reason::Ambiguous("its body is longer than a rule allows".to_owned())),
         };
         match counted {
             Ok(()) => Poll::Ready(Some(Ok(frame))),

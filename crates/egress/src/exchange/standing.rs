@@ -2,14 +2,15 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use http_body::{Frame, SizeHint};
 use hutch_policy::{Call, Decision, Destination, Mode, Path, Request, decide_request, has_conditions};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{Exchange, Line};
 use crate::body::Body;
@@ -51,6 +52,12 @@ impl<'a> Judged<'a> {
     }
 }
 
+/// Maximum bytes of a body whose calls are judged again. Those of a longer one are judged once: they take much memory and time.
+const CALLS: u64 = 4096;
+/// Time between two evaluations, in times of their cost, and its maximum: so they take little of the process.
+const REST: u32 = 1000;
+const REST_MAX: Duration = Duration::from_secs(10);
+
 /// A request that was allowed by rules with conditions, until its answer or its WebSocket ends.
 pub(super) struct Standing {
     sandbox: Arc<Sandbox>,
@@ -67,14 +74,15 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Returns a request that was allowed; `None` if no rule for its destination has a condition.
+    /// Returns a request that was allowed; `None` if no rule for its destination has a condition, or its calls are long.
     pub(super) fn of(
         exchange: &Exchange,
         rules: &Rules,
         parts: &Parts,
         judged: &Judged<'_>,
     ) -> Option<Arc<Standing>> {
-        has_conditions(&rules.levels, &exchange.destination).then(|| {
+        let is_short = judged.calls.is_none() || judged.length.is_some_and(|length| length <= CALLS);
+        (is_short && has_conditions(&rules.levels, &exchange.destination)).then(|| {
             Arc::new(Standing {
                 sandbox: exchange.sandbox.clone(),
                 destination: exchange.destination.clone(),
@@ -111,34 +119,55 @@ impl Standing {
         denied.then(|| Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default())
     }
 
-    /// Waits until the rules no longer allow it, which is reported.
-    pub(super) async fn denied(&self, line: &Line) {
+    /// Waits until the rules no longer allow it.
+    pub(super) async fn denied(self: &Arc<Self>) -> Reason {
+        let mut watch = Watch::new(self.clone());
         loop {
-            sleep(RECHECK).await;
-            if let Some(denial) = self.denial() {
-                return self.report(line, denial);
+            sleep_until(watch.next).await;
+            if let Some(reason) = watch.denied() {
+                return reason;
             }
         }
     }
+}
 
-    fn report(&self, line: &Line, denial: Denial) {
-        let calls = self.calls.as_deref().unwrap_or_default();
-        let refusal = line.refusal(Reason::Denied(denial), calls);
-        self.sandbox.refused_request(refusal, &line.asked(calls));
+/// Times at which a request is judged again.
+pub(super) struct Watch {
+    standing: Arc<Standing>,
+    next: Instant,
+}
+
+impl Watch {
+    pub(super) fn new(standing: Arc<Standing>) -> Watch {
+        Watch { standing, next: Instant::now() + RECHECK }
+    }
+
+    /// Judges the request if it is time. Returns why it is no longer allowed.
+    pub(super) fn denied(&mut self) -> Option<Reason> {
+        let now = Instant::now();
+        if now < self.next {
+            return None;
+        }
+        let denial = self.standing.denial();
+        let end = Instant::now();
+        self.next = end + RECHECK.max(((end - now) * REST).min(REST_MAX));
+        denial.map(Reason::Denied)
     }
 }
 
 /// Body of an answer, as long as the rules allow its request.
 pub(super) struct WhileAllowed {
-    pub(super) body: Body,
-    standing: Arc<Standing>,
+    body: Body,
+    watch: Watch,
     line: Arc<Line>,
-    next: Pin<Box<Sleep>>,
+    sleep: Pin<Box<Sleep>>,
 }
 
 impl WhileAllowed {
     pub(super) fn new(body: Body, standing: Arc<Standing>, line: Arc<Line>) -> WhileAllowed {
-        WhileAllowed { body, standing, line, next: Box::pin(sleep(RECHECK)) }
+        let watch = Watch::new(standing);
+        let sleep = Box::pin(sleep_until(watch.next));
+        WhileAllowed { body, watch, line, sleep }
     }
 }
 
@@ -150,15 +179,16 @@ impl http_body::Body for WhileAllowed {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        while self.next.as_mut().poll(context).is_ready() {
-            if let Some(denial) = self.standing.denial() {
-                self.standing.report(&self.line, denial);
-                return Poll::Ready(Some(Err("its rule no longer allows it".into())));
+        let this = &mut *self;
+        while this.sleep.as_mut().poll(context).is_ready() {
+            if let Some(reason) = this.watch.denied() {
+                let error = reason.to_string();
+                this.line.end(&this.watch.standing.sandbox, reason);
+                return Poll::Ready(Some(Err(error.into())));
             }
-            self.next.as_mut().reset(Instant::now() + RECHECK);
+            this.sleep.as_mut().reset(this.watch.next);
         }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        Poll::Ready(frame)
+        Pin::new(&mut this.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -40,16 +40,19 @@ impl Exchange {
             let (Ok(client), Ok(server)) = (client.await, server.await) else { return };
             let denied = async {
                 match &standing {
-                    Some(standing) => standing.denied(&line).await,
+                    Some(standing) => standing.denied().await,
                     None => std::future::pending().await,
                 }
             };
             let changed = async {
                 tokio::select! {
-                    () = sandbox.changed(&line.destination, rules) => "other rules decide about it now",
-                    () = denied => "its rule no longer allows it",
+                    () = sandbox.changed(&line.destination, rules) => "other rules decide about it now".to_owned(),
+                    reason = denied => {
+                        let text = reason.to_string();
+                        line.end(&sandbox, reason);
+                        text
+                    }
                 }
-                .to_owned()
             };
             join(TokioIo::new(client), TokioIo::new(server), sent, received, changed).await;
         });

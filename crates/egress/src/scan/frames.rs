@@ -121,7 +121,7 @@ impl Frames {
     /// The scanner blocks it.
     fn unreadable(&mut self, mut passed: Vec<u8>, recorded: &mut Vec<Reason>) -> Result<Vec<u8>, Found> {
         let found = Found::unreadable(self.direction, At::Frame);
-        if self.scan.blocks(self.direction) {
+        if self.scan.blocks(self.direction) || self.scan.protects_values(self.direction) {
             return Err(found);
         }
         recorded.push(Reason::FoundOnly(found.into()));

@@ -1,14 +1,14 @@
 //! Connections between Sandboxes. This process decides and connects: the process of the proxy knows names and ports, and no
 //! address.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_attach::{AllBehind, Chosen, Links, Objects, PeerRefusal, Services, choose, peers};
+use hutch_attach::{AllBehind, Chosen, Objects, PeerRefusal, Services, choose, peers};
 use hutch_egress::Reason;
 use hutch_egress::control::Order;
 use hutch_policy::{Level, Peer};
@@ -28,8 +28,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub(super) struct Reachable<'a> {
     services: &'a Services,
     all: AllBehind<IpAddr>,
-    /// Those of Pods that are being deleted. Their connections may end by themselves.
-    ending: HashSet<IpAddr>,
     known: HashMap<(String, Vec<usize>), Vec<Peer>>,
 }
 
@@ -40,13 +38,10 @@ impl<'a> Reachable<'a> {
         services: &'a Services,
         served: impl Iterator<Item = &'a Arc<Pod>>,
     ) -> Reachable<'a> {
-        let (ending, live): (Vec<_>, Vec<_>) =
-            served.partition(|pod| pod.metadata.deletion_timestamp.is_some());
-        let live = live.into_iter().filter_map(|pod| Some((address(pod)?, pod.clone())));
-        // Nothing new leads to one that is being deleted: it may lose its address at any time.
-        let all = objects.behind(services, live);
-        let ending = ending.into_iter().filter_map(|pod| address(pod)).collect();
-        Reachable { services, all, ending, known: HashMap::new() }
+        // Nothing new leads to a Pod that is being deleted: it may lose its address at any time.
+        let live = served.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let all = behind(objects, services, live);
+        Reachable { services, all, known: HashMap::new() }
     }
 
     /// Returns the Services that a Pod of a namespace with these levels reaches.
@@ -54,15 +49,6 @@ impl<'a> Reachable<'a> {
         let places = levels.iter().map(|level| Arc::as_ptr(level).addr()).collect();
         let known = self.known.entry((from.to_owned(), places));
         known.or_insert_with(|| peers(self.services, levels, from, &self.all)).clone()
-    }
-
-    /// Ends the connections that are no longer allowed. `from` returns the levels and the namespace of a Pod.
-    pub(super) fn keep<'b>(
-        &self,
-        links: &mut Links<u64, IpAddr>,
-        from: impl Fn(&u64) -> Option<(&'b [Arc<Level>], &'b str)>,
-    ) {
-        links.keep(&self.all, from, |address| *address, |address| self.ending.contains(address));
     }
 
     /// Decides to which Pod a connection leads.
@@ -75,6 +61,15 @@ impl<'a> Reachable<'a> {
     ) -> Result<Chosen<IpAddr>, PeerRefusal> {
         choose(self.services, levels, from, service, port, &self.all)
     }
+}
+
+/// Returns the Pods behind each Service, of these.
+pub(super) fn behind<'a>(
+    objects: &Objects,
+    services: &Services,
+    served: impl Iterator<Item = &'a Arc<Pod>>,
+) -> AllBehind<IpAddr> {
+    objects.behind(services, served.filter_map(|pod| Some((address(pod)?, pod.clone()))))
 }
 
 /// Returns the address at which a Pod is reached.

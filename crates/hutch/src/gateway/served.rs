@@ -20,7 +20,7 @@ use kube::runtime::watcher;
 
 use super::condition::{Conditions, Plugin, condition};
 use super::credentials::Credentials;
-use super::peers::Reachable;
+use super::peers::{Reachable, behind};
 use crate::audit_log::Subject;
 use crate::egress::orders::send;
 
@@ -254,11 +254,6 @@ impl Served {
             return Ok(());
         }
         let mut reachable = Reachable::new(objects, &self.services, live.iter().copied());
-        let numbered: HashMap<u64, &Known> = self.known.values().map(|known| (known.number, known)).collect();
-        reachable.keep(&mut self.links, |number| {
-            let known = numbered.get(number)?;
-            Some((known.levels.as_slice(), known.namespace.as_str()))
-        });
         for known in self.known.values_mut().filter(|known| concerned(known)) {
             let peers = reachable.of(&known.levels, &known.namespace);
             if peers != known.peers {
@@ -267,6 +262,14 @@ impl Served {
                 known.peers = peers;
             }
         }
+        // After the news that peers are closed. Also those of Pods that are being deleted, which may end by themselves.
+        let all = behind(objects, &self.services, live.iter().copied());
+        let numbered: HashMap<u64, &Known> = self.known.values().map(|known| (known.number, known)).collect();
+        let from = |number: &u64| {
+            let known = numbered.get(number)?;
+            Some((known.levels.as_slice(), known.namespace.as_str()))
+        };
+        self.links.keep(&all, from, |address| *address);
         Ok(())
     }
 

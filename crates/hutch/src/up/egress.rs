@@ -385,7 +385,8 @@ impl Supervisor {
             peers: Vec::new(),
             names: self.kept.names(&sandbox),
             sandbox,
-            unkept: false,
+            // The file is written anew at first: it may have an end that was not read.
+            unkept: true,
         };
         let sent = self.serve(&uid, &pod, channel).await;
         self.pods.insert(uid, pod);

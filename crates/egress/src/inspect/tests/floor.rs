@@ -41,7 +41,7 @@ async fn body_in_which_a_server_may_find_a_denied_call_is_refused() {
 
 const WHILE_TRUSTED: &str = r#"{"name": "get", AT, "http": [{"methods": ["GET"], "paths": ["/free"]}]},
     {"name": "ws", AT, "http": [{"paths": ["/simple/**"], "websocket": true}, {"paths": ["/simple/slow"]}],
-        "when": "session.denials == 0 && request.method == 'GET'"}"#;
+        "when": "session.denials == 0 && request.method != 'PUT'"}"#;
 
 /// Regression: only requests that came later were refused, and another rule for the host kept everything open.
 #[tokio::test]
@@ -78,4 +78,29 @@ async fn answer_ends_when_the_condition_of_its_rule_no_longer_holds() {
     assert!(site.get("/other").await.starts_with("HTTP/1.1 403"));
     let end = async { while matches!(stream.read(&mut answer).await, Ok(1..)) {} };
     tokio::time::timeout(Duration::from_secs(20), end).await.expect("it ends");
+}
+
+#[tokio::test]
+async fn request_that_is_still_sent_ends_when_the_condition_of_its_rule_no_longer_holds() {
+    let site = Site::new(WHILE_TRUSTED).await;
+    let mut stream = site.connect("http/1.1").await;
+    let head = "Transfer-Encoding: chunked";
+    let request = format!("POST /simple/slow HTTP/1.1\r\nHost: localhost:{}\r\n{head}\r\n\r\n", site.port);
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let mut send = async |time: Duration| {
+        let end = tokio::time::Instant::now() + time;
+        while tokio::time::Instant::now() < end {
+            let _ = stream.write_all(b"3\r\nabc\r\n").await;
+            let read = tokio::time::timeout(Duration::from_millis(100), stream.read(&mut answer)).await;
+            if let Ok(read) = read {
+                return Some(String::from_utf8_lossy(&answer[..read.unwrap_or_default()]).into_owned());
+            }
+        }
+        None
+    };
+    assert_eq!(send(RECHECK * 3 / 2).await, None, "the condition holds");
+    assert!(site.get("/other").await.starts_with("HTTP/1.1 403"));
+    let answer = send(Duration::from_secs(20)).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
 }

@@ -22,13 +22,10 @@ use crate::credentials::checked;
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Reason why there is no token.
-#[derive(Debug, thiserror::Error)]
 enum NotIssued {
     /// Its account, or its Pod, is gone.
-    #[error("{0}")]
     Gone(String),
     /// Another request may succeed.
-    #[error("{0}")]
     Failed(String),
 }
 
@@ -85,9 +82,10 @@ impl Request {
                 }
                 token => {
                     ends = token.as_ref().ok().and_then(|token| token.ends);
-                    let failed =
-                        |why| format!("token of ServiceAccount {}/{}: {why}", self.namespace, self.account);
-                    set(sender, token.map_err(|error| failed(error.to_string())));
+                    let failed = |(NotIssued::Gone(why) | NotIssued::Failed(why))| {
+                        format!("token of ServiceAccount {}/{}: {why}", self.namespace, self.account)
+                    };
+                    set(sender, token.map_err(failed));
                 }
             }
             tokio::select! {

@@ -23,6 +23,8 @@ const END_OF_FILE: u8 = 4;
 pub(crate) struct Terminal {
     /// From the inside, once the jail stands.
     master: Option<OwnedFd>,
+    /// Size of the caller's terminal at the start.
+    size: Option<rustix::termios::Winsize>,
     /// Which of the caller's descriptors 0 to 2 are a terminal.
     tty: [bool; 3],
     /// State of the caller's terminal, as it was and as the inner one begins.
@@ -71,6 +73,7 @@ impl Terminal {
         }
         Ok(Some(Self {
             master: None,
+            size: rustix::termios::tcgetwinsize(host(first)).ok(),
             tty,
             outer,
             inner,
@@ -96,6 +99,10 @@ impl Terminal {
         let slave = other_end(&master)?;
         rustix::termios::tcsetattr(&slave, OptionalActions::Now, &self.inner)
             .map_err(failed("set its state"))?;
+        // Before the command begins: the caller learns of the terminal while that may run.
+        if let Some(size) = self.size {
+            rustix::termios::tcsetwinsize(&slave, size).map_err(failed("set its size"))?;
+        }
         caller.send_bare(&[master.as_fd()])?;
         Ok(slave)
     }

@@ -144,10 +144,6 @@ fn server_receives_values_of_all_providers_and_the_sandbox_has_none() {
         // The provider names one host, whatever a policy says.
         assert_eq!(site.received(name, "other.example", "SECRET_TOKEN"), "");
         nothing_inside(&site, name, &[VALUE, OF_FILE, OF_VARIABLE, &token]);
-        // A token ends with its account.
-        site.up.ok("delete serviceaccount default");
-        until("another token, or none", || site.received(name, "web.example", "ACCOUNT_TOKEN") != token);
-        site.up.eventually("get serviceaccount default -o name", |found| found.contains("default"));
     }
     // A policy shows where a value comes from, and not the value.
     for words in ["get sandboxpolicy,credentialprovider -o yaml", "describe pods", "get events -o yaml"] {

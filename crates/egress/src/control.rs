@@ -386,9 +386,11 @@ impl Proxy {
         let descriptors = self.way.descriptors.clone();
         let task = tokio::spawn(async move {
             // Until there are places, its connections wait.
-            let waited = if listeners.is_err() { descriptors.wait(LISTENERS).await } else { None };
+            let listeners = match listeners {
+                Ok(places) => Some(places),
+                Err(_) => descriptors.wait(LISTENERS).await,
+            };
             drop(place);
-            let listeners = (listeners, waited);
             if let Err(error) = serving.await {
                 tracing::warn!(sandbox, %error, "a sandbox is no longer served");
             }

@@ -87,8 +87,9 @@ impl Descriptors {
     }
 
     /// Takes places of the process as soon as there are so many.
-    pub(crate) async fn wait(self, places: u32) -> Option<OwnedSemaphorePermit> {
-        self.all.acquire_many_owned(places).await.ok()
+    pub(crate) async fn wait(self, places: u32) -> Option<Places> {
+        let taken = self.all.acquire_many_owned(places).await.ok()?;
+        Some(Places { _all: taken, _own: None })
     }
 }
 

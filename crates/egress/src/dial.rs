@@ -142,29 +142,19 @@ mod tests {
         Arc::new(Semaphore::new(1))
     }
 
+    /// Dials a destination for which a level opens these ranges.
+    async fn dialed(destination: &Destination, private: &[&str]) -> Result<TcpStream, Unreachable> {
+        let (way, levels, moment) = (Way::default(), levels(destination, private), Moment::default());
+        dial(&way, destination, &levels, &moment, (&turns(), &Descriptors::default())).await
+    }
+
     #[tokio::test]
     async fn address_of_this_machine_is_dialed_only_where_a_range_opens_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let error = dial(
-            &Way::default(),
-            &destination,
-            &levels(&destination, &[]),
-            &Moment::default(),
-            (&turns(), &Descriptors::default()),
-        )
-        .await
-        .unwrap_err();
+        let error = dialed(&destination, &[]).await.unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine, _)), "{error}");
-        dial(
-            &Way::default(),
-            &destination,
-            &levels(&destination, &["127.0.0.0/8"]),
-            &Moment::default(),
-            (&turns(), &Descriptors::default()),
-        )
-        .await
-        .unwrap();
+        dialed(&destination, &["127.0.0.0/8"]).await.unwrap();
     }
 
     #[test]
@@ -210,25 +200,9 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let destination: Destination = format!("localhost:{port}").parse().unwrap();
-        let error = dial(
-            &Way::default(),
-            &destination,
-            &levels(&destination, &[]),
-            &Moment::default(),
-            (&turns(), &Descriptors::default()),
-        )
-        .await
-        .unwrap_err();
+        let error = dialed(&destination, &[]).await.unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine, _)), "{error}");
-        dial(
-            &Way::default(),
-            &destination,
-            &levels(&destination, &["127.0.0.0/8", "::1"]),
-            &Moment::default(),
-            (&turns(), &Descriptors::default()),
-        )
-        .await
-        .unwrap();
+        dialed(&destination, &["127.0.0.0/8", "::1"]).await.unwrap();
     }
 
     #[tokio::test]

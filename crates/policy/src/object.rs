@@ -330,8 +330,7 @@ impl PolicyObject {
         if self.spec.expires.is_some() {
             return Err(invalid("spec.expires".to_owned(), "has an effect only on a server"));
         }
-        let given = self.scanner().and_then(|scanner| scanner.given(&Door::ALL));
-        if let Some(door) = given.filter(|_| !self.reports_unsupported()) {
+        if let Some(door) = self.scanned_doors().next().filter(|_| !self.reports_unsupported()) {
             let reason = "has an effect only in `hutch up`; the proxy scans traffic";
             return Err(invalid(format!("spec.scanner.{}", door.name()), reason));
         }

@@ -230,11 +230,6 @@ impl ScannerRules {
         self.allow.iter().any(|one| one.covers(rule, value, host))
     }
 
-    /// Returns the first field of these doors.
-    pub(crate) fn given(&self, doors: &[Door]) -> Option<Door> {
-        doors.iter().copied().find(|door| self.at(*door).is_some())
-    }
-
     /// Returns true if a set counts.
     pub fn has(&self, set: ScanRules) -> bool {
         self.rules.contains(&set)

@@ -178,15 +178,30 @@ pub fn file_rules(
     namespaced: &Policies,
     now: Timestamp,
 ) -> Vec<PolicyFiles> {
-    let rules = |((namespace, name), policy): (&PolicyKey, &StoredPolicy)| {
-        let object = policy.object.as_ref().filter(|object| !object.files().is_empty())?;
+    let rules = |(name, object): (&str, &PolicyObject)| PolicyFiles {
+        policy: name.to_owned(),
+        reports: object.reports_unsupported(),
+        rules: object.files().to_vec(),
+    };
+    let objects = readable(subject, cluster, namespaced, now);
+    objects.filter(|(_, object)| !object.files().is_empty()).map(rules).collect()
+}
+
+/// Returns the policies that apply to a sandbox at a time, with their names, of all that can be read.
+fn readable<'a>(
+    subject: &'a Subject,
+    cluster: &'a Policies,
+    namespaced: &'a Policies,
+    now: Timestamp,
+) -> impl Iterator<Item = (&'a str, &'a PolicyObject)> {
+    let policies = cluster.iter().chain(of_namespace(namespaced, &subject.namespace));
+    policies.filter_map(move |((namespace, name), policy)| {
+        let object = policy.object.as_ref()?;
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
         object.authority_over(subject, namespace)?;
         let ended = object.expires().is_some_and(|expires| expires <= now);
-        let (policy, reports) = (name.clone(), object.reports_unsupported());
-        (!ended).then(|| PolicyFiles { policy, reports, rules: object.files().to_vec() })
-    };
-    cluster.iter().chain(of_namespace(namespaced, &subject.namespace)).filter_map(rules).collect()
+        (!ended).then_some((name.as_str(), object))
+    })
 }
 
 /// Field of a policy that `hutch up` alone enforces.
@@ -205,17 +220,12 @@ pub fn fields_of_server(
     namespaced: &Policies,
     now: Timestamp,
 ) -> Vec<FieldOfServer> {
-    let fields = |((namespace, name), policy): (&PolicyKey, &StoredPolicy)| {
-        let object = policy.object.as_ref()?;
-        let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
-        object.authority_over(subject, namespace)?;
-        let ended = object.expires().is_some_and(|expires| expires <= now);
+    let fields = |(name, object): (&str, &PolicyObject)| {
         let reports = object.reports_unsupported();
         let named = |field| FieldOfServer { name: format!("policy {name:?}: {field}"), reports };
-        (!ended).then(|| object.fields_of_server().into_iter().map(named).collect::<Vec<_>>())
+        object.fields_of_server().into_iter().map(named).collect::<Vec<_>>()
     };
-    let policies = cluster.iter().chain(of_namespace(namespaced, &subject.namespace));
-    policies.filter_map(fields).flatten().collect()
+    readable(subject, cluster, namespaced, now).flat_map(fields).collect()
 }
 
 /// Returns the levels with a scanner that apply to a sandbox at a time, of all policies that can be read, as [`file_rules`] does.

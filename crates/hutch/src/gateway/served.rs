@@ -262,6 +262,9 @@ impl Served {
                 known.peers = peers;
             }
         }
+        if self.links.is_empty() {
+            return Ok(());
+        }
         // After the news that peers are closed. Also those of Pods that are being deleted, which may end by themselves.
         let all = behind(objects, &self.services, live.iter().copied());
         let numbered: HashMap<u64, &Known> = self.known.values().map(|known| (known.number, known)).collect();

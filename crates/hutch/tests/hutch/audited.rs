@@ -319,46 +319,19 @@ fn strict_log_on_a_full_disk_holds_commands_and_requests_to_sandboxes_back() {
     up.ok("wait --for=condition=Ready sandbox/box --timeout=120s");
     let (address, token) = (up.router(), std::fs::read_to_string(up.data().join("ca/router.token")).unwrap());
     let exec = |file: &str| up.kubectl_args(&["exec", "box", "--", "touch", &format!("/tmp/{file}")]);
-    let post = |file: &str| {
+    // Status of a request through the router.
+    let status = |arguments: &[&str]| {
         let bearer = format!("Authorization: Bearer {}", token.trim());
         let mut curl = Command::new("curl");
-        curl.args([
-            "-s",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            "-m",
-            "60",
-            "-H",
-            "X-Sandbox-ID: box",
-            "-H",
-            &bearer,
-        ]);
-        curl.args([
-            "--json",
-            &format!(r#"{{"command": "touch /tmp/{file}"}}"#),
-            &format!("http://{address}/execute"),
-        ]);
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-m", "60", "-H", "X-Sandbox-ID: box"]);
+        curl.args(["-H", &bearer]).args(arguments);
         text(&curl.output().expect("curl").stdout)
     };
-    let get = || {
-        let mut curl = Command::new("curl");
-        curl.args([
-            "-s",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            "-m",
-            "60",
-            "-H",
-            "X-Sandbox-ID: box",
-            "-H",
-        ]);
-        curl.arg(format!("Authorization: Bearer {}", token.trim())).arg(format!("http://{address}/"));
-        text(&curl.output().expect("curl").stdout)
+    let post = |file: &str| {
+        let body = format!(r#"{{"command": "touch /tmp/{file}"}}"#);
+        status(&["--json", &body, &format!("http://{address}/execute")])
     };
+    let get = || status(&[&format!("http://{address}/")]);
     succeeded("exec", &exec("exec-before"));
     until("the runtime serves", || post("post-before") == "200");
     assert_eq!(get(), "200");

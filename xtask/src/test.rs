@@ -36,11 +36,7 @@ pub(crate) fn all() -> anyhow::Result<()> {
     step(&mut tally, "plain language", || language::check(&root(), &language::Options::default()));
     step(&mut tally, "licenses of dependencies", || licenses::check(&root()));
     step(&mut tally, "cargo fmt --check", || run(&["fmt", "--all", "--check"]));
-    let compiled = step(&mut tally, "cargo clippy, which compiles the tests too", || {
-        run_with(&["test", "--quiet", "--locked", "--workspace", "--all-targets", "--no-run"], &CLIPPY)?;
-        // Programs without integration tests are compiled above as tests only.
-        run_with(&["build", "--quiet", "--locked", "--workspace", "--bins"], &CLIPPY)
-    });
+    let compiled = step(&mut tally, "cargo clippy, which compiles the tests too", compile);
     println!("== cargo test, after {} s", started.elapsed().as_secs());
     // Tests run without clippy too, so that one warning does not hide their results.
     tests(&mut tally, if compiled { &CLIPPY } else { &[] })?;
@@ -56,6 +52,13 @@ pub(crate) fn all() -> anyhow::Result<()> {
         bail!("{} failed", tally.failed);
     }
     Ok(())
+}
+
+/// Compiles all tests and programs, with clippy's warnings.
+pub(crate) fn compile() -> anyhow::Result<()> {
+    run_with(&["test", "--quiet", "--locked", "--workspace", "--all-targets", "--no-run"], &CLIPPY)?;
+    // Programs without integration tests are compiled above as tests only.
+    run_with(&["build", "--quiet", "--locked", "--workspace", "--bins"], &CLIPPY)
 }
 
 /// Runs `hutch doctor --attack` and the tests that try attacks.

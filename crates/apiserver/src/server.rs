@@ -193,8 +193,9 @@ async fn handle(State(core): State<Arc<Core>>, request: Request) -> axum::respon
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     use kube::Api;
-    use kube::api::{Patch, PatchParams};
+    use kube::api::{Patch, PatchParams, PostParams};
     use serde_json::json;
 
     use super::*;
@@ -218,5 +219,30 @@ mod tests {
         assert_eq!(patched.metadata.finalizers, None);
         let refused = patch(json!({"spec": {"overhead": {"memory": ".."}}})).await.unwrap_err();
         assert!(refused.contains("spec.overhead.memory: must be of type quantity"), "{refused}");
+    }
+
+    /// Regression: after a `kill -9` amid the removal of a definition, a new one served the objects that were left.
+    #[tokio::test]
+    async fn new_definition_does_not_serve_what_an_earlier_one_left_behind() {
+        let server = ApiServer::open(Config::default()).await.unwrap();
+        let store = &server.0.store;
+        for (collection, key) in [("kinds.example.com", "default/old"), ("deployments.apps", "default/kept")]
+        {
+            let object = server.0.new_object("example.com/v1", "Kind", Some("default"), "old");
+            store.create(collection, key, object).await.unwrap();
+        }
+        let definitions: Api<CustomResourceDefinition> =
+            Api::all(server.client(Identity::admin(), "default"));
+        let schema = json!({"openAPIV3Schema": {"type": "object"}});
+        let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
+        for (plural, group) in [("kinds", "example.com"), ("deployments", "apps")] {
+            let definition = json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": {"group": group,
+                "scope": "Namespaced", "names": {"plural": plural, "kind": "Kind"}, "versions": [version]}});
+            let definition = serde_json::from_value(definition).unwrap();
+            let _refused_for_apps = definitions.create(&PostParams::default(), &definition).await;
+        }
+        assert_eq!(store.count("kinds.example.com", ""), 0);
+        // That collection is of a kind that the server defines itself.
+        assert_eq!(store.count("deployments.apps", ""), 1);
     }
 }

@@ -2,16 +2,18 @@
 
 pub(crate) mod facts;
 pub(crate) mod generation;
+mod turns;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hutch_image::PathSegment;
 use hutch_snapshot::Images;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use facts::Facts;
 use generation::Generations;
+use turns::Turns;
+pub(crate) use turns::{Needed, Turn};
 
 /// Images of this node.
 pub(crate) struct Snapshots {
@@ -21,8 +23,7 @@ pub(crate) struct Snapshots {
     ended: Mutex<BTreeMap<String, EndedPod>>,
     /// UIDs of the SandboxSnapshots that exist.
     wanted: Mutex<HashSet<String>>,
-    /// Snapshots are taken one after the other: each may need as much of the disk as the memory of a Sandbox.
-    turn: Semaphore,
+    pub(crate) turns: Turns,
 }
 
 /// Pod that ends for its image.
@@ -42,18 +43,13 @@ impl Snapshots {
             facts.ends_pod.then(|| (id.to_string(), ended))
         });
         let ended = facts.collect();
-        let (wanted, turn) = (Mutex::default(), Semaphore::new(1));
-        Snapshots { images, generations, ended: Mutex::new(ended), wanted, turn }
+        let (wanted, turns) = (Mutex::default(), Turns::default());
+        Snapshots { images, generations, ended: Mutex::new(ended), wanted, turns }
     }
 
     /// Returns true if the memory of this Pod was written to disk for a suspend: it may only be deleted.
     pub(crate) fn has_ended(&self, pod: &str) -> bool {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).values().any(|ended| ended.uid == pod)
-    }
-
-    /// Waits for the turn of a snapshot.
-    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.turn.acquire().await.ok()
     }
 
     /// Returns true if the SandboxSnapshot of this uid exists.

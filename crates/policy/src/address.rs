@@ -25,6 +25,9 @@ pub enum Forbidden {
     /// A range that no network routes, such as that for documentation.
     #[error("it is not an address of the internet")]
     NotPublic,
+    /// A name leads to it, and the `networkPolicy` of the template does not allow it.
+    #[error("the `networkPolicy` of the template does not allow it")]
+    NetworkPolicy,
 }
 
 /// Services of clouds that give out credentials, outside the link-local ranges.

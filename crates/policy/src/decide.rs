@@ -10,10 +10,13 @@ use crate::credential::{self, Credential};
 use crate::destination::{Decision, Destination};
 use crate::egress::Egress;
 use crate::expression::Moment;
-use crate::host::HostName;
+use crate::host::{Host, HostName};
 use crate::request::Request;
 use crate::rule::Traffic;
 use crate::scanner::ScannerRules;
+
+/// Begin of the names of levels that the `networkPolicy` of a template is. No policy object has a name with a space.
+pub(crate) const NETWORK_POLICY: &str = "networkPolicy of ";
 
 /// Effect of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -80,6 +83,21 @@ impl Level {
     pub fn new(authority: Authority, name: impl Into<String>, egress: Option<Egress>) -> Level {
         let (name, mode) = (name.into(), Mode::Enforce);
         Level { authority, name, mode, egress, scanner: None, credentials: Vec::new() }
+    }
+
+    /// Returns true if this is the `networkPolicy` of a template.
+    pub fn is_network_policy(&self) -> bool {
+        self.authority == Authority::Template && self.name.starts_with(NETWORK_POLICY)
+    }
+
+    /// Returns true if this is the `networkPolicy` of a template, and does not allow the address to which a name leads.
+    fn closes(&self, destination: &Destination, address: IpAddr, moment: &Moment<'_>) -> bool {
+        if !self.is_network_policy() || matches!(destination.host, Host::Address(_)) {
+            return false;
+        }
+        let dialed = Destination { host: Host::Address(address.to_canonical()), port: destination.port };
+        let decision = |egress: &Egress| egress.connection(&dialed, moment).decision;
+        self.egress.as_ref().map(decision) != Some(Decision::Allow)
     }
 }
 
@@ -246,7 +264,8 @@ pub fn wildcard<L: Borrow<Level>>(levels: &[L], name: &HostName) -> Option<Strin
 
 /// Checks an address to which an allowed destination leads; `own` are the addresses of this machine. A private range counts
 /// only for the level whose rule opens it: the address must be open for every level. Addresses of this machine, and those
-/// that no network routes, are opened only by administrators and by the caller of `hutch run`.
+/// that no network routes, are opened only by administrators and by the caller of `hutch run`. The `networkPolicy` of a
+/// template must allow the address of a name too.
 ///
 /// # Errors
 /// The reason.
@@ -257,6 +276,9 @@ pub fn may_dial<L: Borrow<Level>>(
     own: &[IpAddr],
     moment: &Moment<'_>,
 ) -> Result<(), Forbidden> {
+    if levels.iter().any(|level| level.borrow().closes(destination, address, moment)) {
+        return Err(Forbidden::NetworkPolicy);
+    }
     let Err(closed) = check_address(address, &[], own) else { return Ok(()) };
     let mut opened = Err(closed);
     for (authority, egress) in enforcing(levels) {

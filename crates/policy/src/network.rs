@@ -1,7 +1,7 @@
 //! The level that the `networkPolicy` of a template is.
 //!
-//! It decides about addresses to which programs connect without a name. About names it abstains: it is one of two
-//! levels, as other policies open names or not. Peers by labels open nothing here, and only TCP is open at all.
+//! It decides about addresses: those to which programs connect without a name, and those to which a name leads. It opens
+//! no name by itself: other levels do. Peers by labels open nothing here, and only TCP is open at all.
 
 use std::sync::Arc;
 
@@ -12,15 +12,13 @@ use serde_json::Value;
 use crate::address::PRIVATE;
 use crate::attach::{SandboxTarget, Selector};
 use crate::cidr::Cidr;
-use crate::decide::{Authority, Level};
+use crate::decide::{Authority, Level, NETWORK_POLICY};
 use crate::egress::Egress;
 use crate::ports::PortRange;
 use crate::rule::{EgressRule, Protocol};
 
 /// Maximum ranges of addresses after the exceptions are taken away. A policy with more opens nothing.
 const RANGES: usize = 1024;
-/// Begin of the names of these levels. No policy object has a name with a space.
-const NAME: &str = "networkPolicy of ";
 /// Every address.
 const ALL: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
@@ -29,7 +27,7 @@ const ALL: [&str; 2] = ["0.0.0.0/0", "::/0"];
 pub struct NetworkLevel {
     /// If no other level opens the network.
     pub(crate) alone: Arc<Level>,
-    /// Beside others: it abstains about everything but addresses.
+    /// Beside others: it abstains about other sandboxes, and about a name until its address is known.
     pub(crate) beside: Arc<Level>,
 }
 
@@ -67,11 +65,6 @@ struct Port {
 }
 
 impl NetworkLevel {
-    /// Returns true if a level is one of these.
-    pub fn is(level: &Level) -> bool {
-        level.authority == Authority::Template && level.name.starts_with(NAME)
-    }
-
     /// Reads the `networkPolicy` in the spec of a template; `None` if it has none, or manages none. One that cannot be read
     /// opens nothing.
     pub fn read(template: &str, spec: &Value) -> Option<NetworkLevel> {
@@ -87,7 +80,7 @@ impl NetworkLevel {
         let level = |rules: Vec<EgressRule>| {
             Arc::new(Level::new(
                 Authority::Template,
-                format!("{NAME}{template}"),
+                format!("{NETWORK_POLICY}{template}"),
                 Some(Egress { rules: rules.into(), ..Egress::default() }),
             ))
         };
@@ -95,7 +88,8 @@ impl NetworkLevel {
     }
 }
 
-/// Rules that allow everything but addresses, because other levels decide about it.
+/// Rules that allow everything but addresses: other levels decide about it. [`crate::may_dial`] compares the addresses to
+/// which names lead.
 fn abstaining() -> Vec<EgressRule> {
     let every = Some(Selector::default());
     let sandboxes = SandboxTarget { name: None, selector: every.clone(), namespace_selector: every };
@@ -191,6 +185,7 @@ fn is_private(block: &IpNet) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Forbidden;
     use crate::decide::{decide, may_dial, may_resolve};
     use crate::destination::Decision;
     use crate::expression::Moment;
@@ -256,8 +251,24 @@ mod tests {
         assert_eq!(decided(&both, "b.example:443"), Deny);
         assert_eq!(decided(&both, "192.0.2.1:443"), Allow);
         assert_eq!(decided(&both, "203.0.113.1:443"), Deny);
-        let named = "a.example:443".parse().unwrap();
-        assert!(may_dial(&both, &named, "10.0.0.1".parse().unwrap(), &[], &Moment::default()).is_ok());
+        let dialed = |levels: &[Arc<Level>], destination: &str, address: &str| {
+            let (destination, address) = (destination.parse().unwrap(), address.parse().unwrap());
+            may_dial(levels, &destination, address, &[], &Moment::default())
+        };
+        let closed = Err(Forbidden::NetworkPolicy);
+        assert_eq!(dialed(&both, "a.example:443", "203.0.113.1"), closed);
+        assert_eq!(dialed(&both, "a.example:443", "10.0.0.1"), closed);
+        assert_eq!(dialed(&both, "a.example:443", "::ffff:10.0.0.1"), closed);
+        let block =
+            serde_json::json!({"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.1.0.0/16", "9.0.0.0/8"]}});
+        let wide =
+            [network(serde_json::json!([{"to": [block], "ports": [{"port": 443}]}])).beside, both[1].clone()];
+        assert_eq!(dialed(&wide, "a.example:443", "8.8.8.8"), Ok(()));
+        assert_eq!(dialed(&wide, "a.example:443", "10.2.0.1"), Ok(()));
+        for address in ["9.9.9.9", "10.1.0.1", "2606:4700::1"] {
+            assert_eq!(dialed(&wide, "a.example:443", address), closed, "{address}");
+        }
+        assert_eq!(dialed(&wide, "a.example:80", "8.8.8.8"), closed);
     }
 
     #[test]

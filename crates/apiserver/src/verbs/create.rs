@@ -7,6 +7,7 @@ use hutch_store::{Entry, Error, Value as _};
 use serde_json::Value;
 use std::sync::Arc;
 
+use super::delete;
 use crate::admit::{Admission, Objects};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
@@ -93,6 +94,7 @@ pub(crate) async fn insert(
     if dry_run {
         return dry(call, stored);
     }
+    delete::remove_leftovers(call, meta::text(&stored, "name")).await;
     let mut tries = 0;
     loop {
         let name = meta::text(&stored, "name").to_owned();

@@ -323,6 +323,20 @@ pub(super) async fn after_removal(call: &Call, gone: &Value, revision: u64) {
     }
 }
 
+/// Before a definition is stored: removes what an earlier one of this name has left behind. The server was killed after it had
+/// removed that definition, and before all of its objects.
+pub(super) async fn remove_leftovers(call: &Call, collection: &str) {
+    if !call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
+        return;
+    }
+    // Read first: if another call stores the definition meanwhile, its objects are later ones.
+    let revision = call.store.current_revision();
+    let built_in = call.core.registry.served().showing(collection).any(|resource| !resource.kind.is_custom());
+    if !built_in && call.store.latest(&call.resource.collection, collection).is_none() {
+        remove_objects(call, collection, revision + 1).await;
+    }
+}
+
 /// Removes the objects of a definition that was removed at this revision. Later ones belong to another definition.
 async fn remove_objects(call: &Call, collection: &str, revision: u64) {
     for _ in 0..TRIES {

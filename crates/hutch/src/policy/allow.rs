@@ -10,8 +10,7 @@ use anyhow::{Context, bail, ensure};
 use hutch_api::Sandbox;
 use hutch_egress::OWN_POLICY;
 use hutch_policy::{
-    Authority, Decision, EgressRule, Host, Level, Mode, Moment, NetworkLevel, Opinion, PolicyObject, decide,
-    may_dial,
+    Authority, Decision, EgressRule, Host, Level, Mode, Moment, Opinion, PolicyObject, decide, may_dial,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DynamicObject, PostParams};
@@ -51,8 +50,8 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     let is_own = |level: &Level| level.authority == Authority::Namespace && level.name == name;
     let (own, mut others): (Vec<_>, Vec<_>) = levels.into_iter().partition(|level| is_own(level));
     if rule.cidrs.is_empty() {
-        // Beside a policy, it abstains about names.
-        others.retain(|level| !NetworkLevel::is(level));
+        // It opens no name, and decides only about the addresses to which one leads.
+        others.retain(|level| !level.is_network_policy());
     }
     let facts = attached.facts();
     let moment = Moment { facts: &facts, seconds: now.as_second(), ..Moment::default() };

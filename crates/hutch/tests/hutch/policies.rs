@@ -467,11 +467,11 @@ fn explicit_network_policy_of_a_template_decides_about_addresses_and_the_managed
     ] {
         assert!(!tried(sandbox, destination), "{sandbox} {destination}");
     }
-    // Beside another policy it abstains about names and takes addresses away.
+    // Beside another policy it takes addresses away, also those to which a name leads.
     let mut all = rule("web.example", &server);
     all["cidrs"] = json!(["10.0.0.0/8", "192.168.0.0/16"]);
     all["ports"] = json!(["1-65535"]);
-    all["private"] = json!(["10.0.0.0/8", "192.168.0.0/16"]);
+    all["private"] = json!(["10.0.0.0/8", "192.168.0.0/16", SERVER]);
     applied(&up, &policy("ClusterSandboxPolicy", "all", &json!({}), &json!([all])));
     let names = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].message}";
     up.eventually(&format!("get sandbox {explicit} -o {names}"), |message| {
@@ -481,6 +481,9 @@ fn explicit_network_policy_of_a_template_decides_about_addresses_and_the_managed
     assert!(tried(&managed, "192.168.0.3:4433"));
     let resolved = up.kubectl_args(&["exec", &explicit, "--", "getent", "hosts", "web.example"]);
     harness::succeeded("getent", &resolved);
+    assert_eq!(get(&up, &managed, "web.example", &server), "hello");
+    let refused = get(&up, &explicit, "web.example", &server);
+    assert!(refused.contains("the `networkPolicy` of the template does not allow it"), "{refused}");
 }
 
 /// Attributes are sent to the proxy that all sandboxes share. Control characters take six bytes of JSON each.

@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt};
 use tokio::task::spawn_blocking;
 
 use super::take::Failure;
+use crate::saved::Needed;
 use crate::shared::Shared;
 
 /// Maximum images of snapshots on a node, without those of suspends.
@@ -23,18 +24,18 @@ const MAX_IMAGES: usize = 10_000;
 pub(super) async fn admit(
     node: &Arc<Shared>,
     snapshot: &SandboxSnapshot,
-    needed: u64,
+    needed: Needed,
 ) -> Result<(), Failure> {
     if is_suspend(&snapshot.name_any()) {
         return Ok(());
     }
     let shared = node.clone();
     spawn_blocking(move || admit_here(&shared, needed)).await??;
-    check_bytes(node, snapshot, needed).await
+    check_bytes(node, snapshot, needed.own).await
 }
 
 /// Checks the bounds of the node. Blocks.
-fn admit_here(node: &Shared, needed: u64) -> Result<(), Failure> {
+fn admit_here(node: &Shared, needed: Needed) -> Result<(), Failure> {
     let kept = node.snapshots.of_users()?;
     if kept >= MAX_IMAGES {
         let message = format!("this node keeps {kept} snapshots, and at most {MAX_IMAGES}: delete some");
@@ -43,12 +44,13 @@ fn admit_here(node: &Shared, needed: u64) -> Result<(), Failure> {
     let disk = rustix::fs::statvfs(&node.places.snapshots)?;
     let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
     let used = bytes(disk.f_blocks.saturating_sub(disk.f_bfree));
-    let (high, after) = (node.config.snapshot_disk_high, used.saturating_add(needed));
+    let (high, after) = (node.config.snapshot_disk_high, used.saturating_add(needed.all));
     let percent = percent(after, used.saturating_add(bytes(disk.f_bavail)));
     if percent > u64::from(high) {
         let message = format!(
             "the disk of the data folder would be used to {percent} %, and snapshots are taken up to {high} % \
-             (`hutch up --snapshot-disk-high`): {needed} bytes are needed"
+             (`hutch up --snapshot-disk-high`): {} bytes are needed",
+            needed.own
         );
         return Err(Failure { reason: reason::DISK_FULL, message });
     }

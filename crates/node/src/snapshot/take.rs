@@ -19,6 +19,7 @@ use super::retention;
 use crate::container::Running;
 use crate::live::Live;
 use crate::saved::facts::{Container, Facts, Machine, shape};
+use crate::saved::{Needed, Turn};
 use crate::shared::Shared;
 
 /// Why a snapshot ends without a result.
@@ -63,8 +64,8 @@ pub(super) async fn take(
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let (live, sandbox_uid) = source(node, namespace, snapshot)?;
     // First, so that a Pod which ends does not wait for the snapshots of others.
-    let _one = node.snapshots.turn().await;
-    let _turn = live.snapshots.lock().await;
+    let turn = node.snapshots.turns.wait(namespace).await;
+    let _turn_of_pod = live.snapshots.lock().await;
     if live.pod().metadata.deletion_timestamp.is_some() || !node.snapshots.is_wanted(id.as_str()) {
         return Err(DELETED.into());
     }
@@ -73,7 +74,7 @@ pub(super) async fn take(
     let busy = live.pass().await.map_err(|error| format!("{error}"))?;
     let parts = parts(&live, spec.content)?;
     let claims = claims::kept(node, &live, spec, &sandbox_uid).await?;
-    let needed = check_room(node, &parts, &claims, spec.content).await?;
+    let needed = check_room(node, &parts, &claims, spec.content, &turn).await?;
     retention::admit(node, snapshot, needed).await?;
     let machine = match spec.content {
         Content::Full => Some(spawn_blocking(Machine::here).await??),
@@ -227,28 +228,30 @@ fn parts(live: &Live, content: Content) -> Result<Vec<Part>, Failure> {
     Ok(parts)
 }
 
-/// Refuses a snapshot that does not fit on the disk, before anything is stopped for it. Returns the bytes that it needs.
+/// Refuses a snapshot that does not fit on the disk, before anything is stopped for it. Returns the bytes that are needed.
 async fn check_room(
     node: &Shared,
     parts: &[Part],
     claims: &[Kept],
     content: Content,
-) -> Result<u64, Failure> {
-    let folder = node.places.snapshots.clone();
+    turn: &Turn<'_>,
+) -> Result<Needed, Failure> {
     let volumes: Vec<PathBuf> = claims.iter().map(|one| one.folder.clone()).collect();
     let running: Vec<Arc<Running>> = parts.iter().map(|part| part.running.clone()).collect();
-    let checked = spawn_blocking(move || {
+    let measured = spawn_blocking(move || {
         let memory = |running: &Arc<Running>| running.container.stats().map_or(0, |used| used.memory_bytes);
         let memory: u64 = if content == Content::Full { running.iter().map(memory).sum() } else { 0 };
         let files: u64 =
             running.iter().map(|running| crate::measure(&running.container.changes()).bytes).sum();
         let claims: u64 =
             volumes.iter().map(|folder| crate::measure(folder).bytes).fold(0, u64::saturating_add);
-        let needed = memory.saturating_add(files).saturating_add(claims);
-        let checked = hutch_image::check_room(&folder, needed);
-        checked.map(|()| needed).map_err(|error| format!("{needed} bytes are needed: {error}"))
+        memory.saturating_add(files).saturating_add(claims)
     });
-    Ok(checked.await??)
+    let needed = turn.reserve(measured.await?);
+    let folder = node.places.snapshots.clone();
+    let checked = spawn_blocking(move || hutch_image::check_room(&folder, needed.all)).await?;
+    checked.map_err(|error| format!("{} bytes are needed: {error}", needed.own))?;
+    Ok(needed)
 }
 
 /// Pauses the processes and copies what belongs to the image.

@@ -49,7 +49,7 @@ const PLAIN: [&str; 30] = [
     "password",
     "secret_key",
 ];
-/// What stands between two literals that a program puts together.
+/// Texts between two literals that a program puts together.
 const BETWEEN: [&str; 14] = [
     "\" + \"",
     "\"+\"",
@@ -67,7 +67,7 @@ const BETWEEN: [&str; 14] = [
     "` + `",
 ];
 
-/// What a place in a text is.
+/// Kinds of places in a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Disguise {
     Rotated,

@@ -4,6 +4,7 @@ use std::io::Read;
 
 use ruzstd::decoding::errors::FrameDecoderError;
 
+use crate::archive;
 use crate::finding::{Compression, Step};
 
 /// Maximum bytes that one stream is decompressed to.
@@ -31,6 +32,7 @@ impl From<Compression> for Step {
             Compression::Deflate => Step::Deflate,
             Compression::Brotli => Step::Brotli,
             Compression::Zstd => Step::Zstd,
+            Compression::Zip => Step::Zip,
         }
     }
 }
@@ -45,6 +47,11 @@ pub fn magic(bytes: &[u8]) -> Option<Compression> {
         }
         _ => None,
     }
+}
+
+/// Returns the compression that the first bytes name, archives included.
+pub(crate) fn recognized(bytes: &[u8]) -> Option<Compression> {
+    magic(bytes).or_else(|| bytes.starts_with(archive::ENTRY).then_some(Compression::Zip))
 }
 
 /// Returns false if bytes cannot be a stream of deflate without a header, because their first block has no valid head.
@@ -137,6 +144,11 @@ pub(crate) fn decompress(compression: Compression, bytes: &[u8]) -> Result<Decom
         }
         Compression::Brotli => read(&mut brotli_decompressor::Decompressor::new(bytes, 4096), bytes.len()),
         Compression::Zstd => zstd(bytes),
+        // Its first files count, if there are more than the bounds permit: most archives are not text.
+        Compression::Zip => match archive::read(bytes, bound(bytes.len())) {
+            (bytes, _) if bytes.is_empty() => Err(Failure::Form),
+            (bytes, whole) => Ok(Decompressed { bytes, whole }),
+        },
     }
 }
 

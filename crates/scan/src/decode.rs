@@ -209,7 +209,7 @@ fn run_view(view: &View<'_>, step: Step, long: &[Range<usize>], decoded: &mut De
             decode(step, digits, &mut result);
             let part = text(&result);
             let may_be_compressed = || {
-                let known = crate::compression::magic(&result).is_some();
+                let known = crate::compression::recognized(&result).is_some();
                 let wanted = || decoded.binary.len() < BINARIES && is_varied(step, digits);
                 (TEXT..=BINARY).contains(&result.len())
                     && (known || (RANDOM.contains(&result.len()) && wanted()))

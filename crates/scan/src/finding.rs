@@ -110,6 +110,8 @@ pub enum Compression {
     Brotli,
     /// Zstandard.
     Zstd,
+    /// ZIP archive, which no header declares.
+    Zip,
 }
 
 impl Compression {
@@ -172,6 +174,12 @@ pub enum Step {
     Spaced,
     /// Reversed text.
     Reversed,
+    /// ROT13.
+    Rotated,
+    /// Literals that a program puts together.
+    Literals,
+    /// ZIP archive.
+    Zip,
     /// gzip.
     Gzip,
     /// zlib or deflate.
@@ -197,6 +205,9 @@ impl Step {
             Step::Hex => "hex",
             Step::Spaced => "spaced",
             Step::Reversed => "reversed",
+            Step::Rotated => "rot13",
+            Step::Literals => "literals",
+            Step::Zip => "zip",
             Step::Gzip => "gzip",
             Step::Deflate => "deflate",
             Step::Brotli => "br",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::decode;
-use crate::finding::{At, Finding, Fingerprint, Kind, Location, Severity, Step};
+use crate::finding::{At, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
 use crate::scanner::Scanner;
 use crate::state::State;
 use crate::text;
@@ -62,6 +62,10 @@ impl Hosts {
         let labels = &host[..host.len() - domain.len() - 1];
         let mut findings = scanner.scan_whole(state, &Location::new(At::Host), labels.as_bytes());
         findings.extend(forms(labels).into_iter().map(|(rule, severity)| finding(rule, severity, labels)));
+        // Some names are attacks as a whole, such as those of metadata services.
+        let mut whole = State::new(Direction::Outbound);
+        let attacks = scanner.scan_whole(&mut whole, &Location::new(At::Host), lower.as_bytes());
+        findings.extend(attacks.into_iter().filter(|finding| finding.kind == Kind::Waf));
         findings.extend(twin);
         if self.too_many(domain, labels, now) {
             findings.push(finding("host-names-per-parent", Severity::Medium, domain));
@@ -186,7 +190,6 @@ fn finding(rule: &str, severity: Severity, value: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Direction;
 
     fn rules(hosts: &mut Hosts, host: &str, now: u64) -> Vec<String> {
         let scanner = Scanner::new(Vec::new()).unwrap();

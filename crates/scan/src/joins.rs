@@ -19,6 +19,8 @@ const NEIGHBORS: usize = 4;
 const WINDOWED: usize = 512;
 /// Maximum short values that are joined as a whole.
 const WHOLE: usize = 20;
+/// Maximum bytes of values that are joined with all their neighbors of such length, however many these are.
+const PIECE: usize = 4;
 
 /// Names of fields that hold the name of a value, and of fields that hold the value.
 const NAME_FIELDS: [&str; 6] = ["name", "key", "field", "header", "variable", "param"];
@@ -325,6 +327,13 @@ fn neighbors(root: &View<'_>, fields: &[Field<'_>]) -> Option<View<'static>> {
     if (NEIGHBORS + 1..=WHOLE).contains(&short.len()) {
         join(&short);
     }
+    // A secret in pieces of a few characters. Numbers alone are data.
+    let is_piece = |field: &&Field<'_>| field.value.len() <= PIECE;
+    for row in short.chunk_by(|one, next| is_piece(one) && is_piece(next)).filter(|row| row.len() > WHOLE) {
+        if row.iter().any(|field| !field.value.iter().all(u8::is_ascii_digit)) {
+            join(row);
+        }
+    }
     let mut sorted = short.clone();
     sorted.sort_by(|one, other| one.name.cmp(&other.name));
     if sorted != short && short.len() <= WHOLE {
@@ -355,6 +364,18 @@ mod tests {
             text.contains("\nghp_xy\n") && text.contains("a=\"gh\"") && text.contains("ghp_xy41"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn many_short_values_in_a_row_are_joined() {
+        let secret: String = ('a'..='z').cycle().take(60).collect();
+        let letters: Vec<String> = secret.chars().map(|letter| letter.to_string()).collect();
+        let json = serde_json::to_string(&[&["a long value".to_owned()][..], &letters].concat()).unwrap();
+        let text = texts(At::Body, "", &json);
+        assert!(text.contains(&format!("\n{secret}\n")), "{text}");
+        assert!(texts(At::Url, "", &format!("/{}", letters.join("/"))).contains(&secret));
+        let numbers = serde_json::to_string(&(0..60).collect::<Vec<_>>()).unwrap();
+        assert!(!texts(At::Body, "", &numbers).contains("012345678910"));
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! ([`RuleSet`]). Every text is matched in several views: as it is, decoded, decompressed, normalized, and with the fields of
 //! structured text joined. `docs/scanner.md` documents the rules and the bounds.
 
+mod archive;
 mod compression;
 mod credential;
 mod decode;
 mod digits;
+mod disguise;
 mod earlier;
 mod effort;
 mod escape;

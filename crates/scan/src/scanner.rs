@@ -13,7 +13,7 @@ use crate::finding::{At, Compression, Direction, Fingerprint, Kind, Location, Se
 use crate::keywords::Keywords;
 use crate::rule::{self, Error, Found, Rule, RuleSet, Scan};
 use crate::view::View;
-use crate::{decode, escape, phrase, text};
+use crate::{decode, disguise, escape, phrase, text};
 
 /// Maximum decoders in a row, percent-encoding excepted.
 const DEPTH: usize = 4;
@@ -83,6 +83,8 @@ pub(crate) struct Hit {
     pub(crate) severity: Severity,
     pub(crate) score: u32,
     pub(crate) range: Range<usize>,
+    /// Place in the text, compressed texts decompressed, if it is known.
+    pub(crate) place: Option<usize>,
     pub(crate) steps: Vec<Step>,
     pub(crate) fingerprint: Fingerprint,
     /// It is a quotation. Known of rules that have a score.
@@ -137,7 +139,8 @@ impl Hits {
     ) {
         let fingerprint = Fingerprint::of(&view.bytes[range.clone()]);
         let (rule, range, steps) = (id.into(), view.origin(&range), view.steps.clone());
-        self.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, quoted: false });
+        let place = None;
+        self.add(Hit { rule, kind, severity, score: 0, range, place, steps, fingerprint, quoted: false });
     }
 
     fn too_complex(&mut self, view: &View<'_>) {
@@ -230,7 +233,8 @@ impl Scanner {
                 let fingerprint = Fingerprint::of(name.as_bytes());
                 let (range, steps) = (view.origin(&range), view.steps.clone());
                 let (kind, severity) = (Kind::Credential, Severity::Critical);
-                hits.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, quoted: false });
+                let (score, place, quoted) = (0, None, false);
+                hits.add(Hit { rule, kind, severity, score, range, place, steps, fingerprint, quoted });
             }
         }
         // Programs and tests name such characters by escapes.
@@ -258,6 +262,7 @@ impl Scanner {
         let mut decoded = decode::all(view, long);
         decoded.views.extend(text::normalized(view));
         decoded.views.extend(text::narrowed(view));
+        decoded.views.extend(disguise::views(view));
         let binary = std::mem::take(&mut decoded.binary);
         self.decompress_parts(view, binary, &mut decoded.views, hits);
         match depth < DEPTH {
@@ -277,7 +282,7 @@ impl Scanner {
         hits: &mut Hits,
     ) {
         for (bytes, steps, range) in parts {
-            let magic = compression::magic(&bytes);
+            let magic = compression::recognized(&bytes);
             let guesses = [
                 (Compression::Deflate, compression::may_be_deflate(&bytes)),
                 (Compression::Brotli, compression::may_be_brotli(&bytes)),
@@ -402,6 +407,7 @@ impl Scanner {
             },
             score: rule.score,
             range: view.origin(&found.secret),
+            place: view.place(&found.secret),
             steps: view.steps.clone(),
             fingerprint: Fingerprint::of(&bytes[found.secret.clone()]),
             quoted: rule.score > 0 && is_quoted(),

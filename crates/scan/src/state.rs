@@ -66,7 +66,8 @@ struct Stream {
     hints: usize,
     /// There are more.
     overfull: bool,
-    injection: Vec<Hit>,
+    /// Hits of instructions, and their places.
+    injection: Vec<(Hit, Option<u64>)>,
     /// Ranges of these hits.
     injected: Vec<Option<Range<u64>>>,
 }
@@ -212,8 +213,8 @@ impl Scanner {
         if location.at != At::Frame {
             self.structure(state, location, stream, whole, findings);
         }
-        if let Some(score) = injection::score(&stream.injection) {
-            let hit = Hit { severity: score.severity, ..stream.injection[score.hit].clone() };
+        if let Some(score) = injection::score(&stream.injection, location.at) {
+            let hit = Hit { severity: score.severity, ..stream.injection[score.hit].0.clone() };
             findings.push(finding(location, &hit, stream.injected[score.hit].clone()));
         }
     }
@@ -229,12 +230,21 @@ impl Scanner {
         findings: &mut Vec<Finding>,
     ) {
         if stream.start == 0 && stream.tail.is_empty() && stream.compressed.is_none() {
-            let known = compression::magic(block).filter(|_| location.at == At::Body);
+            let is_read = |form: &Compression| match form {
+                // What a sandbox gets as an archive is a package, and no text for a model.
+                Compression::Zip => state.direction == Direction::Outbound,
+                _ => true,
+            };
+            let known = compression::recognized(block).filter(is_read);
+            let known = known.filter(|_| matches!(location.at, At::Body | At::Frame));
             stream.compressed = location.compression.or(known).map(|compression| (compression, Vec::new()));
         }
-        if let Some((_, bytes)) = &mut stream.compressed {
+        if let Some((compression, bytes)) = &mut stream.compressed {
             if bytes.len() + block.len() <= COMPRESSED {
                 bytes.extend_from_slice(block);
+            } else if *compression == Compression::Zip {
+                // As above: the files at its start count.
+                bytes.extend_from_slice(&block[..COMPRESSED - bytes.len()]);
             } else if !stream.full {
                 stream.full = true;
                 findings.push(too_complex(location));
@@ -361,7 +371,9 @@ impl State {
             let (rule, fingerprint, severity) = (hit.rule.clone(), hit.fingerprint, hit.severity);
             stream.reported.push(Reported { rule, fingerprint, range: place, severity });
             if hit.kind == Kind::Injection {
-                stream.injection.push(hit);
+                let start = if ranges { stream.start } else { 0 };
+                let place = hit.place.map(|place| start + place as u64);
+                stream.injection.push((hit, place));
                 stream.injected.push(range);
                 continue;
             }

@@ -14,6 +14,9 @@ const INVISIBLE: usize = 3;
 /// Characters of the block of tags, or selectors of variations, in a row that carry text.
 const TAGS: usize = 8;
 
+/// Bytes on each side of a hidden form that must be text: among random bytes are all of these forms.
+const AROUND: usize = 12;
+
 /// Maximum zero bytes between two characters of a text.
 const WIDE: usize = 3;
 
@@ -234,8 +237,8 @@ pub(crate) fn hidden(bytes: &[u8]) -> Vec<(Hidden, Range<usize>)> {
     if bytes.is_ascii() {
         return found;
     }
-    let mut add = |form, range| {
-        if !found.iter().any(|(known, _)| *known == form) {
+    let mut add = |form, range: Range<usize>| {
+        if !found.iter().any(|(known, _)| *known == form) && is_in_text(bytes, &range) {
             found.push((form, range));
         }
     };
@@ -272,6 +275,21 @@ pub(crate) fn hidden(bytes: &[u8]) -> Vec<(Hidden, Range<usize>)> {
         }
     }
     found
+}
+
+/// Reports whether the bytes around a character are text too.
+fn is_in_text(bytes: &[u8], range: &Range<usize>) -> bool {
+    let start = range.start.saturating_sub(AROUND);
+    let end = bytes.len().min(range.end + AROUND);
+    let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
+    // The first character may have begun earlier, and the last one may end later.
+    let cut = if start == 0 { 0 } else { bytes[start..].iter().take(3).take_while(continues).count() };
+    let text = &bytes[start + cut..end];
+    let valid = match std::str::from_utf8(text) {
+        Ok(_) => true,
+        Err(error) => error.error_len().is_none() && end < bytes.len(),
+    };
+    valid && !text.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace())
 }
 
 /// Reports whether a letter belongs to a script other than the Latin one of which letters look like ASCII.
@@ -366,5 +384,23 @@ mod tests {
         assert_eq!(forms("привет world, naïve café, 👩\u{200d}💻"), []);
         assert_eq!(forms("Καλημέρα κόσμε, 5μm, dσdx, sinπx, søster, żółw, Đorđe"), []);
         assert_eq!(forms("a\u{202e}cba"), [Hidden::Bidirectional]);
+        assert_eq!(forms(&format!("{}pаypal{}", "é".repeat(20), "日本".repeat(9))), [Hidden::Confusable]);
+    }
+
+    /// Regression: the defaults refused packages and images above some 40 kB, which have every form by chance.
+    #[test]
+    fn forms_among_random_bytes_hide_nothing() {
+        let mut seed = 1_u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 56) as u8
+        };
+        let noise: Vec<u8> = (0..8 << 20).map(|_| random()).collect();
+        let mixed = characters(&noise).filter(|(range, letter)| mixed(&noise, range, *letter)).count();
+        assert!(mixed > 10, "{mixed}");
+        assert_eq!(hidden(&noise), []);
+        for form in ["\u{202e}", "aаb"] {
+            assert_eq!(hidden(&[b"\x01\x02", form.as_bytes(), b"\xff\xfe"].concat()), []);
+        }
     }
 }

@@ -69,6 +69,16 @@ impl<'a> View<'a> {
         start.min(end)..end
     }
 
+    /// Returns where a range of this view is in the text, compressed texts decompressed. `None` if that is not known.
+    pub(crate) fn place(&self, range: &Range<usize>) -> Option<usize> {
+        match (&self.fixed, self.pieces.is_empty()) {
+            (None, _) => Some(self.origin(range).start),
+            (Some(_), true) if self.steps.len() == 1 => Some(range.start),
+            // Inside of something that is itself a part of the text.
+            (Some(_), _) => None,
+        }
+    }
+
     /// Reports whether a range holds decoded bytes: a match in copied context alone is one of the parent's.
     pub(crate) fn is_new(&self, range: &Range<usize>) -> bool {
         self.pieces.is_empty() || self.touched(range).any(|piece| piece.decoded)

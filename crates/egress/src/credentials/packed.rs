@@ -115,7 +115,7 @@ impl Packed {
         let decoder = match compression {
             Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(Vec::new()))),
             Compression::Deflate => Decoder::Zlib(Box::new(ZlibDecoder::new(Vec::new()))),
-            Compression::Brotli | Compression::Zstd => return None,
+            Compression::Brotli | Compression::Zstd | Compression::Zip => return None,
         };
         let (raw, plain) = (redactor.anew(), redactor.anew());
         let (held, held_bytes) = (VecDeque::new(), 0);

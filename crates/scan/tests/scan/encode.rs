@@ -84,7 +84,24 @@ pub(crate) fn compress(compression: Compression, bytes: &[u8]) -> Vec<u8> {
             output
         }
         Compression::Zstd => zstd::encode_all(bytes, 3).unwrap(),
+        Compression::Zip => zip(bytes),
     }
+}
+
+/// Returns an archive with one file.
+fn zip(text: &[u8]) -> Vec<u8> {
+    let name = b"notes/.env";
+    let packed = compress(Compression::Deflate, text);
+    let mut archive = b"PK\x03\x04".to_vec();
+    for value in [20, 0, 8, 0, 0] {
+        archive.extend(u16::to_le_bytes(value));
+    }
+    archive.extend([0; 4]);
+    archive.extend((packed.len() as u32).to_le_bytes());
+    archive.extend((text.len() as u32).to_le_bytes());
+    archive.extend((name.len() as u16).to_le_bytes());
+    archive.extend(u16::to_le_bytes(0));
+    [&archive[..], name, &packed].concat()
 }
 
 /// Encodes base64 with padding; `last` holds the last two digits of the alphabet.

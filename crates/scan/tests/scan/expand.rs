@@ -43,6 +43,20 @@ fn apply(function: &str, text: &[u8]) -> Vec<u8> {
         "base32label" => {
             encode::base32(text).to_ascii_lowercase().into_iter().filter(|digit| *digit != b'=').collect()
         }
+        "rot13" => letters(&|letter| match letter {
+            'a'..='m' | 'A'..='M' => char::from(letter as u8 + 13).into(),
+            'n'..='z' | 'N'..='Z' => char::from(letter as u8 - 13).into(),
+            other => other.into(),
+        }),
+        "pieces" => letters(&|letter| format!("\"{letter}\", ")),
+        "literals" => text
+            .chunks(4)
+            .map(|part| format!("\"{}\"", String::from_utf8_lossy(part)))
+            .collect::<Vec<_>>()
+            .join(" + ")
+            .into_bytes(),
+        "zip" => encode::compress(hutch_scan::Compression::Zip, text),
+        "gzip" => encode::compress(hutch_scan::Compression::Gzip, text),
         "hex" => each(&|byte| format!("{byte:02x}"), ""),
         "colons" => each(&|byte| format!("{byte:02x}"), ":"),
         "decimal" => each(&|byte| byte.to_string(), ", "),
@@ -174,6 +188,7 @@ pub(crate) fn value(name: &str) -> String {
         }
         "wif" => ["5HueCGU8rMjxEXxiPuD5BDku4MkFqe", "Zyd4dZ1jvhTVqvbTLvyTJ"].concat(),
         "eth" => "4c0883a69102937d6231471b5dbb6204fe5129617082792ae468d01a3f362318".into(),
+        "prose" => "The ship leaves the harbor in the morning and returns at night. ".repeat(140),
         "random32" => random(32),
         "random64" => random(64),
         "random600" => random(600),

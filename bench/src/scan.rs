@@ -22,7 +22,8 @@ const FILE: u64 = 4 << 20;
 /// Endings of source files.
 const ENDINGS: [&str; 10] = ["go", "py", "rs", "toml", "md", "s", "c", "h", "txt", "json"];
 /// Rules whose matches in sources are what the rule describes: keys and phrases of tests.
-const REAL: [&str; 4] = ["private-key", "private-key-start", "openssh-private-key", "recovery-phrase"];
+const REAL: [&str; 5] =
+    ["private-key", "private-key-start", "private-key-bare", "openssh-private-key", "recovery-phrase"];
 /// Rounds of a measurement; the best one counts.
 const ROUNDS: usize = 5;
 

@@ -36,6 +36,10 @@ pub(crate) enum Validator {
     Mixed,
     /// Routing number of a bank of the United States.
     Routing,
+    /// Characters of three kinds, as in a password.
+    Password,
+    /// Bytes of a key as 64 numbers.
+    KeyBytes,
 }
 
 impl Validator {
@@ -53,6 +57,8 @@ impl Validator {
                 value.iter().any(u8::is_ascii_digit) && value.iter().any(u8::is_ascii_alphabetic)
             }
             Validator::Routing => routing(value),
+            Validator::Password => password(value),
+            Validator::KeyBytes => key_bytes(value),
         }
     }
 }
@@ -155,8 +161,9 @@ const IBANS: [(&[u8; 2], usize); 40] = [
 /// Reports whether a value is an IBAN, with or without spaces.
 pub(crate) fn iban(value: &[u8]) -> bool {
     let plain: Vec<u8> = value.iter().copied().filter(u8::is_ascii_alphanumeric).collect();
-    let Some(country) = plain.first_chunk::<2>() else { return false };
-    if !IBANS.iter().any(|(known, length)| *known == country && *length == plain.len()) {
+    let Some(&[first, second]) = plain.first_chunk::<2>() else { return false };
+    let country = [first.to_ascii_uppercase(), second.to_ascii_uppercase()];
+    if !IBANS.iter().any(|(known, length)| **known == country && *length == plain.len()) {
         return false;
     }
     let rotated = plain[4..].iter().chain(&plain[..4]);
@@ -173,6 +180,37 @@ fn routing(value: &[u8]) -> bool {
     let weights = [3, 7, 1, 3, 7, 1, 3, 7, 1];
     let sum: u32 = digits.iter().zip(weights).map(|(digit, weight)| digit * weight).sum();
     digits.len() == 9 && sum > 0 && sum.is_multiple_of(10)
+}
+
+/// Reports whether a value has three of four kinds of characters: small letters, capitals, digits and others. Words with a
+/// hyphen or a dot are no password.
+fn password(value: &[u8]) -> bool {
+    let has = |kind: fn(&u8) -> bool| value.iter().any(kind);
+    let kinds = [
+        has(|byte| byte.is_ascii_lowercase() || !byte.is_ascii()),
+        has(u8::is_ascii_uppercase),
+        has(u8::is_ascii_digit),
+        has(u8::is_ascii_punctuation),
+    ];
+    let count = kinds.iter().filter(|kind| **kind).count();
+    count >= 3 && value.iter().any(|byte| byte.is_ascii_digit() || b"!@#$%^&*+=?~".contains(byte))
+}
+
+/// Reports whether 64 numbers are bytes without order: those of tables are small, or repeat.
+fn key_bytes(value: &[u8]) -> bool {
+    let numbers: Vec<u32> = value
+        .split(|byte| !byte.is_ascii_digit())
+        .filter(|digits| !digits.is_empty())
+        .map(|number| digits(number).iter().fold(0, |sum, digit| sum * 10 + digit))
+        .collect();
+    let distinct = numbers.iter().collect::<HashSet<_>>().len();
+    let large = numbers.iter().filter(|number| **number >= 128).count();
+    let rising = numbers.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    numbers.len() == 64
+        && numbers.iter().all(|number| *number < 256)
+        && distinct >= 45
+        && (16..=48).contains(&large)
+        && (20..=44).contains(&rising)
 }
 
 /// Reports whether a value is a social security number in a range that is issued.

@@ -189,10 +189,21 @@ pub(crate) fn value(name: &str) -> String {
         "wif" => ["5HueCGU8rMjxEXxiPuD5BDku4MkFqe", "Zyd4dZ1jvhTVqvbTLvyTJ"].concat(),
         "eth" => "4c0883a69102937d6231471b5dbb6204fe5129617082792ae468d01a3f362318".into(),
         "prose" => "The ship leaves the harbor in the morning and returns at night. ".repeat(140),
+        "bytes64" => {
+            format!(
+                "{:?}",
+                random(200).chars().map(|letter| u32::from(letter) * 7 % 256).take(64).collect::<Vec<_>>()
+            )
+        }
         "random32" => random(32),
         "random64" => random(64),
         "random600" => random(600),
         "random3000" => random(3000),
-        other => panic!("unknown value {other}"),
+        // `lN` are N letters and digits, `hN` are N hexadecimal digits.
+        other => match (&other[..1], other[1..].parse()) {
+            ("l", Ok(count)) => letters(count),
+            ("h", Ok(count)) => "4c0883a69102937d6231471b5dbb6204".chars().cycle().take(count).collect(),
+            _ => panic!("unknown value {other}"),
+        },
     }
 }

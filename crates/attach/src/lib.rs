@@ -3,6 +3,7 @@
 
 mod conflict;
 mod links;
+mod message;
 mod mirror;
 mod objects;
 mod peers;
@@ -11,8 +12,9 @@ mod watch;
 
 pub use conflict::Conflicts;
 pub use links::{Link, Links};
+pub use message::egress_of;
 pub use mirror::{Mirror, version};
-pub use objects::{Closed, Labels, Objects, SandboxFacts, TemplateFacts, policy, provider};
-pub use peers::{AllBehind, Behind, Chosen, PeerRefusal, Services, choose, peers};
+pub use objects::{Closed, Labels, Objects, PENDING, SandboxFacts, TemplateFacts, policy, provider};
+pub use peers::{AllBehind, Behind, Chosen, Ground, PeerRefusal, Services, choose, peers};
 pub use service::ServiceFacts;
 pub use watch::{Events, policies_of_kind, watch, watch_metadata};

@@ -17,6 +17,9 @@ use kube::api::DynamicObject;
 
 use crate::mirror::Mirror;
 
+/// Reason of the condition of a Pod whose policies are not known yet.
+pub const PENDING: &str = "Pending";
+
 /// Maximum bytes of the labels and attributes of a sandbox. Of more, none counts.
 const BYTES: usize = 32 << 10;
 
@@ -189,11 +192,11 @@ impl Objects {
     pub fn levels(&self, pod: &Pod, now: Timestamp) -> Result<Applying, Closed> {
         let closed = |reason, message: &str| Closed { reason, message: message.to_owned() };
         if !self.is_complete() {
-            return Err(closed("Pending", "the policies are not known yet: no egress"));
+            return Err(closed(PENDING, "the policies are not known yet: no egress"));
         }
         let subject = self.subject(pod);
         let subject =
-            subject.ok_or_else(|| closed("Pending", "the Sandbox of the Pod is not known yet: no egress"))?;
+            subject.ok_or_else(|| closed(PENDING, "the Sandbox of the Pod is not known yet: no egress"))?;
         let policies = (&self.cluster_policies.objects, &self.policies.objects);
         let template = self.template(&subject.namespace, subject.template.as_ref());
         let network = template.and_then(|facts| facts.network.as_ref());
@@ -290,7 +293,7 @@ mod tests {
             let closed = objects.levels(pod, now).unwrap_err();
             (closed.reason, closed.message)
         };
-        let pending = |message: &str| ("Pending", message.to_owned());
+        let pending = |message: &str| (PENDING, message.to_owned());
         let policies = pending("the policies are not known yet: no egress");
         assert_eq!(why(&objects, &pod), policies);
         objects.policies.complete = true;

@@ -8,7 +8,10 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use hutch_api::owner;
-use hutch_policy::{Level, Peer, PortRange, Subject, may_reach, names_sandboxes, open_ports, would_refuse};
+use hutch_policy::{
+    Closed, Decision, Level, Mode, Peer, PortRange, Subject, decide_peer, may_reach, names_sandboxes,
+    open_ports, would_refuse,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
@@ -26,9 +29,38 @@ pub type Services = Mirror<ServiceFacts>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerRefusal {
     /// Its policies do not allow it.
-    Denied(String),
+    Denied {
+        /// Reason.
+        why: String,
+        /// Policy that decides it.
+        by: Ground,
+    },
     /// The other Pod cannot be reached.
     Unreachable(String),
+}
+
+/// Policy and rule that decide about a connection, as far as there are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ground {
+    /// Name of the policy.
+    pub policy: Option<String>,
+    /// Name of its rule.
+    pub rule: Option<String>,
+}
+
+impl PeerRefusal {
+    /// Returns a refusal by no policy.
+    pub fn denied(why: impl Into<String>) -> PeerRefusal {
+        PeerRefusal::Denied { why: why.into(), by: Ground::default() }
+    }
+}
+
+impl From<Closed> for PeerRefusal {
+    fn from(closed: Closed) -> PeerRefusal {
+        let (policy, rule) = closed.by();
+        let by = Ground { policy: policy.map(str::to_owned), rule: rule.map(str::to_owned) };
+        PeerRefusal::Denied { why: closed.to_string(), by }
+    }
 }
 
 /// A Sandbox behind a Service. `P` is the place of its Pod.
@@ -49,6 +81,8 @@ pub struct Chosen<P> {
     pub port: u16,
     /// Objection of a level that only observes.
     pub observed: Option<String>,
+    /// Policy that allows it.
+    pub by: Ground,
 }
 
 impl Objects {
@@ -138,7 +172,7 @@ pub fn choose<P: Clone>(
     asked: NonZeroU16,
     all: &AllBehind<P>,
 ) -> Result<Chosen<P>, PeerRefusal> {
-    let nothing = || PeerRefusal::Denied("nothing allows it".to_owned());
+    let nothing = || PeerRefusal::denied("nothing allows it");
     if !names_sandboxes(levels) {
         return Err(nothing());
     }
@@ -150,11 +184,11 @@ pub fn choose<P: Clone>(
         let name = subject.sandbox.as_deref().unwrap_or_default();
         let object = pod.as_ref().map(|(_, pod)| &**pod);
         let Some(port) = facts.target(asked.get(), object).and_then(NonZeroU16::new) else {
-            refusal = PeerRefusal::Denied(format!("Service {:?} has no port {asked}", service.1));
+            refusal = PeerRefusal::denied(format!("Service {:?} has no port {asked}", service.1));
             continue;
         };
         match (may_reach(levels, from, subject, port), pod) {
-            (Err(closed), _) => refusal = PeerRefusal::Denied(closed.to_string()),
+            (Err(closed), _) => refusal = closed.into(),
             (Ok(()), None) => {
                 refusal = PeerRefusal::Unreachable(format!(
                     "sandbox {name:?} has no Pod; it may be suspended: `hutch resume {name}` starts it again"
@@ -162,7 +196,8 @@ pub fn choose<P: Clone>(
             }
             (Ok(()), Some((place, _))) => {
                 let observed = would_refuse(levels, from, subject, port).map(|closed| closed.to_string());
-                open.push(Chosen { place: place.clone(), port: port.get(), observed });
+                let by = ground(levels, from, subject, port);
+                open.push(Chosen { place: place.clone(), port: port.get(), observed, by });
             }
         }
     }
@@ -170,6 +205,15 @@ pub fn choose<P: Clone>(
         0 => Err(refusal),
         number => Ok(open.swap_remove(pick(number))),
     }
+}
+
+/// Returns the first policy that allows a port, of those that decide, and its rule.
+fn ground(levels: &[Arc<Level>], from: &str, to: &Subject, port: NonZeroU16) -> Ground {
+    let (_, opinions) = decide_peer(levels, from, to, port);
+    let mut enforced = opinions.iter().filter(|opinion| opinion.level.mode == Mode::Enforce);
+    let allowing = enforced.find(|opinion| opinion.decision == Decision::Allow);
+    let policy = allowing.map(|opinion| opinion.level.name.clone());
+    Ground { policy, rule: allowing.and_then(|opinion| opinion.rule).map(str::to_owned) }
 }
 
 /// Returns true if a connection of a Pod with these levels through a Service may lead to a port of a Pod of which `to` is true.

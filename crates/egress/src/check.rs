@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use crate::first::{self, First, classify};
 
-/// Maximum time in which a client says for which name it connects.
+/// Maximum time in which a client says for which name it connects. A refused client has less time to show that it would read
+/// an answer: this one may be allowed, and slow.
 const FIRST_BYTES: Duration = Duration::from_secs(5);
 
 /// Protocol of a client.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{Decision, Destination, Mode, Traffic, Verdict, decide, has_conditions};
+use hutch_policy::{Decision, Destination, Mode, Moment, Session, Traffic, Verdict, decide, has_conditions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -16,9 +16,9 @@ use crate::check::{Spoken, first_bytes};
 use crate::dial::may_stay;
 use crate::dns::QUERY;
 use crate::first::First;
+use crate::ground::Ground;
 use crate::inspect::inspect;
 use crate::plan::DNS;
-use crate::record::Ground;
 use crate::refusal::{Denial, Reason, Refusal, answer, close, first_of_refused, reset};
 use crate::relay;
 use crate::sandbox::{RECHECK, Sandbox};
@@ -43,6 +43,8 @@ pub(crate) struct Permit {
     pub(crate) inspect: bool,
     /// For records.
     ground: Option<Ground>,
+    /// Counters by which it was decided.
+    session: Session,
 }
 
 impl Permit {
@@ -162,7 +164,7 @@ impl Sandbox {
         if let Some(spoken) = permit.reads(spoken) {
             return Ok(Allowed::Inspect(destination, spoken));
         }
-        let server = self.open(&destination, permit.ground.as_ref()).await?;
+        let server = self.open(&destination, &permit).await?;
         Ok(Allowed::Join(Connection { traffic: permit.traffic, server, destination }))
     }
 
@@ -181,7 +183,8 @@ impl Sandbox {
         // What cannot be read is not allowed where requests are decided or scanned.
         let inspect = verdict.inspect || verdict.scan;
         let traffic = if inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
-        Ok(Permit { traffic, inspect, ground: self.records.ground(&verdict.opinions) })
+        let ground = self.records.ground(&verdict.opinions);
+        Ok(Permit { traffic, inspect, ground, session: moment.session })
     }
 
     /// Checks what the client speaks; `None` if it may speak anything.
@@ -200,15 +203,15 @@ impl Sandbox {
         spoken.map(Some).map_err(refused)
     }
 
-    /// Counts and records a connection whose bytes are only passed on, and makes it.
-    async fn open(&self, destination: &Destination, ground: Option<&Ground>) -> Result<TcpStream, Refusal> {
+    /// Counts a connection whose bytes are only passed on, and makes it. It is recorded as allowed once its address is.
+    async fn open(&self, destination: &Destination, permit: &Permit) -> Result<TcpStream, Refusal> {
         let rules = self.rules();
-        let moment = self.moment(&rules.facts);
+        // By the counters by which it was decided: it is among them now.
+        let moment = Moment { session: permit.session, ..self.moment(&rules.facts) };
         let refused = |reason| Refusal { destination: destination.to_string(), reason };
         self.usage.request(&rules.levels, destination).map_err(refused)?;
-        self.allowed(destination, None, ground).await.map_err(refused)?;
-        let dialed = self.dial(destination, &rules.levels, &moment).await;
-        dialed.map_err(|error| refused(error.into()))
+        let recorded = self.allowed(destination, None, permit.ground.as_ref());
+        self.dial(destination, &rules.levels, &moment, recorded).await.map_err(refused)
     }
 
     /// Serves a connection whose client has named its destination, until its end. `door` answers it.
@@ -227,7 +230,7 @@ impl Sandbox {
             // Before it is answered, so that the answer says whether the destination can be reached.
             let server = match permit.inspect {
                 true => None,
-                false => Some(self.open(&destination, permit.ground.as_ref()).await?),
+                false => Some(self.open(&destination, &permit).await?),
             };
             Ok::<_, Refusal>((permit, server))
         };
@@ -298,7 +301,7 @@ impl Sandbox {
             let rules = changes.borrow_and_update().clone()?;
             let conditional = has_conditions(&rules.levels, destination);
             let reason = {
-                let moment = self.moment(&rules.facts);
+                let moment = self.moment_of_allowed(&rules.facts);
                 let verdict = decide(&rules.levels, destination, &moment);
                 let allowed = verdict.decision == Decision::Allow
                     && verdict.traffic >= traffic
@@ -404,6 +407,125 @@ mod tests {
             task.await.unwrap();
             assert_eq!(refused.try_recv().is_ok(), taken.is_some());
         }
+    }
+
+    /// Returns a sandbox, and its records: outcome, policy and rule of each.
+    fn recorded(levels: Levels, durable: bool) -> (Arc<Sandbox>, Arc<std::sync::Mutex<Vec<String>>>) {
+        let sandbox = Sandbox::new(levels, Arc::default(), Box::new(|_| ()), Box::new(|_| ()));
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (records, of) = (seen.clone(), Arc::downgrade(&sandbox));
+        let sink: crate::records::Sink = Box::new(move |entry, wait| {
+            if let crate::records::Entry::Decided(record) = entry {
+                let (level, rule) = (record.level.unwrap_or("-"), record.rule.unwrap_or("-"));
+                records.lock().unwrap().push(format!("{:?} {level} {rule}", record.outcome));
+            }
+            if let (Some(number), Some(sandbox)) = (wait, of.upgrade()) {
+                tokio::spawn(async move { sandbox.records.answer(number, true) });
+            }
+        });
+        sandbox.records.set(sink, durable);
+        (sandbox, seen)
+    }
+
+    /// It was recorded as allowed first.
+    #[tokio::test]
+    async fn connection_to_a_closed_address_has_one_record() {
+        for (private, expected) in [(true, "Allowed test test"), (false, "Denied - -")] {
+            let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = server.local_addr().unwrap();
+            let mut level = Level::clone(&loopback(address.port(), "Allow", "TCP")[0]);
+            if !private {
+                level.egress.as_mut().unwrap().rules[0].private.clear();
+            }
+            let (sandbox, seen) = recorded([Arc::new(level)].into(), false);
+            let destination: Destination = address.to_string().parse().unwrap();
+            let permit = sandbox.permit(&destination).unwrap();
+            match sandbox.open(&destination, &permit).await {
+                Ok(_) => assert!(private),
+                Err(refusal) => sandbox.refused(refusal),
+            }
+            assert_eq!(*seen.lock().unwrap(), [expected]);
+        }
+    }
+
+    /// A connection to another sandbox was recorded as allowed, without a rule, before it was refused.
+    #[tokio::test]
+    async fn connection_to_a_peer_has_one_record_with_its_rule() {
+        let peer = hutch_policy::Peer { service: "db".into(), namespace: "a".into(), ports: Vec::new() };
+        for (durable, allowed) in [(false, true), (true, true), (false, false), (true, false)] {
+            let (sandbox, seen) = recorded([].into(), durable);
+            let (of, records) = (Arc::downgrade(&sandbox), seen.clone());
+            sandbox.peers.set_request(Box::new(move |number, _, _, connects| {
+                let by = crate::ground::Ground { level: "app".into(), rule: Some("db".into()) };
+                if connects {
+                    records.lock().unwrap().push("connected".to_owned());
+                }
+                let answer = match allowed {
+                    true => Ok((by, connects.then(connected))),
+                    false => Err(Reason::Closed("no".to_owned(), by)),
+                };
+                let sandbox = of.upgrade().unwrap();
+                tokio::spawn(async move { sandbox.peers.answer(number, answer) });
+            }));
+            let destination: Destination = "db:5432".parse().unwrap();
+            if let Err(refusal) = sandbox.connect_peer(&peer, &destination).await {
+                sandbox.refused(refusal);
+            }
+            let expected: &[&str] = match (durable, allowed) {
+                (false, true) => &["connected", "Allowed app db"],
+                (true, true) => &["Allowed app db", "connected"],
+                (false, false) => &["connected", "Denied app db"],
+                (true, false) => &["Denied app db"],
+            };
+            assert_eq!(*seen.lock().unwrap(), expected, "durable: {durable}");
+        }
+    }
+
+    /// Returns a connection as another process makes it.
+    fn connected() -> crate::peers::Connected {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let (kept, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        (TcpStream::from_std(client).unwrap(), kept.into())
+    }
+
+    /// The request itself was counted before its address was judged, so the refusal named a flag that opens nothing.
+    #[tokio::test]
+    async fn condition_on_the_number_of_requests_does_not_count_the_request_itself() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let mut level = Level::clone(&loopback(address.port(), "Allow", "Auto")[0]);
+        let rule = &mut level.egress.as_mut().unwrap().rules[0];
+        (rule.plaintext, rule.when) = (true, Some("session.requests < 1".to_owned().try_into().unwrap()));
+        let sandbox =
+            Sandbox::new([Arc::new(level)].into(), Arc::default(), Box::new(|_| ()), Box::new(|_| ()));
+        tokio::spawn(async move {
+            loop {
+                let mut client = server.accept().await.unwrap().0;
+                let _ = client.read(&mut [0; 1024]).await;
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
+                client.write_all(answer).await.unwrap();
+            }
+        });
+        let request = async || {
+            let door = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = TcpStream::connect(door.local_addr().unwrap()).await.unwrap();
+            let (accepted, _) = door.accept().await.unwrap();
+            let served = sandbox.clone();
+            tokio::spawn(async move { crate::explicit::serve_client(&served, accepted).await });
+            let text =
+                format!("GET http://{address}/ HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+            client.write_all(text.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let first = request().await;
+        assert!(first.ends_with("ok"), "{first}");
+        let second = request().await;
+        let condition = r#"the condition \"session.requests < 1\" of rule \"test\" is false"#;
+        assert!(second.contains(condition) && !second.contains("--allow-private"), "{second}");
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::{Channel, Message};
 use serde::{Deserialize, Serialize};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -23,13 +23,14 @@ use crate::authority::{Authority, AuthorityKeys};
 use crate::credentials::Issued;
 use crate::descriptors::LISTENERS;
 use crate::gateway::{self, Clients, TokenHash};
+use crate::ground::Ground;
 use crate::record::{Decided, Recorder};
 use crate::records::{Entry, Sink};
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
 use crate::way::Way;
-use crate::{explicit, metrics};
+use crate::{explicit, metrics, peers};
 
 /// Maximum sandboxes that wait for descriptors before they are served: their sockets take most of the reserve.
 static WAITING: Semaphore = Semaphore::const_new(20);
@@ -98,14 +99,15 @@ pub enum Order {
         /// Services.
         peers: Vec<Peer>,
     },
-    /// Take the answer to [`News::Dial`]. With it come the connection and a socket that is to be closed with it.
+    /// Take the answer to [`News::Dial`]. With it come the connection and a socket that is to be closed with it, if it is
+    /// allowed and was to be made.
     Dialed {
         /// Number of the sandbox.
         sandbox: u64,
         /// Number of the request.
         dial: u64,
-        /// Reason why there is no connection.
-        failed: Option<Reason>,
+        /// Policy that allows the connection, or the reason of a refusal.
+        answer: Result<Ground, Reason>,
     },
     /// Serve a sandbox. Its listeners, those of [`crate::plan()`], come with the order.
     Serve {
@@ -182,6 +184,8 @@ pub enum News {
         service: String,
         /// Port of the Service.
         port: NonZeroU16,
+        /// Make the connection. Otherwise only say whether it is allowed.
+        connects: bool,
     },
     /// Something was decided. Only after [`Order::Record`].
     Decided {
@@ -212,6 +216,12 @@ pub enum News {
     Unidentified {
         /// Address of the client.
         address: IpAddr,
+    },
+    /// A sandbox was to be served while too many others waited for descriptors, and can be now: its [`Order::Serve`] is to be
+    /// repeated.
+    Unserved {
+        /// Number of the sandbox.
+        sandbox: u64,
     },
     /// A connection was refused, or would have been.
     Refused {
@@ -318,10 +328,10 @@ impl Proxy {
             Order::Peers { sandbox, namespace, peers } => {
                 self.find(sandbox)?.sandbox.peers.set(&namespace, peers);
             }
-            Order::Dialed { sandbox, dial, failed } => {
+            Order::Dialed { sandbox, dial, answer } => {
                 // The sandbox may have ended meanwhile.
                 if let Some(served) = self.sandboxes.get(&sandbox) {
-                    served.sandbox.peers.answer(dial, dialed(failed, message.descriptors)?);
+                    served.sandbox.peers.answer(dial, peers::answer(answer, message.descriptors)?);
                 }
             }
             Order::Authority { sandbox, keys } => {
@@ -379,7 +389,7 @@ impl Proxy {
             let refusal = Refusal { destination: "every destination".to_owned(), reason: shortage.into() };
             (self.reporter)(News::Refused { sandbox, refusal });
             // They have descriptors of the reserve.
-            let Ok(free) = WAITING.try_acquire() else { return Ok(()) };
+            let Ok(free) = WAITING.try_acquire() else { return self.serve_later(sandbox) };
             place = Some(free);
         }
         let serving = serve(sockets, of, self.ending.subscribe());
@@ -400,6 +410,18 @@ impl Proxy {
         Ok(())
     }
 
+    /// Has a sandbox served that waits without descriptors, when fewer others wait.
+    fn serve_later(&mut self, sandbox: u64) -> io::Result<()> {
+        let reporter = self.reporter.clone();
+        let task = tokio::spawn(async move {
+            // Never closed. Another one may take the place meanwhile; then this waits again.
+            drop(WAITING.acquire().await);
+            reporter(News::Unserved { sandbox });
+        });
+        self.find(sandbox)?.task = Some(task.abort_handle());
+        Ok(())
+    }
+
     fn find(&mut self, sandbox: u64) -> io::Result<&mut Served> {
         self.sandboxes.get_mut(&sandbox).ok_or_else(|| meaningless("a sandbox without levels"))
     }
@@ -412,9 +434,9 @@ impl Proxy {
             reporter(News::Named { sandbox: number, name: name.clone() });
         });
         let reporter = self.reporter.clone();
-        let request = Box::new(move |dial, peer: &Peer, port| {
+        let request = Box::new(move |dial, peer: &Peer, port, connects| {
             let (namespace, service) = (peer.namespace.clone(), peer.service.clone());
-            reporter(News::Dial { sandbox: number, dial, namespace, service, port });
+            reporter(News::Dial { sandbox: number, dial, namespace, service, port, connects });
         });
         let sandbox = Sandbox::new(levels, self.way.clone(), report, named);
         sandbox.peers.set_request(request);
@@ -460,21 +482,72 @@ fn listener(descriptors: Vec<OwnedFd>) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// Returns the answer to a request for a connection.
-fn dialed(
-    failed: Option<Reason>,
-    descriptors: Vec<OwnedFd>,
-) -> io::Result<Result<(TcpStream, OwnedFd), Reason>> {
-    if let Some(reason) = failed {
-        return Ok(Err(reason));
-    }
-    let [connection, kept]: [OwnedFd; 2] =
-        descriptors.try_into().map_err(|_| meaningless("a connection that did not come with it"))?;
-    let connection = std::net::TcpStream::from(connection);
-    connection.set_nonblocking(true)?;
-    Ok(Ok((TcpStream::from_std(connection)?, kept)))
-}
-
 fn meaningless(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("an order names {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+    use crate::descriptors::{Descriptors, RESERVE};
+
+    /// The listeners of a sandbox.
+    fn listeners() -> Vec<OwnedFd> {
+        let tcp = || {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            OwnedFd::from(listener)
+        };
+        let udp = || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            OwnedFd::from(socket)
+        };
+        vec![udp(), udp(), tcp(), tcp()]
+    }
+
+    /// Those beyond 20 were never served.
+    #[tokio::test]
+    async fn every_sandbox_that_waits_for_descriptors_is_served_in_the_end() {
+        const SANDBOXES: u64 = 25;
+        let places = LISTENERS * SANDBOXES as u32;
+        let descriptors = Descriptors::of(Some(u64::from(places) + RESERVE as u64));
+        let free = || descriptors.of_sandbox();
+        let held = descriptors.take(places).unwrap();
+        let (news, mut reported) = tokio::sync::mpsc::unbounded_channel();
+        let mut way = Way::default();
+        drop(std::mem::replace(&mut way.descriptors, descriptors.clone()));
+        let mut proxy = Proxy {
+            way: Arc::new(way),
+            reporter: Arc::new(move |one| drop(news.send(one))),
+            recorder: None,
+            records: None,
+            authority: None,
+            levels: HashMap::new(),
+            sandboxes: HashMap::new(),
+            ending: watch::Sender::new(false),
+            clients: Arc::default(),
+        };
+        for number in 0..SANDBOXES {
+            let served = proxy.sandbox(number, [].into());
+            proxy.sandboxes.insert(number, served);
+            proxy.serve(number, listeners()).unwrap();
+        }
+        drop(held);
+        let mut again = std::collections::BTreeSet::new();
+        let serving = async {
+            while free().take(1).is_ok() {
+                // Perhaps there are no more news, and their tasks take the last places.
+                let news = timeout(Duration::from_millis(20), reported.recv()).await;
+                if let Ok(Some(News::Unserved { sandbox })) = news {
+                    again.insert(sandbox);
+                    proxy.serve(sandbox, listeners()).unwrap();
+                }
+            }
+        };
+        timeout(Duration::from_secs(60), serving).await.expect("all places are taken by listeners");
+        assert_eq!(again, (20..SANDBOXES).collect());
+    }
 }

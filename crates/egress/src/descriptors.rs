@@ -12,7 +12,7 @@ use crate::refusal::Reason;
 
 /// Places that are left to what takes none: the runtime, the channel and what arrives on it, metrics, and connections that
 /// are being refused.
-const RESERVE: usize = 96;
+pub(crate) const RESERVE: usize = 96;
 /// Maximum places.
 const MOST: usize = 1 << 20;
 /// Maximum places of a sandbox: with its listeners it has at most 1,100 descriptors.

@@ -20,24 +20,28 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES: usize = 8;
 
-/// Connects to a destination that these levels allow. `turns` and `descriptors` are those of the sandbox.
-pub(crate) async fn dial(
+/// Connects to a destination that these levels allow. `turns` and `descriptors` are those of the sandbox. `begin` is done before
+/// the first connection, when an address to which the destination leads is allowed.
+pub(crate) async fn dial<E: From<Unreachable>>(
     way: &Way,
     destination: &Destination,
     levels: &[Arc<Level>],
     moment: &Moment<'_>,
     (turns, descriptors): (&Arc<Semaphore>, &Descriptors),
-) -> Result<TcpStream, Unreachable> {
+    begin: impl Future<Output = Result<(), E>> + Send,
+) -> Result<TcpStream, E> {
     if let Some(proxy) = &way.proxy {
         if let Host::Address(address) = destination.host {
             if way.is_sandbox(address) {
-                return Err(Unreachable::Sandbox(address));
+                return Err(Unreachable::Sandbox(address).into());
             }
             may_dial(levels, destination, address, &[], moment)
                 .map_err(|reason| closed(levels, address, reason))?;
         }
-        return proxy.connect(destination).await;
+        begin.await?;
+        return Ok(proxy.connect(destination).await?);
     }
+    let mut begin = Some(begin);
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
     for address in resolve(destination, turns, descriptors).await? {
         if way.is_sandbox(address.ip()) {
@@ -48,13 +52,16 @@ pub(crate) async fn dial(
             last = closed(levels, address.ip(), reason);
             continue;
         }
+        if let Some(begin) = begin.take() {
+            begin.await?;
+        }
         match timeout(CONNECT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => last = Unreachable::Connect(error),
             Err(_) => last = Unreachable::Connect(io::ErrorKind::TimedOut.into()),
         }
     }
-    Err(last)
+    Err(last.into())
 }
 
 fn closed(levels: &[Arc<Level>], address: IpAddr, reason: Forbidden) -> Unreachable {
@@ -145,7 +152,8 @@ mod tests {
     /// Dials a destination for which a level opens these ranges.
     async fn dialed(destination: &Destination, private: &[&str]) -> Result<TcpStream, Unreachable> {
         let (way, levels, moment) = (Way::default(), levels(destination, private), Moment::default());
-        dial(&way, destination, &levels, &moment, (&turns(), &Descriptors::default())).await
+        let begin = async { Ok(()) };
+        dial(&way, destination, &levels, &moment, (&turns(), &Descriptors::default()), begin).await
     }
 
     #[tokio::test]
@@ -212,9 +220,9 @@ mod tests {
         let (way, moment) = (Way::default(), Moment::default());
         way.set_sandboxes(Box::new(|address| address.is_loopback()));
         let levels = levels(&destination, &["127.0.0.0/8"]);
-        let error = dial(&way, &destination, &levels, &moment, (&turns(), &Descriptors::default()))
-            .await
-            .unwrap_err();
+        let begin = std::future::pending();
+        let own = (&turns(), &Descriptors::default());
+        let error: Unreachable = dial(&way, &destination, &levels, &moment, own, begin).await.unwrap_err();
         assert!(matches!(error, Unreachable::Sandbox(_)), "{error}");
         assert!(!may_stay(&way, &levels, &destination, listener.local_addr().unwrap(), &moment));
     }

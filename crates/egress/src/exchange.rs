@@ -20,7 +20,8 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hutch_policy::{
-    Call, Decision, Destination, Mode, Path, decide, decide_request, denies_calls, reads_calls,
+    Call, Decision, Destination, Mode, Moment, Path, Session, decide, decide_request, denies_calls,
+    reads_calls,
 };
 use hyper::body::Incoming;
 use tokio::time::timeout;
@@ -96,6 +97,8 @@ struct Accepted {
     placed: Placed,
     /// Set if its rules have conditions.
     standing: Option<Arc<Standing>>,
+    /// Counters by which it was judged.
+    judged: Session,
 }
 
 /// Parts of a body that were read.
@@ -193,11 +196,12 @@ impl Exchange {
         accepted.body = filled(&mut accepted.placed, &parts.headers, accepted.body, room).await?;
         accepted.body = hashed(&mut accepted.placed, accepted.body, room).await?;
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
+        let by = accepted.judged;
         let (scan, standing) = (accepted.scan.clone(), accepted.standing.clone());
         let (sent, placed) = self.request(&parts, accepted, line, websocket)?;
         self.sandbox.records.uses(&placed.used, &self.destination).await?;
         let of = parts.headers;
-        let mut response = self.sandbox.upstream().send(sent, http2).await?;
+        let mut response = self.sandbox.upstream().send(sent, http2, by).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let unwanted = || Reason::Ambiguous("the server switches to another protocol".to_owned());
             let upgrade = upgrade.ok_or_else(unwanted)?;
@@ -282,7 +286,15 @@ impl Exchange {
     /// Returns true if a rule decides about requests to the destination.
     fn is_judged(&self) -> bool {
         let rules = self.sandbox.rules();
-        decide(&rules.levels, &self.destination, &self.sandbox.moment(&rules.facts)).inspect
+        decide(&rules.levels, &self.destination, &self.moment(&rules)).inspect
+    }
+
+    /// Returns the moment for the next request, which may be counted already.
+    fn moment<'a>(&self, rules: &'a Rules) -> Moment<'a> {
+        match self.counted.load(Ordering::Relaxed) {
+            true => self.sandbox.moment_of_allowed(&rules.facts),
+            false => self.sandbox.moment(&rules.facts),
+        }
     }
 
     /// Decides about the request, and takes its body if it is accepted. Reads its calls if a rule judges them.
@@ -300,7 +312,7 @@ impl Exchange {
         let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.destination);
         let (mut are_calls, mut read) = (false, None);
         if let Some(body) = seen.unread.take_if(|_| reads) {
-            let held = read_calls(parts, body, &self.sandbox.room).await.map_err(Reason::Ambiguous)?;
+            let held = read_calls(parts, body, &self.sandbox.room).await?;
             length = Some(held.bytes.len() as u64);
             seen.id = id_of(&held.bytes);
             let calls = Call::parse(&held.bytes);
@@ -328,7 +340,7 @@ impl Exchange {
             calls: are_calls.then_some(seen.calls.as_slice()),
         };
         let request = judged.request();
-        let moment = self.sandbox.moment(&rules.facts);
+        let moment = self.moment(&rules);
         let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
         if let Some(denial) = Denial::first(&verdict.opinions, Mode::Observe) {
             let refusal = line.refusal(Reason::Observed(denial), &seen.calls);
@@ -353,7 +365,7 @@ impl Exchange {
             (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
         }
         self.sandbox.allowed(&self.destination, Some(&line.asked(&seen.calls)), ground.as_ref()).await?;
-        Ok(Accepted { max_body, body, rules, scan, changes, placed, standing })
+        Ok(Accepted { max_body, body, scan, changes, placed, standing, judged: moment.session, rules })
     }
 
     /// Returns the destination as a URI names it: without the port of HTTPS.
@@ -373,7 +385,7 @@ impl Exchange {
         websocket: bool,
     ) -> Result<(Request<Body>, Placed), Reason> {
         let scheme = if self.tls { "https" } else { "http" };
-        let Accepted { rules, max_body, body, scan, changes, mut placed, standing } = accepted;
+        let Accepted { rules, max_body, body, scan, changes, mut placed, standing, judged: _ } = accepted;
         let target =
             placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
         let uri = Uri::builder().scheme(scheme).authority(self.authority()).path_and_query(target);

@@ -3,6 +3,7 @@
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
 use http::{HeaderValue, Request, Version};
+use hutch_policy::is_same_header;
 use hyper::body::Incoming;
 
 /// Headers that belong to one connection.
@@ -42,8 +43,8 @@ const OF_CONNECTION: [&str; 9] = [
 
 /// Returns why a server could take a request for another one than was decided: by its headers.
 pub(crate) fn misleads(headers: &HeaderMap) -> Option<String> {
-    let plain = |name: &HeaderName| name.as_str().replace('_', "-");
-    if let Some(name) = headers.keys().find(|name| OVERRIDES.contains(&plain(name).as_str())) {
+    let overrides = |name: &&HeaderName| OVERRIDES.iter().any(|known| is_same_header(name.as_str(), known));
+    if let Some(name) = headers.keys().find(overrides) {
         return Some(format!("the header {name} changes its meaning"));
     }
     let of_connection = |name: &str| OF_CONNECTION.contains(&name.trim().to_ascii_lowercase().as_str());

@@ -4,6 +4,7 @@
 //! address leads from one sandbox to another.
 
 use std::collections::HashMap;
+use std::io;
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -13,6 +14,7 @@ use hutch_policy::{HostName, Peer};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::ground::Ground;
 use crate::pending::Pending;
 use crate::refusal::{Denial, Reason};
 
@@ -21,10 +23,12 @@ const DIAL: Duration = Duration::from_secs(20);
 
 /// Peers of a sandbox by their names.
 type ByName = HashMap<HostName, Arc<Peer>>;
-/// Result of a request: the connection, and a socket that is closed with it.
-type Answer = Result<(TcpStream, OwnedFd), Reason>;
-/// Requests a connection to a port of a peer, by a number.
-pub(crate) type Request = Box<dyn Fn(u64, &Peer, NonZeroU16) + Send + Sync>;
+/// A connection, and a socket that is closed with it.
+pub(crate) type Connected = (TcpStream, OwnedFd);
+/// Result of a request: what allows it, and the connection unless only the decision was requested.
+pub(crate) type Answer = Result<(Ground, Option<Connected>), Reason>;
+/// Requests a connection to a port of a peer, by a number; with false only the decision.
+pub(crate) type Request = Box<dyn Fn(u64, &Peer, NonZeroU16, bool) + Send + Sync>;
 
 /// Other sandboxes that a sandbox reaches.
 #[derive(Default)]
@@ -64,10 +68,21 @@ impl Peers {
         self.pending.answer(number, answer);
     }
 
+    /// Returns what allows a connection to a port of a peer, which is not made.
+    pub(crate) async fn judge(&self, peer: &Peer, port: NonZeroU16) -> Result<Ground, Reason> {
+        self.request(peer, port, false).await.map(|(by, _)| by)
+    }
+
     /// Connects to a port of a peer.
-    pub(crate) async fn connect(&self, peer: &Peer, port: NonZeroU16) -> Answer {
+    pub(crate) async fn connect(&self, peer: &Peer, port: NonZeroU16) -> Result<(Ground, Connected), Reason> {
+        let (by, connected) = self.request(peer, port, true).await?;
+        let missing = || Reason::Unreachable("it was not made".to_owned());
+        Ok((by, connected.ok_or_else(missing)?))
+    }
+
+    async fn request(&self, peer: &Peer, port: NonZeroU16, connects: bool) -> Answer {
         let Some(request) = self.request.get() else { return Err(Reason::Denied(Denial::default())) };
-        let answer = self.pending.ask(DIAL, |number| request(number, peer, port)).await;
+        let answer = self.pending.ask(DIAL, |number| request(number, peer, port, connects)).await;
         answer.unwrap_or_else(|| Err(Reason::Unreachable("it did not answer in time".to_owned())))
     }
 
@@ -85,4 +100,23 @@ impl Peers {
 
 fn is_open(peer: &Peer, port: NonZeroU16) -> bool {
     peer.ports.iter().any(|range| range.contains(port.get()))
+}
+
+/// Returns the answer to a request for a connection, which comes with these descriptors.
+///
+/// # Errors
+/// Descriptors that are no connection.
+pub(crate) fn answer(answer: Result<Ground, Reason>, descriptors: Vec<OwnedFd>) -> io::Result<Answer> {
+    let by = match answer {
+        Ok(by) => by,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    if descriptors.is_empty() {
+        return Ok(Ok((by, None)));
+    }
+    let missing = |_| io::Error::new(io::ErrorKind::InvalidData, "a connection did not come with its order");
+    let [connection, kept]: [OwnedFd; 2] = descriptors.try_into().map_err(missing)?;
+    let connection = std::net::TcpStream::from(connection);
+    connection.set_nonblocking(true)?;
+    Ok(Ok((by, Some((TcpStream::from_std(connection)?, kept)))))
 }

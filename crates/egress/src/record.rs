@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use hutch_policy::{Call, Decision, Destination, Mode, Opinion};
+use hutch_policy::{Call, Destination};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
+use crate::ground::Ground;
 use crate::refusal::{Denial, Reason};
 use hutch_screen::Found;
 
@@ -54,24 +55,6 @@ impl Outcome {
 /// All outcomes, in their order.
 const OUTCOMES: [Outcome; 5] =
     [Outcome::Allowed, Outcome::Denied, Outcome::Observed, Outcome::Redacted, Outcome::Failed];
-
-/// Level and rule by which something is allowed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ground {
-    pub(crate) level: String,
-    pub(crate) rule: Option<String>,
-}
-
-impl Ground {
-    /// Returns the first of these opinions that allows, of the levels that decide.
-    pub(crate) fn first(opinions: &[Opinion<'_>]) -> Option<Ground> {
-        let allows = |opinion: &&Opinion<'_>| {
-            opinion.decision == Decision::Allow && opinion.level.mode == Mode::Enforce
-        };
-        let opinion = opinions.iter().find(allows)?;
-        Some(Ground { level: opinion.level.name.clone(), rule: opinion.rule.map(str::to_owned) })
-    }
-}
 
 /// A request that is decided.
 #[derive(Debug, Clone, Copy)]
@@ -156,12 +139,13 @@ impl<'a> Record<'a> {
     /// Returns the record of a refusal.
     pub(crate) fn refused(destination: &'a str, asked: Option<&Asked<'a>>, reason: &'a Reason) -> Record<'a> {
         let (level, rule) = match reason {
-            Reason::Denied(Denial { level, rule })
-            | Reason::Name(Denial { level, rule })
-            | Reason::Observed(Denial { level, rule })
-            | Reason::ObservedName(Denial { level, rule }) => {
+            Reason::Denied(Denial { level, rule, .. })
+            | Reason::Name(Denial { level, rule, .. })
+            | Reason::Observed(Denial { level, rule, .. })
+            | Reason::ObservedName(Denial { level, rule, .. }) => {
                 (Some(level.as_str()).filter(|level| !level.is_empty()), rule.as_deref())
             }
+            Reason::Closed(_, by) => (by.level(), by.rule.as_deref()),
             Reason::Budget(level, _) => (Some(level.as_str()), None),
             _ => (reason.found().map(|found| &*found.policy).filter(|policy| !policy.is_empty()), None),
         };
@@ -185,7 +169,7 @@ impl<'a> Record<'a> {
         asked: Option<&Asked<'a>>,
         ground: Option<&'a Ground>,
     ) -> Record<'a> {
-        let level = ground.map(|ground| ground.level.as_str());
+        let level = ground.and_then(Ground::level);
         let rule = ground.and_then(|ground| ground.rule.as_deref());
         Record { level, rule, ..Record::of(destination, asked) }
     }
@@ -415,7 +399,7 @@ mod tests {
             Call { method: Some("tools/call".into()), tool: Some("a\r\n".into()), arguments: Value::Null };
         let calls = vec![call; 100];
         let asked = Asked { destination: &destination, method: "GET", path: &path, calls: &calls };
-        let reason = Reason::Denied(Denial { level: "team".into(), rule: Some("git".into()) });
+        let reason = Reason::Denied(Denial { level: "team".into(), rule: Some("git".into()), unmet: None });
         let line =
             Record::refused("a.example:443", Some(&asked), &reason).line_at(OffsetDateTime::UNIX_EPOCH);
         assert!(!line.contains(char::is_control) && line.len() < 8192, "{line}");

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use hutch_policy::{Destination, HostName, Opinion};
 
+use crate::ground::Ground;
 use crate::pending::Pending;
-use crate::record::{Asked, Ground, Record};
+use crate::record::{Asked, Record};
 use crate::refusal::Reason;
 
 /// Maximum time until a record is on the disk.
@@ -40,6 +41,11 @@ impl Records {
     /// Sets the receiver, once. With `durable`, what is allowed waits until it is on the disk.
     pub(crate) fn set(&self, sink: Sink, durable: bool) {
         let _ = self.sink.set((sink, durable));
+    }
+
+    /// Returns true if a record is to be written before what it allows happens.
+    pub(crate) fn come_first(&self) -> bool {
+        self.sink.get().is_some_and(|(_, durable)| *durable)
     }
 
     /// Takes the answer to a record that waits.

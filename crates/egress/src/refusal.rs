@@ -1,9 +1,10 @@
 //! Refusals: what was refused, why, and how the client is answered.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use hutch_policy::{Decision, Destination, Forbidden, Host, Identity, Mode, Opinion, check_address};
+use hutch_policy::{Decision, Destination, Forbidden, Host, Identity, Mode, Opinion, Unmet, check_address};
 use rustix::net::sockopt::set_socket_linger;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -11,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::first::{self, First, classify};
+use crate::ground::Ground;
 use hutch_screen::Found;
 
 /// Text about user information in a URL. It shows none of it, because there may be a password.
@@ -41,7 +43,7 @@ pub enum Reason {
     Denied(Denial),
     /// A policy does not allow the other sandbox.
     #[error("{0}")]
-    Closed(String),
+    Closed(String, Ground),
     /// A level would not allow it, but it only observes.
     #[error("{0}, but it only observes")]
     Observed(Denial),
@@ -90,6 +92,9 @@ pub enum Reason {
     /// The sandbox has too many connections.
     #[error("too many connections are open")]
     TooMany,
+    /// Its body would need memory that other bodies of the sandbox have had for too long.
+    #[error("the other bodies of the sandbox have taken all the memory for bodies for a minute")]
+    NoRoom,
     /// The process has no descriptors left, for all sandboxes together.
     #[error("the proxy has no descriptors left for further connections")]
     Full,
@@ -122,17 +127,21 @@ pub struct Denial {
     pub level: String,
     /// The rule that denies it; without one, no rule allows it.
     pub rule: Option<String>,
+    /// Condition because of which it is denied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmet: Option<Box<Unmet>>,
 }
 
 impl fmt::Display for Denial {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Denial { level, rule } = self;
+        let Denial { level, rule, unmet } = self;
         match rule {
             Some(rule) => write!(formatter, "rule {rule:?} of policy {level:?} denies it"),
             None if level.is_empty() => formatter.write_str("nothing allows it"),
             None if level == FLAGS => formatter.write_str("no --allow names it"),
             None => write!(formatter, "no rule of policy {level:?} allows it"),
-        }
+        }?;
+        unmet.as_ref().map_or(Ok(()), |unmet| write!(formatter, ": {unmet}"))
     }
 }
 
@@ -141,8 +150,14 @@ impl Denial {
     pub(crate) fn first(opinions: &[Opinion<'_>], mode: Mode) -> Option<Denial> {
         let denies =
             |opinion: &&Opinion<'_>| opinion.decision == Decision::Deny && opinion.level.mode == mode;
-        let opinion = opinions.iter().find(denies)?;
-        Some(Denial { level: opinion.level.name.clone(), rule: opinion.rule.map(str::to_owned) })
+        opinions.iter().find(denies).map(Denial::of)
+    }
+
+    /// Returns the denial of an opinion that denies.
+    pub fn of(opinion: &Opinion<'_>) -> Denial {
+        let Opinion { level, rule, unmet, .. } = opinion;
+        let unmet = unmet.clone().map(Box::new);
+        Denial { level: level.name.clone(), rule: rule.map(str::to_owned), unmet }
     }
 }
 
@@ -162,7 +177,7 @@ impl Refusal {
     pub(crate) fn status(&self) -> u16 {
         match self.reason {
             Reason::Unreachable(_) | Reason::Full => 502,
-            Reason::Unrecorded => 503,
+            Reason::Unrecorded | Reason::NoRoom => 503,
             _ => 403,
         }
     }
@@ -170,7 +185,7 @@ impl Refusal {
     /// Returns how its destination can be allowed, as the end of a message, or why it cannot. Empty if a policy must change,
     /// which the reason names.
     pub(crate) fn advice(&self, sandbox: &Identity) -> String {
-        let Refusal { destination, reason: Reason::Denied(Denial { level, rule: None }) } = self else {
+        let Refusal { destination, reason: Reason::Denied(Denial { level, rule: None, .. }) } = self else {
             return String::new();
         };
         let Identity { name, namespace, .. } = sandbox;
@@ -188,6 +203,11 @@ impl Refusal {
             false => String::new(),
         }
     }
+}
+
+/// Returns how the flags of `hutch run` open an address of a host that is allowed.
+pub fn private_advice(address: IpAddr) -> String {
+    format!("; --allow-private {address} opens it")
 }
 
 /// Returns how the flags of `hutch run` can allow a destination that none of them names, or why they cannot.
@@ -275,7 +295,7 @@ mod tests {
     #[test]
     fn advice_names_what_allows_the_destination_and_nothing_where_a_policy_must_change() {
         let advice = |level: &str, rule: Option<&str>, name: &str, destination: &str| {
-            let denial = Denial { level: level.to_owned(), rule: rule.map(str::to_owned) };
+            let denial = Denial { level: level.to_owned(), rule: rule.map(str::to_owned), unmet: None };
             let refusal = Refusal { destination: destination.to_owned(), reason: Reason::Denied(denial) };
             let (name, namespace) = (name.to_owned(), "team".to_owned());
             refusal.advice(&Identity { name, namespace, ..Identity::default() })

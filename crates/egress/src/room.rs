@@ -1,18 +1,20 @@
 //! Memory for bodies that a sandbox makes the proxy hold.
 //!
 //! Bytes take room before they are held, and give it back when the last copy of them is dropped: also those that wait in a
-//! buffer to be sent. A body that finds no room waits. So that bodies that wait for each other all end, one of each kind has
-//! room for a whole one, and a body holds room of each kind only once, in the order of [`Kind`].
+//! buffer to be sent. A body that finds no room waits, for a bounded time. So that bodies that wait for each other all end, one
+//! of each kind has room for a whole one, and a body holds room of each kind only once, in the order of [`Kind`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body_util::{BodyExt, Full};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::body::{Body, full};
+use crate::refusal::Reason;
 
 const KIB: usize = 1 << 10;
 /// Maximum KiB that all bodies together hold, beside one of each kind.
@@ -22,6 +24,18 @@ const STEP: usize = 4 << 10;
 const LONG_STEP: usize = 1 << 20;
 /// Bytes of a body in parts for which no room is taken.
 const SMALL: usize = 4 << 10;
+/// Maximum time for which a body waits for room. The bodies that have it may be those of slow clients and servers.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A body found no room in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
+impl From<NoRoom> for Reason {
+    fn from(_: NoRoom) -> Reason {
+        Reason::NoRoom
+    }
+}
 
 /// Kind of a body that is held. Who holds room of one kind may wait for room of a later one, and of no other.
 #[derive(Debug, Clone, Copy)]
@@ -141,10 +155,14 @@ impl Gathering {
     }
 
     /// Adds bytes that arrived before a deadline, once there is room for them. The wait for room moves the deadline.
-    pub(crate) async fn push_before(&mut self, deadline: &mut Instant, more: &[u8]) {
+    ///
+    /// # Errors
+    /// There is no room in time.
+    pub(crate) async fn push_before(&mut self, deadline: &mut Instant, more: &[u8]) -> Result<(), NoRoom> {
         let since = Instant::now();
-        self.push(more).await;
+        timeout(WAIT, self.push(more)).await.map_err(|_| NoRoom)?;
         *deadline += since.elapsed();
+        Ok(())
     }
 
     async fn push(&mut self, more: &[u8]) {
@@ -166,10 +184,13 @@ impl Gathering {
 
 impl Room {
     /// Takes room for so many bytes, which are made then.
-    pub(crate) async fn take(&self, kind: Kind, bytes: usize) -> Held {
+    ///
+    /// # Errors
+    /// It is not free in time.
+    pub(crate) async fn take(&self, kind: Kind, bytes: usize) -> Result<Held, NoRoom> {
         let mut taken = Taken::default();
-        taken.grow(self, kind, bytes).await;
-        Held { bytes: Bytes::new(), taken: Arc::new(taken) }
+        timeout(WAIT, taken.grow(self, kind, bytes)).await.map_err(|_| NoRoom)?;
+        Ok(Held { bytes: Bytes::new(), taken: Arc::new(taken) })
     }
 
     /// Returns how many KiB are free that all bodies share.
@@ -248,9 +269,6 @@ impl Sent {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::time::Duration;
-
-    use tokio::time::timeout;
 
     use super::*;
 
@@ -312,6 +330,17 @@ mod tests {
         assert_eq!(room.free(), SHARED - 100, "one byte waits to be sent");
         drop(last);
         assert_eq!(room.free(), SHARED);
+    }
+
+    /// It waited as long as the others had the room.
+    #[tokio::test(start_paused = true)]
+    async fn body_that_finds_no_room_is_refused_after_a_minute() {
+        let room = Arc::new(Room::default());
+        let (_taken, since) = (room.fill(Kind::Request), Instant::now());
+        let (mut bytes, mut deadline) = (Gathering::new(&room, Kind::Request), since);
+        assert_eq!(bytes.push_before(&mut deadline, &[1]).await, Err(NoRoom));
+        assert_eq!((since.elapsed(), deadline), (WAIT, since));
+        assert_eq!(room.take(Kind::Request, 1).await.err(), Some(NoRoom));
     }
 
     #[test]

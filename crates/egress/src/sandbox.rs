@@ -18,9 +18,10 @@ use crate::authority::{Authority, AuthorityKeys};
 use crate::credentials::{Issued, Set};
 use crate::descriptors::{CONNECTION, Descriptors, Places, Shortage};
 use crate::dial::dial;
+use crate::ground::Ground;
 use crate::names::{Names, is_synthetic};
 use crate::peers::Peers;
-use crate::record::{Asked, Counters, Ground, Outcome, outcome};
+use crate::record::{Asked, Counters, Outcome, outcome};
 use crate::records::Records;
 use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::room::Room;
@@ -303,28 +304,31 @@ impl Sandbox {
         }
     }
 
-    /// Connects to a destination that these levels allow.
-    pub(crate) async fn dial(
+    /// Connects to a destination that these levels allow, after `begin`.
+    pub(crate) async fn dial<E: From<Unreachable>>(
         &self,
         destination: &Destination,
         levels: &Levels,
         moment: &Moment<'_>,
-    ) -> Result<TcpStream, Unreachable> {
-        dial(&self.way, destination, levels, moment, (&self.resolving, &self.descriptors)).await
+        begin: impl Future<Output = Result<(), E>> + Send,
+    ) -> Result<TcpStream, E> {
+        dial(&self.way, destination, levels, moment, (&self.resolving, &self.descriptors), begin).await
     }
 
     /// Returns the clients by which requests are sent.
     pub(crate) fn upstream(self: &Arc<Self>) -> &Upstream {
         self.upstream.get_or_init(|| {
             let sandbox = Arc::downgrade(self);
-            let connect: Dial = Arc::new(move |destination| {
+            let connect: Dial = Arc::new(move |destination, judged| {
                 let sandbox = sandbox.upgrade();
                 Box::pin(async move {
                     let sandbox =
                         sandbox.ok_or_else(|| Unreachable::Tls("the sandbox has ended".to_owned()))?;
                     let rules = sandbox.rules();
                     let moment = sandbox.moment(&rules.facts);
-                    sandbox.dial(&destination, &rules.levels, &moment).await
+                    // Not with the request itself among those that were made.
+                    let moment = Moment { session: judged.unwrap_or(moment.session), ..moment };
+                    sandbox.dial(&destination, &rules.levels, &moment, async { Ok(()) }).await
                 })
             });
             Upstream::new(connect, &self.way, &self.descriptors)
@@ -348,6 +352,13 @@ impl Sandbox {
     pub(crate) fn moment<'a>(&self, facts: &'a Facts) -> Moment<'a> {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         Moment { facts, session: self.usage.session(), seconds }
+    }
+
+    /// Returns the moment, for decisions about a connection or a request that was allowed and so is counted itself.
+    pub(crate) fn moment_of_allowed<'a>(&self, facts: &'a Facts) -> Moment<'a> {
+        let mut moment = self.moment(facts);
+        moment.session.requests = moment.session.requests.saturating_sub(1);
+        moment
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {

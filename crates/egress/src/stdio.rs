@@ -15,7 +15,8 @@ use hutch_policy::{
 use hutch_scan::{At, Direction};
 use serde_json::{Value, json};
 
-use crate::record::{Ground, Record, Recorder, named, outcome};
+use crate::ground::Ground;
+use crate::record::{Record, Recorder, named, outcome};
 use crate::refusal::{Denial, REFUSED, Reason};
 use crate::scan::{Judged, Scan, SharedTalk};
 use crate::usage::Usage;

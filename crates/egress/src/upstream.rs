@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Request, Response, Uri};
-use hutch_policy::{Destination, Host};
+use hutch_policy::{Destination, Host, Session};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
@@ -38,8 +38,13 @@ const CONNECTION_WINDOW: u32 = 256 << 10;
 
 /// Connection to a server that is being made.
 pub(crate) type Dialing = Pin<Box<dyn Future<Output = Result<TcpStream, Unreachable>> + Send>>;
-/// Connects to a destination, by the rules that hold then.
-pub(crate) type Dial = Arc<dyn Fn(Destination) -> Dialing + Send + Sync>;
+/// Connects to a destination, by the rules that hold then and the counters by which the request was judged.
+pub(crate) type Dial = Arc<dyn Fn(Destination, Option<Session>) -> Dialing + Send + Sync>;
+
+tokio::task_local! {
+    /// Counters by which the request was judged that is being sent.
+    static JUDGED: Session;
+}
 
 /// Clients of one sandbox.
 pub(crate) struct Upstream {
@@ -69,7 +74,7 @@ impl Upstream {
         *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
-    /// Sends a request whose URI names its destination.
+    /// Sends a request whose URI names its destination, and which was judged by these counters.
     ///
     /// # Errors
     /// The reason, for the client.
@@ -77,6 +82,7 @@ impl Upstream {
         &self,
         request: Request<Body>,
         http2: bool,
+        judged: Session,
     ) -> Result<Response<Incoming>, Reason> {
         if self.connector.connections.available_permits() == 0 {
             // Idle ones make room.
@@ -84,7 +90,7 @@ impl Upstream {
         }
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let client = if http2 { clients.two } else { clients.one };
-        client.request(request).await.map_err(|error| {
+        JUDGED.scope(judged, client.request(request)).await.map_err(|error| {
             // The innermost error says most.
             let mut text = error.to_string();
             let mut source = std::error::Error::source(&error);
@@ -154,7 +160,9 @@ impl Connector {
         let place = place.ok().and_then(Result::ok).ok_or(Unreachable::TooMany)?;
         let descriptor = self.descriptors.take(1)?;
         let place = (place, descriptor);
-        let stream = (self.dial)(destination.clone()).await?;
+        // A connection that no request waits for any more has none.
+        let judged = JUDGED.try_get().ok();
+        let stream = (self.dial)(destination.clone(), judged).await?;
         let _ = stream.set_nodelay(true);
         if uri.scheme_str() != Some("https") {
             return Ok(Stream { io: Io::Plain(TokioIo::new(stream)), _place: place });

@@ -19,7 +19,7 @@ use crate::awake::Awake;
 use crate::credentials::Issued;
 use crate::descriptors::{Descriptors, Shortage};
 use crate::record::Counters;
-use crate::refusal::Reason;
+use crate::refusal::{Reason, private_advice};
 
 /// Maximum time to connect to the proxy, and for each part of its answer.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -83,7 +83,7 @@ impl fmt::Display for Remedy {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Remedy::None => Ok(()),
-            Remedy::Flag(address) => write!(formatter, "; --allow-private {address} opens it"),
+            Remedy::Flag(address) => formatter.write_str(&private_advice(*address)),
             Remedy::Field(address, administrators) => {
                 let only = if *administrators { ", each of a ClusterSandboxPolicy" } else { "" };
                 write!(

@@ -1,5 +1,6 @@
 //! Values of `--allow` and `--allow-private`.
 
+use hutch_egress::private_advice;
 use hutch_policy::{
     Cidr, Destination, EgressRule, Forbidden, Host, HostPattern, PortRange, Protocol, check_address,
     opens_nothing,
@@ -78,7 +79,7 @@ pub(crate) fn without_effect(text: &str, ranges: &[Cidr]) -> Option<String> {
     let closed = check_address(address, ranges, &[]).err()?;
     Some(match closed {
         Forbidden::Metadata | Forbidden::NoHost => closed.to_string(),
-        _ => format!("{closed}; --allow-private {address} opens it"),
+        _ => format!("{closed}{}", private_advice(address)),
     })
 }
 

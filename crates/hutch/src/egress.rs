@@ -2,6 +2,7 @@
 //! file but those by which names are resolved.
 
 pub(crate) mod orders;
+pub(crate) mod peers;
 mod process;
 
 use std::collections::HashSet;
@@ -307,6 +308,7 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
             // Each sandbox has a bounded number of connections too.
             News::Named { .. }
             | News::Dial { .. }
+            | News::Unserved { .. }
             | News::Decided { wait: Some(_), .. }
             | News::Used { wait: Some(_), .. }
             | News::Resolved { wait: Some(_), .. } => names.send(news).is_ok(),
@@ -496,7 +498,7 @@ mod tests {
     fn refusal_names_the_flag_and_has_no_control_characters() {
         let refusal = |reason| line(&Refusal { destination: "a.example:443".into(), reason });
         let denied = |level: &str, rule: Option<&str>| {
-            Reason::Denied(Denial { level: level.into(), rule: rule.map(str::to_owned) })
+            Reason::Denied(Denial { level: level.into(), rule: rule.map(str::to_owned), unmet: None })
         };
         assert_eq!(
             refusal(denied("--allow", None)),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use hutch_attach::PeerRefusal;
+use hutch_attach::{Ground, PeerRefusal};
 use hutch_image::Unpacker;
 use hutch_jail::NetworkPlan;
 use hutch_kubelet::{Duplex, PodId, StreamError};
@@ -263,8 +263,19 @@ pub struct PeerRequest {
     pub service: (String, String),
     /// Port of the Service.
     pub port: NonZeroU16,
-    /// Receives the connection, and a socket that is to be closed with it.
-    pub answer: oneshot::Sender<Result<[OwnedFd; 2], PeerRefusal>>,
+    /// Without it, only the decision is requested.
+    pub connects: bool,
+    /// Receives the answer.
+    pub answer: oneshot::Sender<Result<PeerAnswer, PeerRefusal>>,
+}
+
+/// Answer to a request for a connection that is allowed.
+#[derive(Debug)]
+pub struct PeerAnswer {
+    /// Policy that allows it.
+    pub by: Ground,
+    /// The connection, and a socket that is to be closed with it. Without, only the decision was requested.
+    pub sockets: Option<[OwnedFd; 2]>,
 }
 
 /// Certificates that programs in a Pod trust.

@@ -56,13 +56,13 @@ mod walks;
 
 pub use config::{
     Bundle, Config, ContainerChange, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews,
-    EmbeddedService, Handler, Holder, HostPath, ImagePuller, Journal, Offer, PeerRequest, PullFailure,
-    PullSecret, ServiceKind,
+    EmbeddedService, Handler, Holder, HostPath, ImagePuller, Journal, Offer, PeerAnswer, PeerRequest,
+    PullFailure, PullSecret, ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;
 pub use folders::make_volume;
-pub use hutch_attach::{PeerRefusal, ServiceFacts};
+pub use hutch_attach::{Ground, PeerRefusal, ServiceFacts};
 pub use node::Node;
 pub use persistent::{capacity, is_in_memory, is_over_capacity, volume_folder};
 pub use runtime::changes_folder;

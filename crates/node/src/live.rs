@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use hutch_attach::PENDING;
 use hutch_image::PathSegment;
 use hutch_kubelet::PodId;
 use hutch_serve::Shutdown;
@@ -38,6 +39,13 @@ pub(crate) struct Enforced {
     pub(crate) holds: bool,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
+}
+
+impl Enforced {
+    /// Returns true if a policy that is known cannot be enforced.
+    fn fails(&self) -> bool {
+        !self.holds && self.reason != PENDING
+    }
 }
 
 /// A Pod that runs here, or ran.
@@ -247,13 +255,17 @@ impl Live {
     }
 
     /// Records the effect of its policies, which its task then writes into the status.
-    pub(crate) fn set_enforced(&self, enforced: Enforced) {
+    /// Returns true if its policies are no longer enforced, or cannot be, as far as they are known.
+    pub(crate) fn set_enforced(&self, enforced: Enforced) -> bool {
         let mut inner = self.inner();
-        if inner.enforced.as_ref() != Some(&enforced) {
-            inner.enforced = Some(enforced);
-            drop(inner);
-            self.updates.send_modify(|_| ());
+        if inner.enforced.as_ref() == Some(&enforced) {
+            return false;
         }
+        let fails = enforced.fails() && !inner.enforced.as_ref().is_some_and(Enforced::fails);
+        inner.enforced = Some(enforced);
+        drop(inner);
+        self.updates.send_modify(|_| ());
+        fails
     }
 
     /// Sets the credentials that its policies offer, and the name of the sandbox whose placeholders it has. Its task then gives
@@ -448,6 +460,26 @@ impl Live {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policies_that_are_no_longer_enforced_are_reported_once() {
+        let id = PodId { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+        let live = Live::new(id, PathSegment::label("u").unwrap(), Arc::default(), &Shutdown::new());
+        let set = |holds, reason, message: &str| {
+            live.set_enforced(Enforced { holds, reason, message: message.to_owned() })
+        };
+        for (holds, reason, message, reported) in [
+            (false, PENDING, "a", false),
+            (true, "Enforced", "a", false),
+            (false, "PolicyNotFound", "a", true),
+            (false, "PolicyNotFound", "b", false),
+            (false, PENDING, "b", false),
+            (false, "PolicyNotEnforceable", "b", true),
+            (true, "Enforced", "b", false),
+        ] {
+            assert_eq!(set(holds, reason, message), reported, "{reason} {message}");
+        }
+    }
 
     #[test]
     fn walks_end_when_the_pod_is_to_end() {

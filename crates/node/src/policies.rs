@@ -29,7 +29,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::config::{Egress, EgressNews, Offer, PeerRequest};
+use crate::config::{Egress, EgressNews, Offer, PeerAnswer, PeerRequest};
 use crate::files::Unenforced;
 use crate::live::{Enforced, Live};
 use crate::shared::{PolicyNews, Shared};
@@ -279,7 +279,7 @@ impl Policies {
 
     /// Connects a Pod to another one, if its levels allow it now.
     fn dial(&mut self, request: PeerRequest) {
-        let PeerRequest { pod, service, port, answer } = request;
+        let PeerRequest { pod, service, port, connects, answer } = request;
         let chosen = match self.served.get(&pod) {
             Some(served) => {
                 let from = &served.live.id.namespace;
@@ -293,7 +293,10 @@ impl Policies {
         };
         match chosen {
             Err(refusal) => drop(answer.send(Err(refusal))),
-            Ok(Chosen { place: live, port: target, observed }) => {
+            Ok(Chosen { by, .. }) if !connects => {
+                drop(answer.send(Ok(PeerAnswer { by, sockets: None })));
+            }
+            Ok(Chosen { place: live, port: target, observed, by }) => {
                 if let Some(why) = observed {
                     let line = format!(
                         "would refuse {}.{}:{port}: {why}, but it only observes",
@@ -308,7 +311,7 @@ impl Policies {
                     drop(place);
                     match connected.unwrap_or_else(late) {
                         Ok(connected) => {
-                            let _ = answer.send(Ok(connected.sockets));
+                            let _ = answer.send(Ok(PeerAnswer { by, sockets: Some(connected.sockets) }));
                             connected.held.end().await;
                         }
                         Err(refusal) => drop(answer.send(Err(refusal))),
@@ -377,5 +380,9 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
             served.granted = granted;
         }
     }
-    served.live.set_enforced(enforced);
+    let line = format!("{}: {}", enforced.reason, enforced.message);
+    if served.live.set_enforced(enforced) {
+        node.events.of_sandbox(&pod, "PolicyNotEnforced", line.clone());
+        node.events.warning(&pod, "PolicyNotEnforced", line);
+    }
 }

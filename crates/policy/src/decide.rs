@@ -14,6 +14,7 @@ use crate::host::{Host, HostName};
 use crate::request::Request;
 use crate::rule::Traffic;
 use crate::scanner::ScannerRules;
+use crate::unmet::Unmet;
 
 /// Begin of the names of levels that the `networkPolicy` of a template is. No policy object has a name with a space.
 pub(crate) const NETWORK_POLICY: &str = "networkPolicy of ";
@@ -110,6 +111,8 @@ pub struct Opinion<'a> {
     pub rule: Option<&'a str>,
     /// Its decision. It does not count if the level observes.
     pub decision: Decision,
+    /// Condition because of which it denies.
+    pub unmet: Option<Unmet>,
 }
 
 /// Verdict of all levels about a connection.
@@ -158,6 +161,7 @@ pub fn decide<'a, L: Borrow<Level>>(
             level,
             rule: found.rule.map(|rule| rule.name.as_str()),
             decision: found.decision,
+            unmet: found.unmet,
         });
         if level.mode == Mode::Enforce {
             inspect |= found.inspect;
@@ -184,10 +188,11 @@ pub fn decide_request<'a, L: Borrow<Level>>(
     let mut max_body = u64::MAX;
     for level in levels.iter().map(Borrow::borrow) {
         let Some(egress) = &level.egress else { continue };
-        let (rule, decision, body) = egress.request(destination, request, moment);
-        opinions.push(Opinion { level, rule: rule.map(|rule| rule.name.as_str()), decision });
+        let asked = egress.request(destination, request, moment);
+        let rule = asked.rule.map(|rule| rule.name.as_str());
+        opinions.push(Opinion { level, rule, decision: asked.decision, unmet: asked.unmet });
         if level.mode == Mode::Enforce {
-            max_body = max_body.min(body);
+            max_body = max_body.min(asked.max_body);
         }
     }
     let decision = strictest(levels, &opinions);
@@ -299,7 +304,7 @@ pub(crate) fn enforcing<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = 
 }
 
 /// Returns true if a level decides that is not the claim's, which can only take away.
-pub(crate) fn opens<L: Borrow<Level>>(levels: &[L]) -> bool {
+pub fn opens<L: Borrow<Level>>(levels: &[L]) -> bool {
     enforcing(levels).any(|(authority, _)| authority != Authority::Claim)
 }
 

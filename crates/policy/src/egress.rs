@@ -11,6 +11,7 @@ use crate::list::RuleList;
 use crate::pattern::HostPattern;
 use crate::request::Request;
 use crate::rule::{EgressRule, Holds, Tls, Traffic};
+use crate::unmet::{self, Unmet};
 
 /// Egress rules of one level. Their order has no meaning.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +26,7 @@ pub struct Egress {
 }
 
 /// Opinion of the rules of one level about a connection.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Connection<'a> {
     /// Rule that decides; `None` if no rule matches, which denies.
     pub(crate) rule: Option<&'a EgressRule>,
@@ -36,6 +37,20 @@ pub(crate) struct Connection<'a> {
     pub(crate) passthrough: bool,
     /// Permitted traffic, if it is allowed.
     pub(crate) traffic: Traffic,
+    /// Condition because of which it is denied.
+    pub(crate) unmet: Option<Unmet>,
+}
+
+/// Opinion of the rules of one level about a request.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    /// Rule that decides; `None` if no rule matches, which denies.
+    pub(crate) rule: Option<&'a EgressRule>,
+    pub(crate) decision: Decision,
+    /// Maximum length of its body, if it is allowed.
+    pub(crate) max_body: u64,
+    /// Condition because of which it is denied.
+    pub(crate) unmet: Option<Unmet>,
 }
 
 impl Egress {
@@ -120,31 +135,42 @@ impl Egress {
                 _ => {}
             }
         }
-        if found.rule.is_some() {
+        if let Some(rule) = found.rule {
+            found.unmet = rule.unmet(moment, None);
             return found;
         }
         found.rule = allows.or(allows_requests);
         if found.rule.is_some() {
             found.decision = Decision::Allow;
             found.inspect = allows.is_none() || denies_requests;
+        } else {
+            let allowing = self.matching(destination, moment).filter(|(rule, _)| rule.can(Decision::Allow));
+            found.unmet = unmet::first(allowing.filter_map(|(rule, _)| rule.unmet(moment, None)));
         }
         found
     }
 
-    /// Decides about a request, and returns the rule and the maximum length of its body.
+    /// Decides about a request.
     pub(crate) fn request(
         &self,
         destination: &Destination,
         request: &Request<'_>,
         moment: &Moment<'_>,
-    ) -> (Option<&EgressRule>, Decision, u64) {
-        let matching = self.rules.about(&destination.host).filter(|rule| rule.matches(destination));
-        let decided = matching.filter_map(|rule| Some((rule, rule.decide_request(request, moment)?)));
+    ) -> Asked<'_> {
+        let matching = || self.rules.about(&destination.host).filter(|rule| rule.matches(destination));
+        let decided = matching().filter_map(|rule| Some((rule, rule.decide_request(request, moment)?)));
         let decided: Vec<_> = decided.collect();
         let strictest = decided.iter().max_by(|a, b| a.1.cmp(&b.1).then_with(|| b.0.name.cmp(&a.0.name)));
-        let Some((rule, decision)) = strictest else { return (None, Decision::Deny, 0) };
+        let Some((rule, decision)) = strictest else {
+            let unmet = matching().filter_map(|rule| {
+                let unmet = rule.unmet(moment, Some(request))?;
+                (rule.decide_if_it_held(request, moment) == Some(Decision::Allow)).then_some(unmet)
+            });
+            return Asked { rule: None, decision: Decision::Deny, max_body: 0, unmet: unmet::first(unmet) };
+        };
         let allowing = decided.iter().filter(|(_, decision)| *decision == Decision::Allow);
-        let body = allowing.map(|(rule, _)| rule.max_body(request)).max().unwrap_or(0);
-        (Some(rule), *decision, body)
+        let max_body = allowing.map(|(rule, _)| rule.max_body(request)).max().unwrap_or(0);
+        let unmet = (*decision == Decision::Deny).then(|| rule.unmet(moment, Some(request))).flatten();
+        Asked { rule: Some(rule), decision: *decision, max_body, unmet }
     }
 }

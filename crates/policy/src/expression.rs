@@ -4,6 +4,7 @@
 //! rule then counts as the stricter one of the two.
 
 mod fields;
+mod missing;
 mod selects;
 mod truth;
 
@@ -80,6 +81,24 @@ impl Expression {
         fields::unknown(&self.program.expression().expr)
     }
 
+    /// Returns the text.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the parts of variables that the expression takes and that do not exist, as it writes them. Without a value, it
+    /// may lack these; also one that it does not need may be among them.
+    pub(crate) fn missing(&self, moment: &Moment<'_>, request: Option<&Request<'_>>) -> Vec<String> {
+        let request = request.map(|request| (request, request.path.as_str()));
+        missing::missing(&self.program.expression().expr, |name| variable(name, moment, request))
+    }
+
+    /// Returns a field of a computed part of `args`, which never has a value.
+    pub(crate) fn field_of_computed(&self) -> Option<&str> {
+        let expression = &self.program.expression().expr;
+        self.uses("args").then(|| selects::of_computed(expression)).flatten()
+    }
+
     /// Evaluates the expression; `None` if it has no value that is true or false, or a different one if servers read the
     /// path of the request without parameters of its segments.
     pub fn evaluate(
@@ -108,23 +127,10 @@ impl Expression {
         let mut context = Context::default();
         let mut set = |name: &str, value: Value| context.add_variable_from_value(name, value);
         // Only what the expression uses: the conversion costs more than the evaluation.
-        if self.uses("task") {
-            set("task", moment.facts.task_value());
-        }
-        if self.uses("user") {
-            set("user", moment.facts.user_value());
-        }
-        if self.uses("sandbox") {
-            set("sandbox", to_value(&moment.facts.sandbox).ok()?);
-        }
-        if self.uses("session") {
-            set("session", signed(to_value(moment.session).ok()?));
-        }
-        if self.uses("now") {
-            set("now", moment.now());
-        }
-        if let Some((request, path)) = request {
-            set("request", signed(to_value(request.view(path)).ok()?));
+        for name in VARIABLES.iter().filter(|name| self.uses(name)) {
+            if let Some(value) = variable(name, moment, request) {
+                set(name, value);
+            }
         }
         if let (Some(call), true) = (call, self.uses("args")) {
             if nodes(&call.arguments) > NODES {
@@ -142,6 +148,19 @@ impl Expression {
             Ok(Value::Bool(value)) => Some(value),
             _ => None,
         }
+    }
+}
+
+/// Returns the value of a variable; `None` for one that has none here. A request has the path that is given with it.
+fn variable(name: &str, moment: &Moment<'_>, request: Option<(&Request<'_>, &str)>) -> Option<Value> {
+    match name {
+        "task" => Some(moment.facts.task_value()),
+        "user" => Some(moment.facts.user_value()),
+        "sandbox" => to_value(&moment.facts.sandbox).ok(),
+        "session" => to_value(moment.session).ok().map(signed),
+        "now" => Some(moment.now()),
+        "request" => request.and_then(|(request, path)| to_value(request.view(path)).ok().map(signed)),
+        _ => None,
     }
 }
 
@@ -385,6 +404,45 @@ mod tests {
             ("sandbox.labels.exists(key, key == 'x')", Some(false)),
         ] {
             assert_eq!(evaluate(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn parts_that_do_not_exist_are_named_without_values() {
+        let labels = [("app".to_owned(), "secret".to_owned())].into();
+        let facts = Facts {
+            task: [("risk".to_owned(), "2".to_owned())].into(),
+            user: None,
+            sandbox: Identity { name: "a".into(), namespace: "n".into(), labels },
+        };
+        let moment = Moment { facts: &facts, ..Moment::default() };
+        let path = crate::request::Path::read("/").unwrap();
+        let request = Request {
+            host: "a.example",
+            port: 443,
+            method: "GET",
+            path: &path,
+            query: "",
+            headers: vec![("x-key", "secret")],
+            websocket: false,
+            tls: true,
+            length: None,
+            calls: None,
+        };
+        for (text, expected) in [
+            ("task.risk <= 2", ""),
+            ("task.missing == 'x' || task.missing == 'y'", "task.missing"),
+            ("user.name == 'x' && task['a b'] == 1", "user.name task[\"a b\"]"),
+            ("sandbox.labels.tier == 'x' && sandbox.labels['app'] == 'y'", "sandbox.labels.tier"),
+            ("has(task.other) && task.risk > 1", ""),
+            ("request.headers['x-other'] == request.headers['x-key']", "request.headers[\"x-other\"]"),
+            ("task[request.headers['x-key']] == 1", ""),
+            ("sandbox.labels.all(task, task.x == 1) || task.y == 1", "task.y"),
+            ("args.a.b == 1", "args"),
+            ("session.denials < 3 && now > timestamp('2024-01-01T00:00:00Z')", ""),
+        ] {
+            let found = expression(text).unwrap().missing(&moment, Some(&request)).join(" ");
+            assert_eq!(found, expected, "{text}");
         }
     }
 

@@ -39,6 +39,7 @@ mod rule;
 mod scanner;
 mod stored;
 mod time;
+mod unmet;
 mod usable;
 
 pub use address::{Forbidden, check_address, is_never_dialed, judged_as, opens_nothing};
@@ -49,7 +50,7 @@ pub use conflict::conflicts;
 pub use credential::{Aws, Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
     Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, denies_calls,
-    has_conditions, may_dial, may_resolve, reads_calls, scanners, wildcard,
+    has_conditions, may_dial, may_resolve, opens, reads_calls, scanners, wildcard,
 };
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;
@@ -62,17 +63,18 @@ pub use http::{
 };
 pub use list::RuleList;
 pub use network::NetworkLevel;
-pub use object::{InvalidPolicy, Kind, POLICY_BYTES, PolicyObject};
+pub use object::{InvalidPolicy, Kind, POLICY_BYTES, PolicyObject, closed_ranges, named_credentials};
 pub use pattern::{HostPattern, InvalidPattern};
 pub use peer::{Closed, Peer, decide_peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use placeholder::{derived_placeholder, placeholder};
 pub use ports::{InvalidPorts, PortRange};
 pub use provider::{Provider, ProviderObject, ProviderSource, SecretKey, TokenSource, VaultSource};
-pub use request::{AmbiguousPath, Call, Path, Request};
+pub use request::{AmbiguousPath, Call, Path, Request, is_same_header};
 pub use rule::{EgressRule, Protocol, Tls, Traffic};
 pub use scanner::{Door, Exception, InvalidValueHash, ScanAction, ScanRules, ScannerRules, ValueHash};
 pub use stored::{
     Applying, FieldOfServer, NOT_ENFORCEABLE, NotEnforceable, PARTLY_ENFORCED, Policies, PolicyFiles,
     PolicyKey, StoredPolicy, applying, fields_of_server, file_rules, scanning,
 };
+pub use unmet::{ConditionState, Unmet};
 pub use usable::{is_opened, may_use, offered, unambiguous};

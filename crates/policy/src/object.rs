@@ -1,5 +1,6 @@
 //! Policy objects, as they stand in files and in the API server.
 
+mod effect;
 mod requests;
 
 use std::collections::BTreeSet;
@@ -7,10 +8,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{is_never_dialed, is_of_administrators, needs_private, opens_nothing};
+use crate::address::{is_never_dialed, opens_nothing};
 use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
 use crate::budget::Budget;
-use crate::cidr::Cidr;
 use crate::credential::{self, Credential};
 use crate::decide::{Authority, Level, Mode, OnUnsupported};
 use crate::destination::Decision;
@@ -18,6 +18,7 @@ use crate::egress::Egress;
 use crate::files::FileRule;
 use crate::rule::{EgressRule, Tls};
 use crate::scanner::{Door, ScannerRules};
+pub use effect::{closed_ranges, named_credentials};
 use requests::{check_conditions, check_requests};
 
 /// Maximum rules of a policy.
@@ -174,38 +175,6 @@ impl PolicyObject {
     /// Returns true if the policy applies only to the sandboxes of which an annotation names it.
     pub fn needs_annotation(&self) -> bool {
         self.kind == Kind::SandboxPolicy && self.spec.applies_to.is_none()
-    }
-
-    /// Returns fields that have no effect on a server although they are valid. In a file for a command they have one.
-    pub fn without_effect(&self) -> Vec<InvalidPolicy> {
-        let mut found = Vec::new();
-        if self.kind == Kind::ClusterSandboxPolicy && self.spec.applies_to.is_none() {
-            let reason = "without it the policy applies to no sandbox; `appliesTo: {}` is every sandbox";
-            found.push(invalid("spec.appliesTo".to_owned(), reason));
-        }
-        for (index, rule) in self.rules().iter().enumerate() {
-            let closed = |range: &&Cidr| {
-                needs_private(range) && !rule.private.iter().any(|private| private.covers(range))
-            };
-            let opens = rule.decision == Decision::Allow;
-            let closed = rule.cidrs.iter().enumerate().filter(|(_, range)| opens && closed(range));
-            found.extend(closed.map(|(place, range)| {
-                let field = format!("spec.egress.rules[{index}].cidrs[{place}]");
-                invalid(field, format!("{range} opens nothing: `private` must have it too"))
-            }));
-        }
-        if self.kind == Kind::ClusterSandboxPolicy {
-            return found;
-        }
-        for (index, rule) in self.rules().iter().enumerate() {
-            let private = rule.private.iter().enumerate().filter(|(_, range)| is_of_administrators(range));
-            found.extend(private.map(|(place, range)| {
-                let field = format!("spec.egress.rules[{index}].private[{place}]");
-                let reason = "only a ClusterSandboxPolicy opens addresses of the machine, and ranges that no network routes";
-                invalid(field, format!("{range} opens nothing: {reason}"))
-            }));
-        }
-        found
     }
 
     /// Checks a policy that is new or changed: also for ranges that open nothing and for conditions on fields that do not
@@ -701,6 +670,30 @@ mod tests {
         assert!(policy("SandboxPolicy", "{}").needs_annotation());
         assert!(!policy("SandboxPolicy", r#"{"appliesTo": {}}"#).needs_annotation());
         assert!(!policy("ClusterSandboxPolicy", "{}").needs_annotation());
+    }
+
+    #[test]
+    fn time_that_has_passed_and_credential_of_no_policy_are_named() {
+        let now = "2026-06-01T00:00:00Z".parse().unwrap();
+        let rules = r#"[
+            {"name": "a", "any": true, "expires": "2026-05-31T00:00:00Z", "credentials": ["own", "other"]},
+            {"name": "b", "any": true, "expires": "2026-06-02T00:00:00Z"}
+        ]"#;
+        let own = r#"[{"name": "own", "provider": "p", "hosts": ["a.example"], "env": "OWN"}]"#;
+        let spec = |expires: &str| {
+            format!(r#"{{"expires": "{expires}", "egress": {{"rules": {rules}}}, "credentials": {own}}}"#)
+        };
+        let ended = |expires: &str| -> Vec<String> {
+            let policy = policy("SandboxPolicy", &spec(expires));
+            policy.ended(now).iter().map(ToString::to_string).collect()
+        };
+        let rule = "spec.egress.rules[0].expires: 2026-05-31T00:00:00Z has passed: the rule does not count";
+        assert_eq!(ended("2026-06-01T00:00:01Z"), [rule]);
+        let whole = "spec.expires: 2026-06-01T00:00:00Z has passed: the policy applies to no sandbox";
+        assert_eq!(ended("2026-06-01T00:00:00Z"), [whole, rule]);
+        let policy = policy("SandboxPolicy", &spec("2026-06-01T00:00:00Z"));
+        let others: Vec<_> = policy.other_credentials().collect();
+        assert_eq!(others, [("spec.egress.rules[0].credentials[1]".to_owned(), "other")]);
     }
 
     #[test]

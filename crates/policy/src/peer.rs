@@ -66,6 +66,17 @@ pub enum Closed {
     NoRule(String),
 }
 
+impl Closed {
+    /// Returns the level and the rule that decide, as far as there are.
+    pub fn by(&self) -> (Option<&str>, Option<&str>) {
+        match self {
+            Closed::NoPolicy => (None, None),
+            Closed::Rule { level, rule } => (Some(level), Some(rule)),
+            Closed::NoRule(level) => (Some(level), None),
+        }
+    }
+}
+
 impl EgressRule {
     fn matches_peer(&self, from: &str, to: &Subject, port: NonZeroU16) -> bool {
         self.ports.iter().any(|range| range.contains(port.get()))
@@ -120,7 +131,7 @@ pub fn decide_peer<'a, L: Borrow<Level>>(
     let opinion = |level: &'a Level| {
         let rule = rule_for(level.egress.as_ref()?, from, to, port);
         let decision = rule.map_or(Decision::Deny, |rule| rule.decision);
-        Some(Opinion { level, rule: rule.map(|rule| rule.name.as_str()), decision })
+        Some(Opinion { level, rule: rule.map(|rule| rule.name.as_str()), decision, unmet: None })
     };
     let mut opinions: Vec<_> = levels.iter().map(Borrow::borrow).filter_map(opinion).collect();
     sort(&mut opinions);

@@ -210,6 +210,13 @@ fn unmistakable(object: &Map<String, Value>, known: &[&str]) -> Option<()> {
     (!object.keys().any(mistakable)).then_some(())
 }
 
+/// Returns true if some server takes the name of a header for another one: in any case, and with `_` for `-`.
+pub fn is_same_header(one: &str, other: &str) -> bool {
+    let alike =
+        |a: u8, b: u8| a.eq_ignore_ascii_case(&b) || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_'));
+    one.len() == other.len() && one.bytes().zip(other.bytes()).all(|(a, b)| alike(a, b))
+}
+
 /// A request of a sandbox.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
@@ -261,13 +268,7 @@ impl Request<'_> {
 
     /// Returns the values of a header, and of those that some servers take for it: they read `_` and `-` alike.
     pub(crate) fn header<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b str> {
-        let alike = |a: u8, b: u8| {
-            a.eq_ignore_ascii_case(&b) || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_'))
-        };
-        let same = move |found: &str| {
-            found.len() == name.len() && found.bytes().zip(name.bytes()).all(|(a, b)| alike(a, b))
-        };
-        self.headers.iter().filter(move |(found, _)| same(found)).map(|(_, value)| *value)
+        self.headers.iter().filter(move |(found, _)| is_same_header(found, name)).map(|(_, value)| *value)
     }
 
     /// Returns the separators of query parameters, in each way that servers read the query: some take semicolons for such.
@@ -303,6 +304,18 @@ impl Request<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_headers_are_alike_in_case_and_underscores() {
+        for (one, other, same) in [
+            ("content-type", "Content_Type", true),
+            ("x_a-b", "X-A_B", true),
+            ("content-type", "content-typ", false),
+            ("a-b", "a.b", false),
+        ] {
+            assert_eq!(is_same_header(one, other), same, "{one} {other}");
+        }
+    }
 
     #[test]
     fn body_that_some_server_may_take_for_calls_is_found() {

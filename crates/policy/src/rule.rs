@@ -209,6 +209,11 @@ impl EgressRule {
         if holds == Holds::No {
             return None;
         }
+        self.decide_if_it_held(request, moment).filter(|decision| holds.lets(*decision))
+    }
+
+    /// Decides as [`EgressRule::decide_request`] does while the condition holds.
+    pub(crate) fn decide_if_it_held(&self, request: &Request<'_>, moment: &Moment<'_>) -> Option<Decision> {
         let http = match self.http.as_slice() {
             [] => self.decision,
             entries => {
@@ -227,7 +232,7 @@ impl EgressRule {
         };
         let decision = http.max(mcp);
         let fits = request.tls || self.traffic() >= Traffic::Web;
-        (holds.lets(decision) && (fits || decision == Decision::Deny)).then_some(decision)
+        (fits || decision == Decision::Deny).then_some(decision)
     }
 
     /// Returns the maximum length of the body of a request that the rule allows.

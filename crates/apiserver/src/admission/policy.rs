@@ -19,6 +19,9 @@ pub(crate) const GROUP: &str = "policy.hutch.dev";
 const NO_EFFECT: &str = "a NetworkPolicy opens and closes nothing on one machine; a SandboxPolicy does \
                          (kubectl explain sandboxpolicy.spec)";
 
+/// Collection of the policies that offer credentials.
+const OFFERING: &str = "sandboxpolicies.policy.hutch.dev";
+
 /// Collections of the objects whose annotation names policies.
 const NAMING: [&str; 3] = [
     "sandboxtemplates.extensions.agents.x-k8s.io",
@@ -35,7 +38,11 @@ pub(crate) fn warn(call: &Call, object: &Value) {
         return;
     }
     let Ok(policy) = PolicyObject::deserialize(object) else { return };
-    policy.without_effect().into_iter().for_each(|mistake| call.warn(mistake.to_string()));
+    let ended = policy.ended(call.core.ambient.now());
+    policy.without_effect().into_iter().chain(ended).for_each(|mistake| call.warn(mistake.to_string()));
+    for (field, name) in policy.other_credentials().filter(|(_, name)| !is_offered(call, name)) {
+        call.warn(format!("{field}: no policy offers a credential {name:?} here, so no request uses it"));
+    }
     if policy.needs_annotation() && !is_named(call, policy.name()) {
         let name = policy.name();
         call.warn(format!(
@@ -43,6 +50,17 @@ pub(crate) fn warn(call: &Call, object: &Value) {
              template, a claim or a Sandbox names it"
         ));
     }
+}
+
+/// Returns true if a policy in the namespace of the request, or in any if it has none, offers a credential of this name.
+fn is_offered(call: &Call, credential: &str) -> bool {
+    let prefix = call.prefix();
+    let page = Page { prefix: &prefix, ..Page::default() };
+    call.store.list(OFFERING, page).entries.iter().any(|entry| {
+        let object = entry.value.value();
+        let credentials = object["spec"]["credentials"].as_array();
+        credentials.into_iter().flatten().any(|offered| offered["name"] == credential)
+    })
 }
 
 /// Returns true if an annotation in the namespace of the request names a policy.

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::Door;
 use crate::descriptors::Places;
+use crate::peers::Connected;
 use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
@@ -58,12 +59,25 @@ impl Sandbox {
     ) -> Result<Peered, Refusal> {
         let refusal = |reason| Refusal { destination: destination.to_string(), reason };
         let counted = self.descriptors.take(1).map_err(|shortage| refusal(shortage.into()))?;
-        self.allowed(destination, None, None).await.map_err(refusal)?;
-        let (server, awake) = self.peers.connect(peer, destination.port).await.map_err(refusal)?;
+        let (server, awake) = self.connect_recorded(peer, destination).await.map_err(refusal)?;
         let awake = std::os::unix::net::UnixStream::from(awake);
         let awake = awake.set_nonblocking(true).and_then(|()| UnixStream::from_std(awake));
         let awake = awake.map_err(|error| refusal(Reason::Unreachable(error.to_string())))?;
         Ok(Peered { server, kept: Kept { awake, _place: counted } })
+    }
+
+    /// Connects to a peer, and records what allows it: before that where the log must have it first, else once.
+    async fn connect_recorded(&self, peer: &Peer, destination: &Destination) -> Result<Connected, Reason> {
+        let first = self.records.come_first();
+        if first {
+            let by = self.peers.judge(peer, destination.port).await?;
+            self.allowed(destination, None, Some(&by)).await?;
+        }
+        let (by, connected) = self.peers.connect(peer, destination.port).await?;
+        if !first {
+            self.allowed(destination, None, Some(&by)).await?;
+        }
+        Ok(connected)
     }
 
     /// Waits until a connection to a peer is no longer allowed, or the sandbox has ended. Reports a peer that is closed.

@@ -59,7 +59,7 @@ pub(crate) async fn filled(
         return Err(long());
     }
     placed.used.extend(used);
-    let taken = room.take(Kind::Filled, text.len() + added).await;
+    let taken = room.take(Kind::Filled, text.len() + added).await?;
     let filled = fill(text, &placed.in_body, form);
     if let Some(headers) = &mut placed.headers {
         // It is counted anew.
@@ -105,7 +105,7 @@ pub(super) async fn whole(
         if bytes.len() + data.len() > most {
             return Ok(None);
         }
-        bytes.push_before(&mut deadline, &data).await;
+        bytes.push_before(&mut deadline, &data).await?;
     }
 }
 

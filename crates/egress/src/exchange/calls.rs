@@ -9,9 +9,11 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
+use hutch_policy::is_same_header;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
+use crate::refusal::Reason;
 use crate::room::{Gathering, Held, Kind, Room};
 use crate::wide;
 
@@ -21,14 +23,14 @@ const CALLS_TIME: Duration = Duration::from_secs(30);
 const NOT_UTF8: &str = "its body is not UTF-8";
 
 /// Reads a body whose calls are judged.
-pub(super) async fn read_calls(parts: &Parts, body: Incoming, room: &Arc<Room>) -> Result<Held, String> {
-    // Some servers read `_` for `-`.
+pub(super) async fn read_calls(parts: &Parts, body: Incoming, room: &Arc<Room>) -> Result<Held, Reason> {
+    let refused = |why: &str| Err(Reason::Ambiguous(why.to_owned()));
     let named = |name: HeaderName| {
-        let alike = move |found: &HeaderName| found.as_str().replace('_', "-") == name.as_str();
-        parts.headers.iter().filter(move |(found, _)| alike(found)).map(|(_, value)| value)
+        let same = move |found: &HeaderName| is_same_header(found.as_str(), name.as_str());
+        parts.headers.iter().filter(move |(found, _)| same(found)).map(|(_, value)| value)
     };
     if named(header::CONTENT_ENCODING).next().is_some() {
-        return Err("its body is encoded, so its calls cannot be read".to_owned());
+        return refused("its body is encoded, so its calls cannot be read");
     }
     let mut kinds = named(header::CONTENT_TYPE);
     let utf8 = |kind: &HeaderValue| {
@@ -40,28 +42,31 @@ pub(super) async fn read_calls(parts: &Parts, body: Incoming, room: &Arc<Room>) 
         parameters.flatten().all(charset).then_some(())
     };
     if kinds.next().is_some_and(|kind| utf8(kind).is_none()) || kinds.next().is_some() {
-        return Err(NOT_UTF8.to_owned());
+        return refused(NOT_UTF8);
     }
     let held = whole(Limited::new(body, CALLS), room).await?;
     // Without these rules it would not be a message, and some servers would read it as one.
-    if wide::is_json(&held.bytes) { Err(NOT_UTF8.to_owned()) } else { Ok(held) }
+    if wide::is_json(&held.bytes) { refused(NOT_UTF8) } else { Ok(held) }
 }
 
 /// Reads a body into one piece of memory: kept as they arrive, pieces of one byte would take 32 each. The time in which it
 /// waits for room does not count.
-async fn whole<B>(mut body: B, room: &Arc<Room>) -> Result<Held, String>
+async fn whole<B>(mut body: B, room: &Arc<Room>) -> Result<Held, Reason>
 where
     B: Body<Data = Bytes, Error: fmt::Display> + Unpin,
 {
     let (mut bytes, mut deadline) = (Gathering::new(room, Kind::Request), Instant::now() + CALLS_TIME);
     loop {
         let frame = timeout_at(deadline, body.frame()).await;
-        let frame = frame.map_err(|_| "its body does not arrive in time".to_owned())?.transpose();
-        let frame = frame
-            .map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))?;
+        let late = |_| Reason::Ambiguous("its body does not arrive in time".to_owned());
+        let failed = |error| {
+            let why = format!("its body cannot be read, or has more than {CALLS} bytes: {error}");
+            Reason::Ambiguous(why)
+        };
+        let frame = frame.map_err(late)?.transpose().map_err(failed)?;
         let Some(frame) = frame else { return Ok(bytes.finish()) };
         if let Ok(data) = frame.into_data() {
-            bytes.push_before(&mut deadline, &data).await;
+            bytes.push_before(&mut deadline, &data).await?;
         }
     }
 }

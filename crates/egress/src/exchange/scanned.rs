@@ -45,22 +45,24 @@ enum Gathered {
     First(Held, Body),
 }
 
-/// Reads a body until it has ended, is too long or takes too long. The time in which it waits for room does not count.
+/// Reads a body until it has ended, is too long or takes too long. The time in which it waits for room does not count. `failed`
+/// is the reason for one that cannot be read.
 async fn gather(
     mut body: Body,
     limit: usize,
     time: Duration,
     mut bytes: Gathering,
-) -> Result<(Gathered, bool), String> {
+    failed: fn(String) -> Reason,
+) -> Result<(Gathered, bool), Reason> {
     let (mut deadline, mut trailers) = (Instant::now() + time, None);
     loop {
         let Ok(frame) = timeout_at(deadline, body.frame()).await else {
             return Ok((Gathered::First(bytes.finish(), body), true));
         };
-        let Some(frame) = frame.transpose().map_err(|error| error.to_string())? else { break };
+        let Some(frame) = frame.transpose().map_err(|error| failed(error.to_string()))? else { break };
         match frame.into_data() {
             Ok(data) => {
-                bytes.push_before(&mut deadline, &data).await;
+                bytes.push_before(&mut deadline, &data).await?;
             }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
@@ -199,10 +201,11 @@ impl Exchange {
             Sent::Whole(held, trailers) => Ok((Gathered::Whole(held, trailers), false)),
             Sent::Stream(body) => {
                 let time = if is_grpc(&parts.headers) { GRPC } else { REQUEST };
-                gather(body, limit, time, Gathering::new(&self.sandbox.room, Kind::Request)).await
+                let bytes = Gathering::new(&self.sandbox.room, Kind::Request);
+                gather(body, limit, time, bytes, Reason::Ambiguous).await
             }
         };
-        let (held, trailers) = match gathered.map_err(Reason::Ambiguous)? {
+        let (held, trailers) = match gathered? {
             (Gathered::Whole(held, trailers), _) => (held, trailers),
             (Gathered::First(first, rest), _) if is_grpc(&parts.headers) => {
                 let how = (Passing::Through, compression);
@@ -293,7 +296,7 @@ impl Exchange {
             _ => {
                 let limit = if compression.is_some() || is_message { COMPRESSED } else { WHOLE };
                 let bytes = Gathering::new(&self.sandbox.room, Kind::Answer);
-                gather(body, limit, time, bytes).await.map_err(Reason::Unreachable)?.0
+                gather(body, limit, time, bytes, Reason::Unreachable).await?.0
             }
         };
         let (held, trailers) = match gathered {

@@ -112,7 +112,7 @@ impl Standing {
             calls: self.calls.as_deref(),
         };
         let rules = self.sandbox.rules();
-        let moment = self.sandbox.moment(&rules.facts);
+        let moment = self.sandbox.moment_of_allowed(&rules.facts);
         let request = judged.request();
         let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
         let denied = verdict.decision != Decision::Allow;

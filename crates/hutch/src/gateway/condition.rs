@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
 use hutch_api::trust::CONFIG_MAP;
-use hutch_attach::{Closed, Conflicts, Objects};
+use hutch_attach::{Closed, Conflicts, Objects, egress_of};
 use hutch_policy::{Applying, PARTLY_ENFORCED};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
@@ -71,7 +71,7 @@ pub(super) fn condition(
     if names.is_empty() {
         return Condition { holds: true, reason: "NoPolicy", message: "no policy applies: no egress".into() };
     }
-    let message = format!("egress through the gateway as allowed by each of: {}", names.join(", "));
+    let message = egress_of("egress through the gateway", &found.levels);
     match denied {
         Some(denied) => {
             Condition { holds: true, reason: Conflicts::REASON, message: format!("{message}; {denied}") }

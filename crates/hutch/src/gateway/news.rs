@@ -30,10 +30,12 @@ impl Gateway {
                     self.audit.iter().for_each(|log| log.unidentified(address));
                 }
             }
-            News::Dial { sandbox, dial, namespace, service, port } => {
+            News::Dial { sandbox, dial, namespace, service, port, connects } => {
                 let service = (namespace, service);
                 let chosen = self.served.choose(&self.objects, sandbox, &service, port);
-                if let Some(why) = chosen.as_ref().ok().and_then(|chosen| chosen.observed.as_ref()) {
+                if let Some(why) = chosen.as_ref().ok().and_then(|chosen| chosen.observed.as_ref())
+                    && connects
+                {
                     let (pod, (namespace, service)) = (self.served.pod(sandbox), &service);
                     let pod = pod.unwrap_or("unknown");
                     tracing::info!(
@@ -41,7 +43,7 @@ impl Gateway {
                         "would refuse {service}.{namespace}:{port}: {why}, but it only observes"
                     );
                 }
-                if let Some((to, task)) = self.dials.start(sandbox, dial, chosen) {
+                if let Some((to, task)) = self.dials.start((sandbox, dial), connects, chosen) {
                     let (to, port) = (to.place, to.port);
                     self.served.links.add(Link { from: sandbox, service, to, port, task });
                 }
@@ -60,6 +62,8 @@ impl Gateway {
             News::Lost { count } => self.audit.iter().for_each(|log| log.lost(count)),
             // Names are counted by the process; nothing here needs them.
             News::Named { .. } | News::Resolved { .. } => {}
+            // No sandbox has a listener of its own.
+            News::Unserved { .. } => {}
         }
     }
 

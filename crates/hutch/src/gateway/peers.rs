@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_attach::{AllBehind, Chosen, Objects, PeerRefusal, Services, choose, peers};
+use hutch_attach::{AllBehind, Chosen, Ground, Objects, PeerRefusal, Services, choose, peers};
 use hutch_egress::Reason;
 use hutch_egress::control::Order;
 use hutch_policy::{Level, Peer};
@@ -18,6 +18,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use crate::egress::peers::{ground, reason};
 
 /// Maximum connections that are being made.
 const DIALS: usize = 256;
@@ -81,18 +83,44 @@ fn address(pod: &Pod) -> Option<IpAddr> {
 pub(super) struct Dialed {
     sandbox: u64,
     dial: u64,
-    answer: Result<[OwnedFd; 2], Reason>,
+    answer: Result<Answer, Reason>,
 }
+
+/// Policy that allows a connection, and the connection with a socket that is closed with it, if it was to be made.
+type Answer = (Ground, Option<[OwnedFd; 2]>);
 
 impl Dialed {
     pub(super) async fn send(self, channel: &Channel) -> std::io::Result<()> {
         let Dialed { sandbox, dial, answer } = self;
-        let (failed, sockets) = match answer {
-            Ok(sockets) => (None, Vec::from(sockets)),
-            Err(reason) => (Some(reason), Vec::new()),
+        let (answer, sockets) = match answer {
+            Ok((by, sockets)) => (Ok(ground(by)), sockets),
+            Err(reason) => (Err(reason), None),
         };
-        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        channel.send(&Order::Dialed { sandbox, dial, failed }, &sockets).await
+        let sockets: Vec<_> = sockets.iter().flatten().map(AsFd::as_fd).collect();
+        channel.send(&Order::Dialed { sandbox, dial, answer }, &sockets).await
+    }
+}
+
+/// Answers a request with a refusal if nothing else has answered it: its task ends early when the connection is no longer
+/// allowed, or a Pod has ended.
+struct Unanswered {
+    done: mpsc::UnboundedSender<Dialed>,
+    request: Option<(u64, u64)>,
+}
+
+impl Unanswered {
+    fn answer(&mut self, answer: Result<Answer, Reason>) {
+        if let Some((sandbox, dial)) = self.request.take() {
+            // Its receiver ends with the gateway.
+            let _ = self.done.send(Dialed { sandbox, dial, answer });
+        }
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let why = "it is no longer allowed, or a Pod has ended";
+        self.answer(Err(reason(PeerRefusal::denied(why))));
     }
 }
 
@@ -108,36 +136,37 @@ impl Dials {
         (Dials { places: Arc::new(Semaphore::new(DIALS)), done }, dialed)
     }
 
-    /// Answers a request of the proxy by what was chosen. Returns what was chosen, and the task of the connection.
+    /// Answers a request of the proxy by what was chosen. Returns that, and the task of the connection. Without `connects`, only
+    /// the decision is requested.
     pub(super) fn start(
         &self,
-        sandbox: u64,
-        dial: u64,
+        request: (u64, u64),
+        connects: bool,
         chosen: Result<Chosen<IpAddr>, PeerRefusal>,
     ) -> Option<(Chosen<IpAddr>, JoinHandle<()>)> {
-        // Its receiver ends with this.
-        let send = |answer| {
-            let _ = self.done.send(Dialed { sandbox, dial, answer });
+        let mut unanswered = Unanswered { done: self.done.clone(), request: Some(request) };
+        let mut send = |answer| {
+            unanswered.answer(answer);
             None
         };
         let chosen = match chosen {
+            Ok(chosen) if !connects => return send(Ok((chosen.by, None))),
             Ok(chosen) => chosen,
-            Err(PeerRefusal::Denied(why)) => return send(Err(Reason::Closed(why))),
-            Err(PeerRefusal::Unreachable(why)) => return send(Err(Reason::Unreachable(why))),
+            Err(refusal) => return send(Err(reason(refusal))),
         };
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             return send(Err(Reason::Unreachable("too many connections are being made".to_owned())));
         };
-        let (done, address, port) = (self.done.clone(), chosen.place, chosen.port);
+        let (by, address, port) = (chosen.by.clone(), chosen.place, chosen.port);
         let task = tokio::spawn(async move {
             let connected = timeout(CONNECT, connect(address, port)).await;
             drop(place);
             let (answer, held) = match connected {
-                Ok(Ok((sockets, held))) => (Ok(sockets), Some(held)),
+                Ok(Ok((sockets, held))) => (Ok((by, Some(sockets))), Some(held)),
                 Ok(Err(error)) => (Err(Reason::Unreachable(error.to_string())), None),
                 Err(_) => (Err(Reason::Unreachable("it did not answer in time".to_owned())), None),
             };
-            let _ = done.send(Dialed { sandbox, dial, answer });
+            unanswered.answer(answer);
             if let Some(held) = held {
                 // Nothing is written to it, so it is readable when it is closed.
                 let _ = held.readable().await;
@@ -152,4 +181,27 @@ async fn connect(address: IpAddr, port: u16) -> std::io::Result<([OwnedFd; 2], U
     let stream = TcpStream::connect((address, port)).await?.into_std()?;
     let (ours, theirs) = UnixStream::pair()?;
     Ok(([stream.into(), theirs.into_std()?.into()], ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client waited for 20 seconds.
+    #[tokio::test]
+    async fn connection_that_is_no_longer_allowed_while_it_is_made_is_refused_at_once() {
+        let (dials, mut done) = Dials::new();
+        let place = "127.0.0.1".parse().expect("an address");
+        let chosen = || Ok(Chosen { place, port: 1, observed: None, by: Ground::default() });
+        let (_, task) = dials.start((1, 2), true, chosen()).expect("a task");
+        // Its rule has been removed.
+        task.abort();
+        let answered = timeout(Duration::from_secs(10), done.recv()).await.expect("an answer").expect("one");
+        assert_eq!((answered.sandbox, answered.dial), (1, 2));
+        let reason = answered.answer.expect_err("a refusal");
+        assert_eq!(reason.to_string(), "it is no longer allowed, or a Pod has ended");
+        assert!(dials.start((1, 3), false, chosen()).is_none(), "only the decision");
+        let decided = done.recv().await.expect("an answer").answer.expect("allowed");
+        assert!(decided.1.is_none());
+    }
 }

@@ -285,7 +285,7 @@ impl Served {
         port: NonZeroU16,
     ) -> Result<Chosen<IpAddr>, PeerRefusal> {
         let known = self.known.values().find(|known| known.number == sandbox);
-        let known = known.ok_or_else(|| PeerRefusal::Denied("its Pod has ended".to_owned()))?;
+        let known = known.ok_or_else(|| PeerRefusal::denied("its Pod has ended"))?;
         let live = self.pods.objects.values().filter(|pod| is_served(pod, objects));
         let reachable = Reachable::new(objects, &self.services, live);
         reachable.choose(&known.levels, &known.namespace, service, port)

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use hutch_api::Sandbox;
-use hutch_egress::OWN_POLICY;
+use hutch_egress::{Denial, OWN_POLICY};
 use hutch_policy::{
-    Authority, Decision, EgressRule, Host, Level, Mode, Moment, Opinion, PolicyObject, decide, may_dial,
+    Authority, Decision, EgressRule, Forbidden, Host, Level, Mode, Moment, Opinion, PolicyObject, decide,
+    may_dial,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DynamicObject, PostParams};
@@ -71,8 +72,12 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     let stored = policies.get_opt(&name).await.map_err(described(format!("SandboxPolicy {name}")))?;
     let written = match stored {
         Some(stored) => {
-            let changed = changed(stored, &attached.sandbox, rule, now)?;
-            policies.replace(&name, &PostParams::default(), &changed).await
+            let (changed, ended) = changed(stored, &attached.sandbox, rule, now)?;
+            let replaced = policies.replace(&name, &PostParams::default(), &changed).await;
+            if replaced.is_ok() && !ended.is_empty() {
+                println!("removed what had ended: {} (SandboxPolicy {name})", ended.join(", "));
+            }
+            replaced
         }
         None => {
             let new = object(&name, &attached.sandbox, vec![rule])?;
@@ -105,13 +110,10 @@ fn other_policies(others: &[Arc<Level>], host: &str, moment: &Moment<'_>) -> any
     let destination = crate::allow::example(host).map_err(anyhow::Error::msg)?;
     let verdict = decide(others, &destination, moment);
     let enforced = |opinion: &&Opinion<'_>| opinion.level.mode == Mode::Enforce;
-    if let Some(Opinion { level, rule, .. }) =
+    if let Some(opinion) =
         verdict.opinions.iter().filter(enforced).find(|opinion| opinion.decision == Decision::Deny)
     {
-        let why = match rule {
-            Some(rule) => format!("rule {rule:?} of policy {:?} denies it", level.name),
-            None => format!("no rule of policy {:?} allows it", level.name),
-        };
+        let why = Denial::of(opinion);
         bail!("{host} stays closed: {why}; that policy must change, and nothing was written");
     }
     if verdict.conflict {
@@ -128,12 +130,15 @@ fn other_policies(others: &[Arc<Level>], host: &str, moment: &Moment<'_>) -> any
 fn check_address(rule: &EgressRule, others: &[Arc<Level>], moment: &Moment<'_>) -> anyhow::Result<()> {
     let Ok(destination) = crate::allow::example(&rule.name) else { return Ok(()) };
     let Host::Address(address) = destination.host else { return Ok(()) };
-    if let Err(closed) = may_dial(others, &destination, address, &[], moment) {
-        bail!(
+    match may_dial(others, &destination, address, &[], moment) {
+        Ok(()) => Ok(()),
+        Err(never @ (Forbidden::Metadata | Forbidden::NoHost)) => {
+            bail!("{address} stays closed: {never}; nothing was written")
+        }
+        Err(closed) => bail!(
             "{address} stays closed: {closed}; a policy with `private` can open it, and nothing was written"
-        );
+        ),
     }
-    Ok(())
 }
 
 /// Returns the time at which all rules have ended, if all end.
@@ -157,13 +162,13 @@ fn object(name: &str, sandbox: &Sandbox, rules: Vec<EgressRule>) -> anyhow::Resu
     Ok(object)
 }
 
-/// Returns the stored policy with the rule, and without those that have ended.
+/// Returns the stored policy with the rule, and without those that have ended, and the names of these.
 fn changed(
     stored: DynamicObject,
     sandbox: &Sandbox,
     rule: EgressRule,
     now: Timestamp,
-) -> anyhow::Result<DynamicObject> {
+) -> anyhow::Result<(DynamicObject, Vec<String>)> {
     let name = stored.name_any();
     let policy: PolicyObject = serde_json::to_value(&stored).and_then(serde_json::from_value)?;
     let alone = policy.applies_to().is_some_and(|applies| {
@@ -173,8 +178,9 @@ fn changed(
     });
     ensure!(alone, "SandboxPolicy {name} does not apply to this Sandbox alone; rename it");
     let over = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
-    let mut rules = if over(policy.expires()) { Vec::new() } else { policy.rules().to_vec() };
-    rules.retain(|old| !over(old.expires) && old.name != rule.name);
+    let ended = |old: &EgressRule| over(policy.expires()) || over(old.expires);
+    let (gone, mut rules): (Vec<_>, Vec<_>) =
+        policy.rules().iter().filter(|old| old.name != rule.name).cloned().partition(ended);
     rules.push(rule);
     let mut new = object(&name, sandbox, rules)?;
     if let Value::Object(spec) = &stored.data["spec"] {
@@ -195,7 +201,7 @@ fn changed(
         managed_fields: None,
         ..stored.metadata
     };
-    Ok(new)
+    Ok((new, gone.into_iter().map(|rule| rule.name).collect()))
 }
 
 #[cfg(test)]
@@ -250,17 +256,31 @@ mod tests {
     }
 
     #[test]
+    fn address_that_no_policy_opens_is_refused_with_that_alone() {
+        let refused = |address: &str| {
+            let rule = crate::allow::rule(address).expect("a rule");
+            check_address(&rule, &[], &Moment::default()).expect_err("refused").to_string()
+        };
+        let metadata = refused("169.254.169.254");
+        assert!(metadata.ends_with("which no rule opens; nothing was written"), "{metadata}");
+        assert!(refused("10.1.2.3").contains("a policy with `private` can open it"));
+    }
+
+    #[test]
     fn policy_ends_when_all_of_its_rules_have_ended() {
         let first = object("allow-a", &sandbox(), vec![rule("x.example", Some(10))]).expect("an object");
         assert_eq!(first.data["spec"]["expires"], "1970-01-01T00:00:10Z");
         assert_eq!(first.metadata.owner_references.as_ref().map(Vec::len), Some(1));
-        let second = changed(first, &sandbox(), rule("y.example", Some(20)), at(5)).expect("changed");
+        let (second, ended) =
+            changed(first, &sandbox(), rule("y.example", Some(20)), at(5)).expect("changed");
+        assert!(ended.is_empty(), "{ended:?}");
         assert_eq!(second.data["spec"]["expires"], "1970-01-01T00:00:20Z");
         assert_eq!(names(&second), ["x.example", "y.example"]);
-        let third = changed(second, &sandbox(), rule("z.example", None), at(15)).expect("changed");
+        let (third, ended) = changed(second, &sandbox(), rule("z.example", None), at(15)).expect("changed");
+        assert_eq!(ended, ["x.example"]);
         assert_eq!(third.data["spec"].get("expires"), None);
         assert_eq!(names(&third), ["y.example", "z.example"], "x has ended");
-        let again = changed(third, &sandbox(), rule("z.example", Some(99)), at(16)).expect("changed");
+        let (again, _) = changed(third, &sandbox(), rule("z.example", Some(99)), at(16)).expect("changed");
         assert_eq!(names(&again), ["y.example", "z.example"]);
         assert_eq!(again.data["spec"]["expires"], "1970-01-01T00:01:39Z");
     }

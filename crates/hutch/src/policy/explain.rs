@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::attached::Attached;
 use super::judge::{Details, Judgment, Row, judge};
-use super::peer;
+use super::peer::{self, Search};
 use crate::cli::{PolicyExplainArguments, PolicyOutput};
 use crate::client::finish;
 
@@ -59,7 +59,10 @@ async fn or_peer(
     destination: &Destination,
 ) -> Judgment {
     match peer::find(attached, levels, destination).await {
-        Ok(Some(found)) if found.is_open || judgment.decision == Decision::Deny => found.judgment,
+        Ok(Search::Found(found)) if found.is_open || judgment.decision == Decision::Deny => found.judgment,
+        Ok(Search::NoService(hint)) if judgment.decision == Decision::Deny => {
+            Judgment { hint: Some(hint), ..judgment }
+        }
         Ok(_) => judgment,
         Err(error) => {
             eprintln!("hutch: policy explain: rules with `sandboxes` were not evaluated: {error:#}");
@@ -120,14 +123,42 @@ pub(super) fn verdict(judgment: &Judgment) -> String {
             if judgment.ends_tls { "; TLS ends at the proxy" } else { "; TLS does not end at the proxy" };
         return format!("Allow{tls}");
     }
-    match (&judgment.reason, judgment.decisive()) {
+    let reason = match (&judgment.reason, judgment.decisive()) {
         (Some(reason), _) => format!("Deny: {reason}"),
-        (None, Some(Row { policy, rule: Some(rule), .. })) => {
-            format!("Deny: rule {rule:?} of policy {policy:?}")
-        }
-        (None, Some(Row { policy, rule: None, .. })) => {
-            format!("Deny: no rule of policy {policy:?} allows it")
+        (None, Some(Row { policy, rule, condition, .. })) => {
+            let condition = condition.iter().map(|condition| format!(": {condition}")).collect::<String>();
+            match rule {
+                Some(rule) => format!("Deny: rule {rule:?} of policy {policy:?}{condition}"),
+                None => format!("Deny: no rule of policy {policy:?} allows it{condition}"),
+            }
         }
         (None, None) => "Deny".to_owned(),
+    };
+    reason + &judgment.hint.iter().map(|hint| format!("; {hint}")).collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use hutch_policy::Facts;
+
+    use super::*;
+
+    #[test]
+    fn condition_that_does_not_hold_is_named() {
+        let rules = json!({"rules": [{"name": "web", "hosts": ["a.example"], "when": "task.risk <= 2"}]});
+        let level =
+            Level::new(Authority::Cluster, "floor", Some(serde_json::from_value(rules).expect("rules")));
+        let levels = [Arc::new(level)];
+        let shown = |risk: Option<&str>| {
+            let task = risk.map(|risk| ("risk".to_owned(), risk.to_owned())).into_iter().collect();
+            let facts = Facts { task, ..Facts::default() };
+            let moment = Moment { facts: &facts, ..Moment::default() };
+            verdict(&judge(&levels, &"a.example".parse().expect("a question"), &Details::default(), &moment))
+        };
+        let denied =
+            r#"Deny: no rule of policy "floor" allows it: the condition "task.risk <= 2" of rule "web" "#;
+        assert_eq!(shown(Some("3")), format!("{denied}is false"));
+        assert_eq!(shown(None), format!("{denied}has no value: task.risk is missing"));
+        assert!(shown(Some("2")).starts_with("Allow"));
     }
 }

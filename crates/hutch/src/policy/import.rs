@@ -41,7 +41,7 @@ fn convert(format: PolicyFormat, text: &str) -> anyhow::Result<(Value, Notes)> {
         PolicyFormat::Srt => {
             let settings = srt::Settings::parse(text, &mut notes)?;
             settings.note_rest(&mut notes);
-            let files = settings.filesystem.rules(&mut notes);
+            let files = settings.files(&mut notes);
             json!({"egress": {"rules": settings.egress(&mut notes)}, "files": files})
         }
         PolicyFormat::SandboxConfig => {
@@ -71,4 +71,44 @@ fn yaml(format: PolicyFormat, spec: &Value) -> anyhow::Result<String> {
     }))?;
     object.check_new()?;
     Ok(serde_saphyr::to_string(&object)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settings of srt as users write them: the fields that are refused, and some of the policy.
+    #[test]
+    fn examples_of_settings_are_converted_or_refused_by_name() {
+        let agent = include_str!("../../tests/hutch/fixtures/srt/coding-agent.json");
+        let reads = include_str!("../../tests/hutch/fixtures/srt/read-requests.json");
+        let proxy = include_str!("../../tests/hutch/fixtures/srt/company-proxy.json");
+        let stays_open = ["filesystem.denyWrite[0]", "filesystem.denyRead[0]", "credentials.files[1]"];
+        for (text, refused, lines, parts) in [
+            (
+                agent,
+                &[][..],
+                4,
+                &[
+                    "**.github.com",
+                    "gist.github.com",
+                    "2222",
+                    "/root/.ssh",
+                    "/root/.aws/config",
+                    "/srv/shared",
+                ][..],
+            ),
+            (reads, &stays_open, 5, &["tls: Passthrough", "pinned.internal.example", "/root/.netrc"]),
+            (proxy, &["network.mitmProxy"], 1, &["pypi.org"]),
+        ] {
+            let (spec, notes) = convert(PolicyFormat::Srt, text).expect("settings");
+            let fields: Vec<_> = notes.refusals.iter().filter_map(|line| line.split(": ").next()).collect();
+            assert_eq!(fields, refused, "{notes:?}");
+            assert_eq!(notes.changes.len(), lines, "{notes:?}");
+            let policy = yaml(PolicyFormat::Srt, &spec).expect("a policy");
+            for part in parts {
+                assert!(policy.contains(part), "{part}: {policy}");
+            }
+        }
+    }
 }

@@ -28,6 +28,9 @@ pub(crate) struct Row {
     pub(crate) rule: Option<String>,
     /// `None` if the policy has no egress rules.
     pub(crate) decision: Option<Decision>,
+    /// Condition because of which it denies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) condition: Option<String>,
 }
 
 /// Decision about a question.
@@ -40,6 +43,9 @@ pub(crate) struct Judgment {
     /// Reason, where it is not the rule of a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// Addition to the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hint: Option<String>,
     /// Port of another Sandbox to which it leads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reaches: Option<String>,
@@ -50,7 +56,7 @@ impl Judgment {
     /// Returns a denial that no policy decides.
     pub(crate) fn denied(reason: String) -> Judgment {
         let (reason, policies) = (Some(reason), Vec::new());
-        Judgment { decision: Decision::Deny, ends_tls: false, reason, reaches: None, policies }
+        Judgment { decision: Decision::Deny, ends_tls: false, reason, hint: None, reaches: None, policies }
     }
 
     /// Returns a denial whatever the policies decide.
@@ -77,6 +83,7 @@ pub(crate) fn judge(
         decision: verdict.decision,
         ends_tls: verdict.inspect || verdict.scan,
         reason: None,
+        hint: None,
         reaches: None,
         policies: rows(levels, &verdict.opinions),
     };
@@ -128,15 +135,21 @@ pub(crate) fn judge(
 
 /// Returns what each policy says, those without egress rules last.
 pub(crate) fn rows(levels: &[Arc<Level>], opinions: &[Opinion<'_>]) -> Vec<Row> {
-    let row = |level: &Level, rule: Option<&str>, decision| Row {
+    let row = |level: &Level| Row {
         authority: level.authority,
         policy: level.name.clone(),
         mode: level.mode,
-        rule: rule.map(str::to_owned),
-        decision,
+        rule: None,
+        decision: None,
+        condition: None,
     };
-    let having = opinions.iter().map(|opinion| row(opinion.level, opinion.rule, Some(opinion.decision)));
-    let without = levels.iter().filter(|level| level.egress.is_none()).map(|level| row(level, None, None));
+    let having = opinions.iter().map(|opinion| Row {
+        rule: opinion.rule.map(str::to_owned),
+        decision: Some(opinion.decision),
+        condition: opinion.unmet.as_ref().map(ToString::to_string),
+        ..row(opinion.level)
+    });
+    let without = levels.iter().filter(|level| level.egress.is_none()).map(|level| row(level));
     having.chain(without).collect()
 }
 

@@ -26,22 +26,30 @@ struct Behind {
     pod: Option<Pod>,
 }
 
-/// Decides about the Sandboxes behind the name of a destination. `None` if no rule is about Sandboxes, or no Service with
-/// Sandboxes has the name.
+/// Result of the search for Sandboxes behind a name.
+pub(super) enum Search {
+    /// No rule is about Sandboxes, or the name means something else.
+    Nothing,
+    /// There is no Service of the name: this hint.
+    NoService(String),
+    Found(Found),
+}
+
+/// Decides about the Sandboxes behind the name of a destination.
 pub(super) async fn find(
     attached: &Attached,
     levels: &[Arc<Level>],
     destination: &Destination,
-) -> anyhow::Result<Option<Found>> {
-    let Host::Name(name) = &destination.host else { return Ok(None) };
+) -> anyhow::Result<Search> {
+    let Host::Name(name) = &destination.host else { return Ok(Search::Nothing) };
     if !names_sandboxes(levels) {
-        return Ok(None);
+        return Ok(Search::Nothing);
     }
     let own = attached.subject.namespace.as_str();
-    let Some((service, namespace)) = service_of(name.as_str(), own) else { return Ok(None) };
+    let Some((service, namespace)) = service_of(name.as_str(), own) else { return Ok(Search::Nothing) };
     let services: Api<Service> = Api::namespaced(attached.client.clone(), namespace);
     let found = services.get_opt(service).await.map_err(described(format!("Service {service}")))?;
-    let Some(facts) = found.map(ServiceFacts::of) else { return Ok(None) };
+    let Some(facts) = found.map(ServiceFacts::of) else { return Ok(without_service(name.as_str(), own)) };
     let behind = behind(attached, namespace, &facts).await?;
     let open = |one: &Behind| !facts.open(open_ports(levels, own, &one.subject), one.pod.as_ref()).is_empty();
     let is_open = behind.iter().any(open);
@@ -54,7 +62,20 @@ pub(super) async fn find(
     });
     // The node chooses among those that are open.
     let judgment = judged.min_by_key(|judgment| judgment.decision);
-    Ok(judgment.map(|judgment| Found { is_open, judgment }))
+    let found = judgment.map(|judgment| Search::Found(Found { is_open, judgment }));
+    Ok(found.unwrap_or(Search::Nothing))
+}
+
+/// Returns a hint for a name that only a Service can have. None has it.
+fn without_service(name: &str, own: &str) -> Search {
+    let only_service = !name.contains('.') || name.ends_with(".svc") || name.ends_with(".svc.cluster.local");
+    let Some((service, namespace)) = service_of(name, own).filter(|_| only_service) else {
+        return Search::Nothing;
+    };
+    Search::NoService(format!(
+        "there is no Service {service:?} in namespace {namespace:?}, by whose name and ports a rule with `sandboxes` opens \
+         Sandboxes; `spec.service: true` of a Sandbox makes one"
+    ))
 }
 
 /// Decides about a port of a Sandbox, for one of the namespace `from`.
@@ -138,6 +159,17 @@ async fn behind(attached: &Attached, namespace: &str, facts: &ServiceFacts) -> a
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missing_service_is_a_hint_where_the_name_is_that_of_none_else() {
+        let hint = |name: &str| match without_service(name, "own") {
+            Search::NoService(hint) => hint,
+            _ => String::new(),
+        };
+        assert!(hint("db").starts_with("there is no Service \"db\" in namespace \"own\""));
+        assert!(hint("db.far.svc.cluster.local").contains("\"far\""));
+        assert_eq!(hint("db.example"), "");
+    }
 
     #[test]
     fn name_is_that_of_a_service_in_one_of_four_forms() {

@@ -133,6 +133,20 @@ impl Case {
 mod tests {
     use super::*;
 
+    /// The last one took the place of the first.
+    #[test]
+    fn two_policies_of_one_name_are_refused() {
+        let policy = |kind: &str| {
+            format!(
+                "{{apiVersion: policy.hutch.dev/v1alpha1, kind: {kind}, metadata: {{name: p}}, spec: {{}}}}\n---\n"
+            )
+        };
+        let mut documents = Documents::default();
+        documents.add(&(policy("SandboxPolicy") + &policy("ClusterSandboxPolicy"))).unwrap();
+        let error = documents.add(&policy("SandboxPolicy")).unwrap_err().to_string();
+        assert_eq!(error, "metadata.name: two policies of kind SandboxPolicy are named \"p\"");
+    }
+
     #[test]
     fn any_cases_are_judged() {
         hutch_testkit::hostile::feed("hutch_tests", |bytes| {

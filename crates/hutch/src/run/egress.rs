@@ -11,7 +11,7 @@ use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, Mount, NetworkPlan, Spec};
 use hutch_policy::{
     Authority, Cidr, Credential, Decision, Egress, EgressRule, Level, Mode, PolicyFiles, PolicyObject,
-    ScanRules, ScannerRules, check_given,
+    ScanRules, ScannerRules, check_given, closed_ranges, named_credentials, offered,
 };
 use serde_json::Value;
 
@@ -65,6 +65,7 @@ impl Network {
         {
             levels.push(from_settings(rules, &listed.credentials));
         }
+        let own = levels.len();
         levels.extend(policies);
         ensure!(
             !levels.is_empty() || arguments.allow_private.is_empty(),
@@ -81,6 +82,9 @@ impl Network {
         );
         warn_of_observers(&levels);
         warn_of_closed(arguments);
+        without_effect_in(&levels, &levels[own..])
+            .iter()
+            .for_each(|line| eprintln!("hutch: --policy: {line}"));
         let credentials = Wanted::all(&levels)?;
         for (name, _) in credentials.iter().filter_map(Wanted::variable) {
             let twice = arguments.env.iter().any(|(other, _)| *other == name);
@@ -193,6 +197,26 @@ fn warn_of_closed(arguments: &RunArguments) {
     }
 }
 
+/// Returns what has no effect in these policies, of all levels.
+fn without_effect_in(levels: &[Level], policies: &[Level]) -> Vec<String> {
+    let offered: BTreeSet<&str> = offered(levels).map(|(_, credential)| credential.name.as_str()).collect();
+    let mut lines = Vec::new();
+    for Level { name, egress, .. } in policies {
+        let rules = egress.as_ref().map_or(&[][..], |egress| egress.rules.as_slice());
+        lines.extend(
+            closed_ranges(rules)
+                .iter()
+                .map(|closed| format!("policy {name:?}: {closed}, or --allow-private")),
+        );
+        for (field, unknown) in named_credentials(rules).filter(|(_, named)| !offered.contains(named)) {
+            lines.push(format!(
+                "policy {name:?}: {field}: no policy offers a credential {unknown:?}, so no request uses it"
+            ));
+        }
+    }
+    lines
+}
+
 /// Prints that nothing is reachable because all policies with rules only observe.
 pub(crate) fn warn_of_observers(levels: &[Level]) {
     let mut with_rules = levels.iter().filter(|level| level.egress.is_some()).peekable();
@@ -302,4 +326,29 @@ pub(crate) fn open_private(levels: &mut [Level], ranges: &[Cidr]) {
 fn from_settings(rules: &[EgressRule], credentials: &[Credential]) -> Level {
     let egress = Some(Egress { rules: rules.to_vec().into(), ..Egress::default() });
     Level { credentials: credentials.to_vec(), ..Level::new(Authority::Invocation, LISTED, egress) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_of_a_policy_without_effect_is_named() {
+        let rules = serde_json::json!({"rules": [
+            {"name": "db", "cidrs": ["8.8.8.8", "10.0.0.0/8"], "ports": [5432]},
+            {"name": "web", "hosts": ["a.example"], "credentials": ["token"]},
+        ]});
+        let level =
+            Level::new(Authority::Invocation, "p", Some(serde_json::from_value(rules).expect("rules")));
+        let mut levels = vec![level];
+        let found = without_effect_in(&levels, &levels);
+        let closed = "policy \"p\": spec.egress.rules[0].cidrs[1]: 10.0.0.0/8 opens nothing: `private` must have it too, \
+                      or --allow-private";
+        let unknown = "policy \"p\": spec.egress.rules[1].credentials[0]: no policy offers a credential \"token\", so no \
+                       request uses it";
+        assert_eq!(found, [closed, unknown]);
+        open_private(&mut levels, &["10.0.0.0/8".parse().expect("a range")]);
+        assert_eq!(without_effect_in(&levels, &levels), [unknown]);
+        assert!(without_effect_in(&levels, &[]).is_empty());
+    }
 }

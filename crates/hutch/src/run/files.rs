@@ -30,7 +30,7 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
         if closed && access == Access::Write {
             continue;
         }
-        let named = |path: &Path| format!("--policy: spec.files: {}", path.display());
+        let named = |path: &Path| format!("--policy: {}: {}", rules_of(policies, path), path.display());
         let mut close = |path: &Path, access| {
             let outside = outside(path, workspace.as_deref())?;
             restrict(&outside, access, workspace.as_deref(), arguments, &mut listed)
@@ -55,6 +55,17 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
     }
     arguments.listed = Some(listed);
     Ok(unenforced)
+}
+
+/// Returns the places of the rules for a path.
+fn rules_of(policies: &[PolicyFiles], path: &Path) -> String {
+    let all = policies
+        .iter()
+        .flat_map(|of| of.rules.iter().enumerate().map(move |(index, rule)| (of, index, rule)));
+    let about = all.filter(|(_, _, rule)| rule.path.as_path() == path);
+    let places: Vec<_> =
+        about.map(|(of, index, _)| format!("policy {:?}: spec.files[{index}]", of.policy)).collect();
+    places.join(", ")
 }
 
 /// Returns the path that a file has on the machine.
@@ -112,6 +123,22 @@ fn restrict(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rule_for_a_file_is_named_with_its_policy_and_place() {
+        let policy = |name: &str, paths: &[&str]| PolicyFiles {
+            policy: name.to_owned(),
+            reports: false,
+            rules: serde_json::from_value(
+                paths.iter().map(|path| serde_json::json!({"path": path, "access": "Read"})).collect(),
+            )
+            .unwrap(),
+        };
+        let policies = [policy("a", &["/x", "/y"]), policy("b", &["/y"])];
+        let both = "policy \"a\": spec.files[1], policy \"b\": spec.files[0]";
+        assert_eq!(rules_of(&policies, Path::new("/y")), both);
+        assert_eq!(rules_of(&policies, Path::new("/x")), "policy \"a\": spec.files[0]");
+    }
 
     #[test]
     fn alias_names_the_workspace() {

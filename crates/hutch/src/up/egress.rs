@@ -5,6 +5,7 @@
 
 mod dialed;
 mod kept;
+mod levels;
 mod names;
 mod news;
 mod recorded;
@@ -28,6 +29,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use self::dialed::Dialed;
 use self::kept::Kept;
+use self::levels::Known;
 use self::recorded::Recorded;
 use super::audit::AuditLog;
 use super::broker::Broker;
@@ -50,7 +52,7 @@ const NEWS: usize = 64;
 pub(super) struct Egress {
     broker: Arc<Broker>,
     issuer: Issuer,
-    /// Sandboxes that had an authority before this program started and may be gone.
+    /// Sandboxes that had an authority or names before this program started and may be gone.
     earlier: HashSet<String>,
     /// Certificates of the machine's authorities, PEM.
     public: Arc<[u8]>,
@@ -65,6 +67,8 @@ pub(super) enum Change {
     Levels(String, Vec<Arc<Level>>),
     Peers(String, String, Vec<Peer>),
     Dialed(Dialed),
+    /// Repeats the order to serve a Pod, by the number of the process and of the Pod.
+    Again(u64, u64),
     Recorded(Recorded),
     Authority(String, AuthorityKeys),
     Facts(String, Facts),
@@ -89,10 +93,11 @@ impl Egress {
         audit: Option<Arc<AuditLog>>,
         sources: Sources,
     ) -> anyhow::Result<Egress> {
-        let (broker, earlier) = Broker::start(data).await?;
+        let (broker, mut earlier) = Broker::start(data).await?;
         let broker = Arc::new(broker);
         let public = Outside::new(None).bundle().context("the machine's authorities")?.into();
         let kept = Kept::open(data.join(kept::FOLDER)).context("the names of sandboxes")?;
+        earlier.extend(kept.sandboxes().context("the names of sandboxes")?);
         let ids = IdRanges::open(rand::random())?.take()?;
         let (process, channel) = start_process(&ids, upstream.clone())?;
         let (changes, receiver) = mpsc::unbounded_channel();
@@ -201,11 +206,6 @@ impl hutch_node::Egress for Egress {
     }
 }
 
-/// Returns the place of a level in memory.
-fn address(level: &Arc<Level>) -> usize {
-    Arc::as_ptr(level).addr()
-}
-
 fn start_process(ids: &IdRange, upstream: Option<UpstreamProxy>) -> std::io::Result<(Process, Channel)> {
     let (process, channel) =
         spawn(Some(ids.base()), Audience::Starter, Outside::new(upstream), (false, false))?;
@@ -231,6 +231,11 @@ impl Pod {
         let (namespace, peers) = (self.namespace.clone(), self.peers.clone());
         Order::Peers { sandbox: self.number, namespace, peers }
     }
+
+    async fn serve(&self, channel: &Channel) -> std::io::Result<()> {
+        let listeners: Vec<_> = self.listeners.iter().map(AsFd::as_fd).collect();
+        channel.send(&Order::Serve { sandbox: self.number }, &listeners).await
+    }
 }
 
 /// Authority, facts and credentials of a Pod, served or not yet.
@@ -241,14 +246,6 @@ struct About {
     credentials: Vec<Issued>,
     /// Number of the task that has issued them.
     issued_by: u64,
-}
-
-/// A level that the process knows, and the number of Pods that have it.
-struct Known {
-    // Held, so that no other level gets its place in memory, by which it is found.
-    level: Arc<Level>,
-    number: u64,
-    pods: usize,
 }
 
 /// Knows everything that the process serves.
@@ -335,7 +332,11 @@ impl Supervisor {
             Change::Recorded(recorded) if recorded.process == self.process => {
                 send(channel, recorded.order).await
             }
-            Change::Dialed(_) | Change::Recorded(_) => Ok(()),
+            Change::Again(process, number) if process == self.process => match self.pod(number) {
+                Some((_, pod)) => pod.serve(channel).await,
+                None => Ok(()),
+            },
+            Change::Dialed(_) | Change::Recorded(_) | Change::Again(..) => Ok(()),
             Change::Authority(uid, keys) => {
                 self.about.entry(uid.clone()).or_default().authority = Some(keys.clone());
                 match self.pods.get(&uid) {
@@ -420,32 +421,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Counts a use of a level. Returns the order that makes it known, if it is new.
-    fn hold(&mut self, level: &Arc<Level>) -> Option<Order> {
-        if let Some(known) = self.levels.get_mut(&address(level)) {
-            known.pods += 1;
-            return None;
-        }
-        let number = self.number();
-        self.levels.insert(address(level), Known { level: level.clone(), number, pods: 1 });
-        Some(Order::Level { id: number, level: Level::clone(level) })
-    }
-
-    /// Counts the end of a use. Returns the order that forgets the level, if it was the last.
-    fn release(&mut self, level: &Arc<Level>) -> Option<Order> {
-        let known = self.levels.get_mut(&address(level))?;
-        known.pods -= 1;
-        if known.pods > 0 {
-            return None;
-        }
-        let known = self.levels.remove(&address(level))?;
-        Some(Order::Forget { id: known.number })
-    }
-
-    fn numbers(&self, levels: &[Arc<Level>]) -> Vec<u64> {
-        levels.iter().filter_map(|level| Some(self.levels.get(&address(level))?.number)).collect()
-    }
-
     /// Has the process report its decisions, and serve its counters, which begin anew with each process.
     async fn begin(&self, channel: &Channel) -> std::io::Result<()> {
         if let Some(log) = &self.audit {
@@ -491,7 +466,6 @@ impl Supervisor {
             send(channel, order).await?;
         }
         pod.send_names(0, channel).await?;
-        let listeners: Vec<_> = pod.listeners.iter().map(AsFd::as_fd).collect();
-        channel.send(&Order::Serve { sandbox }, &listeners).await
+        pod.serve(channel).await
     }
 }

@@ -317,7 +317,7 @@ fn rules_for_files_that_are_to_be_reported_let_the_command_start() {
     assert_eq!(succeeded("the other rule holds", &output), "SECRET\n");
     let error = text(&output.stderr);
     for part in
-        ["not enforced: ", "spec.files: /tmp/x", "in memory", "policy \"reports\"", "spec.scanner.logs"]
+        ["not enforced: ", "policy \"reports\": spec.files[0]: /tmp/x", "in memory", "spec.scanner.logs"]
     {
         assert!(error.contains(part), "{part}: {error}");
     }
@@ -326,7 +326,11 @@ fn rules_for_files_that_are_to_be_reported_let_the_command_start() {
         let rule = format!(r#"{{"files": [{{"path": "/tmp/x", "access": "{access}"}}]}}"#);
         let needs = write("needs", &rule);
         let output = home.run(Caller::Root, &["--policy", &reports, "--policy", &needs], "true");
-        refused(&output, 125, &["spec.files: /tmp/x", "in memory"]);
+        refused(
+            &output,
+            125,
+            &["\"reports\": spec.files[0], policy \"needs\": spec.files[0]: /tmp/x", "in memory"],
+        );
     }
     // Within what is only reported, another policy needs something.
     let whole =
@@ -334,7 +338,7 @@ fn rules_for_files_that_are_to_be_reported_let_the_command_start() {
     succeeded("reported", &home.run(Caller::Root, &["--policy", &whole], "true"));
     let needs = write("needs", r#"{"files": [{"path": "/tmp/x", "access": "Read"}]}"#);
     let output = home.run(Caller::Root, &["--policy", &whole, "--policy", &needs], "true");
-    refused(&output, 125, &["spec.files: /tmp/x", "in memory"]);
+    refused(&output, 125, &["policy \"needs\": spec.files[0]: /tmp/x", "in memory"]);
     let output = home.run(Caller::Root, &["--policy", &reports, "--policy", &reports], "true");
     refused(&output, 125, &["metadata.name", "two policies are named \"reports\""]);
     let alone = write("alone", r#"{"onUnsupported": "Report", "scanner": {"outbound": "Block"}}"#);

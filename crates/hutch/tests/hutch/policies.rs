@@ -218,6 +218,8 @@ fn policy_that_is_named_but_missing_or_named_by_the_claim_alone_opens_nothing() 
     applied(&up, &sandbox("a", &naming("later"), None));
     up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
     enforced(&up, "a", "PolicyNotFound");
+    let events = "get events --field-selector reason=PolicyNotEnforced,involvedObject.kind=Sandbox";
+    up.eventually(events, |events| events.contains("PolicyNotFound: "));
     assert_eq!(get(&up, "a", "web.example", &server), "");
     let mut observes = policy("SandboxPolicy", "later", &json!({}), &json!([]));
     observes["spec"] = json!({"mode": "Observe", "egress": {"rules": []}});
@@ -230,6 +232,8 @@ fn policy_that_is_named_but_missing_or_named_by_the_claim_alone_opens_nothing() 
     named["spec"] = json!({"egress": {"rules": everything}});
     applied(&up, &named);
     until("the Sandbox's own opens nothing", || get(&up, "a", "web.example", &server).is_empty());
+    let message = "get sandbox a -o jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].message}";
+    up.eventually(message, |message| message.contains("names later, which opens nothing"));
 }
 
 /// Connects to so many addresses that no rule allows.

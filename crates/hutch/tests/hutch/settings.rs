@@ -202,14 +202,14 @@ fn imported_policy_is_a_policy_and_changes_of_meaning_are_lines() {
     hutch_testkit::require!(root, user_namespaces);
     let srt = json!({
         "network": {"allowedDomains": ["*.npmjs.org", "a.example:8443"], "deniedDomains": ["evil.npmjs.org"]},
-        "filesystem": {"denyRead": ["~/.ssh", "/usr/share/doc"], "allowWrite": ["."], "denyWrite": []},
+        "filesystem": {"denyRead": ["/usr/share/doc"], "allowRead": ["~/doc"], "allowWrite": ["."], "denyWrite": []},
         "allowPty": true,
     });
     let config = json!({"network": {"egress_allowlist": ["api.example:443"]}, "resources": {"cpu_limit": "2"},
         "credentials": {"mode": "just_in_time", "secret_scanning": true}});
     let of_srt = [
         "allowPty: no effect",
-        "filesystem.denyRead[0]: `~/.ssh`",
+        "filesystem.allowRead[0]: `~/doc`",
         "filesystem.allowWrite: no part of",
         "network.strictAllowlist: ",
     ];
@@ -237,13 +237,15 @@ fn imported_policy_is_a_policy_and_changes_of_meaning_are_lines() {
 #[test]
 fn import_refuses_what_cannot_be_enforced_unless_it_may_lose_it() {
     let settings = json!({"network": {"allowedDomains": ["a.example"], "parentProxy": {}},
-            "credentials": {"allowPlaintextInject": true}});
+            "credentials": {"allowPlaintextInject": true},
+            "filesystem": {"denyRead": ["~/.ssh"], "allowWrite": [], "denyWrite": []}});
     let (output, folder) = import("srt", &[], &settings.to_string());
     let stderr = text(&output.stderr);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), String::new()), "{stderr}");
     assert!(
         stderr.contains("credentials.allowPlaintextInject: ")
             && stderr.contains("network.parentProxy: ")
+            && stderr.contains("filesystem.denyRead[0]: `~/.ssh`")
             && stderr.contains("--lossy")
     );
     std::fs::remove_dir_all(folder).expect("removed");

@@ -15,6 +15,11 @@ const SERVER: &str = "203.0.113.1";
 /// Python inside, which is also that of the controls.
 const PYTHON: &str = "/usr/bin/python3";
 
+/// Returns the text of a program whose client makes attempts.
+fn client_of(program: &str) -> String {
+    include_str!("fixtures/attempt.py").to_owned() + &std::fs::read_to_string(program).expect("a program")
+}
+
 /// A site with names of the server, and the network namespace that has its address.
 struct Network {
     site: Site,
@@ -73,7 +78,7 @@ fn client_of_quic_is_refused_at_once_and_uses_tcp() {
     let mut python = Command::new(PYTHON);
     python.args([program, "serve", SERVER, "443", &public]).env("PYTHONPATH", &packages);
     let server = network.serve(&python, "ready");
-    let client = std::fs::read_to_string(program).expect("a program");
+    let client = client_of(program);
     let (python_path, trust) = (format!("PYTHONPATH={packages}"), format!("{public}/cert.pem"));
     let command = ["env", &python_path, PYTHON, "-B", "-c", &client, "get", "443", &trust];
     let hosts = |hosts: &[&'static str]| [&command[..], hosts].concat();
@@ -109,7 +114,7 @@ fn client_of_mptcp_is_refused_at_once_and_uses_tcp() {
     let ports =
         printed.split_once("\nports ").and_then(|(_, rest)| rest.split_once(".\n")).expect(&printed).0;
     let (open, denied) = ports.split_once(' ').expect(ports);
-    let client = std::fs::read_to_string(program).expect("a program");
+    let client = client_of(program);
     let command = [PYTHON, "-c", &client, "connect"];
 
     // With such a kernel, the listeners and this client speak MPTCP with each other.

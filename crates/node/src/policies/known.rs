@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use hutch_attach::{Mirror, Objects, Services};
-use hutch_policy::{Applying, Level, Mode, Provider, file_rules};
+use hutch_attach::{Mirror, Objects, Services, egress_of};
+use hutch_policy::{Applying, Provider, file_rules};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -41,23 +41,9 @@ impl Known {
                 (found, Enforced { holds: true, reason: "NoPolicy", message })
             }
             Ok(found) => {
-                let message = named(&found.levels);
+                let message = egress_of("egress", &found.levels);
                 (found, Enforced { holds: true, reason: "Enforced", message })
             }
         }
-    }
-}
-
-/// Returns the message about levels that apply.
-fn named(levels: &[Arc<Level>]) -> String {
-    let of = |mode: Mode| {
-        let levels = levels.iter().filter(|level| level.mode == mode);
-        levels.map(|level| level.name.as_str()).collect::<Vec<_>>().join(", ")
-    };
-    let (deciding, observing) = (of(Mode::Enforce), of(Mode::Observe));
-    match (deciding.is_empty(), observing.is_empty()) {
-        (false, true) => format!("egress as allowed by each of: {deciding}"),
-        (false, false) => format!("egress as allowed by each of: {deciding}; only observed by: {observing}"),
-        (true, _) => format!("no policy decides: no egress; only observed by: {observing}"),
     }
 }

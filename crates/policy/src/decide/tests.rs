@@ -656,3 +656,51 @@ fn scanner_needs_traffic_to_be_read_unless_its_own_level_forbids_it() {
         );
     }
 }
+
+#[test]
+fn denial_names_the_condition_that_does_not_hold() {
+    let facts = crate::expression::Facts {
+        task: [("risk".to_owned(), "3".to_owned())].into(),
+        ..crate::expression::Facts::default()
+    };
+    let moment = Moment { facts: &facts, ..Moment::default() };
+    let path = Path::read("/a").unwrap();
+    let request = Request {
+        host: "a.example",
+        port: 443,
+        method: "GET",
+        path: &path,
+        query: "",
+        headers: Vec::new(),
+        websocket: false,
+        tls: true,
+        length: Some(0),
+        calls: None,
+    };
+    let (destination, other) = ("a.example".parse().unwrap(), "b.example".parse().unwrap());
+    let is_false = Some(r#"the condition "task.risk <= 2" of rule "r" is false"#);
+    let missing = Some(r#"the condition "task.kind == 'x'" of rule "r" has no value: task.kind is missing"#);
+    let both = Some(
+        r#"the condition "task.a == 1 || user.name == 'x'" of rule "r" has no value: task.a, user.name are missing"#,
+    );
+    for (fields, rule, connection, asked) in [
+        (r#""when": "task.risk <= 2""#, None, is_false, is_false),
+        (r#""when": "task.kind == 'x'""#, None, missing, missing),
+        (r#""when": "task.kind == 'x'", "decision": "Deny""#, Some("r"), missing, missing),
+        (r#""when": "task.a == 1 || user.name == 'x'""#, None, both, both),
+        (r#""when": "task.risk <= 2", "http": [{"methods": ["GET"]}]"#, None, is_false, is_false),
+        (r#""when": "task.risk <= 2", "http": [{"methods": ["POST"]}]"#, None, is_false, None),
+        (r#""when": "task.risk <= 2", "decision": "Deny""#, None, None, None),
+        (r#""when": "task.risk > 2", "decision": "Deny""#, Some("r"), None, None),
+    ] {
+        let rules = egress(&format!(r#"{{"rules": [{{"name": "r", "hosts": ["a.example"], {fields}}}]}}"#));
+        let levels = [level(Authority::Cluster, Mode::Enforce, Some(rules))];
+        let found = super::decide(&levels, &destination, &moment);
+        let shown = |opinion: &Opinion<'_>| opinion.unmet.as_ref().map(ToString::to_string);
+        assert_eq!((found.opinions[0].rule, found.decision), (rule, Decision::Deny), "{fields}");
+        assert_eq!(shown(&found.opinions[0]).as_deref(), connection, "{fields}");
+        let found = super::decide_request(&levels, &destination, &request, &moment);
+        assert_eq!((found.opinions[0].rule, shown(&found.opinions[0]).as_deref()), (rule, asked), "{fields}");
+        assert_eq!(super::decide(&levels, &other, &moment).opinions[0].unmet, None, "{fields}");
+    }
+}

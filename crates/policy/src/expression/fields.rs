@@ -123,7 +123,7 @@ fn parts(entry: &EntryExpr) -> impl Iterator<Item = &IdedExpr> {
 }
 
 /// Returns the text of a literal key; `None` for one that is computed.
-fn literal(key: &Expr) -> Option<String> {
+pub(super) fn literal(key: &Expr) -> Option<String> {
     match key {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner().to_owned()),
         Expr::Literal(LiteralValue::Int(number)) => Some(number.inner().to_string()),

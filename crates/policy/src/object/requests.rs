@@ -55,7 +55,8 @@ pub(super) fn check_requests(
     Ok(())
 }
 
-/// Refuses conditions on fields that do not exist. Such a condition never has a value, so its rule never allows.
+/// Refuses conditions on fields that do not exist, and on fields of computed parts of `args`. Such a condition never has a value,
+/// so its rule never allows.
 pub(super) fn check_conditions(
     rule: &EgressRule,
     field: &impl Fn(&str) -> String,
@@ -66,6 +67,11 @@ pub(super) fn check_conditions(
     for (name, condition) in when.chain(args) {
         if let Some(unknown) = condition.unknown_field() {
             return Err(invalid(field(&name), format!("{condition:?}: {unknown}")));
+        }
+        if let Some(computed) = condition.field_of_computed() {
+            let reason = "is taken of a value that is computed, which never has one beside `args`; write each key before it as a \
+                          literal, such as `args.list[0].name` or `args[\"a b\"].name`";
+            return Err(invalid(field(&name), format!("{condition:?}: the field {computed:?} {reason}")));
         }
     }
     Ok(())

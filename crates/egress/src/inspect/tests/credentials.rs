@@ -236,7 +236,7 @@ async fn long_bodies_that_are_scanned_and_signed_do_not_wait_for_themselves() {
     );
     let request = head("PUT /a", &headers) + &body;
     // Others have most of the room.
-    let _taken = site.sandbox.room.take(crate::room::Kind::Answer, 11 << 19).await;
+    let _taken = site.sandbox.room.take(crate::room::Kind::Answer, 11 << 19).await.unwrap();
     let (site, mut all) = (Arc::new(site), tokio::task::JoinSet::new());
     for _ in 0..2 {
         let (site, request) = (site.clone(), request.clone());

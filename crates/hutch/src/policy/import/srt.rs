@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
-use hutch_policy::EgressRule;
+use hutch_policy::{EgressRule, FileRule};
 use serde_json::{Map, Value};
 
 use self::credentials::Credentials;
@@ -216,6 +216,11 @@ impl Settings {
         }
     }
 
+    /// Returns the rules for files.
+    pub(crate) fn files(&self, notes: &mut Notes) -> Vec<FileRule> {
+        self.filesystem.rules(&self.credentials.deny_files, notes)
+    }
+
     /// Returns the credentials whose variables `is_set`, as fields of a policy.
     pub(crate) fn offered(&self, is_set: impl Fn(&str) -> bool, notes: &mut Notes) -> Vec<Value> {
         let excluded = self.network.terminate.as_ref().map_or(&[][..], |terminate| &terminate.exclude);
@@ -235,7 +240,7 @@ impl Settings {
                 "network.tlsTerminate.extraCaCertPaths",
                 self.network.terminate.as_ref().is_some_and(|terminate| !terminate.authorities.is_empty()),
             ),
-            ("credentials", self.credentials != Credentials::default()),
+            ("credentials.envVars", self.credentials.has_variables()),
             ("git", !self.safe_directories.is_empty()),
         ] {
             if is_there {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use hutch_policy::{
     Authority, Call, Decision, Facts, Identity, Kind, Level, Policies, PolicyObject, StoredPolicy, Subject,
     applying, check_given,
@@ -121,6 +121,15 @@ impl Documents {
                     check_given(&document)?;
                     let policy: PolicyObject = object(document).context("a policy")?;
                     policy.check_new().with_context(|| format!("policy {:?}", policy.name()))?;
+                    let is_known =
+                        |known: &PolicyObject| (known.kind, known.name()) == (policy.kind, policy.name());
+                    // A server would have one of them alone.
+                    ensure!(
+                        !self.policies.iter().any(is_known),
+                        "metadata.name: two policies of kind {:?} are named {:?}",
+                        policy.kind,
+                        policy.name()
+                    );
                     self.policies.push(policy);
                 }
             }

@@ -1,15 +1,15 @@
 //! Connections of Pods to other Pods, which the node makes.
 
 use std::num::NonZeroU16;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
-use hutch_egress::Reason;
 use hutch_egress::control::Order;
-use hutch_node::{EgressNews, PeerRefusal, PeerRequest};
+use hutch_node::{EgressNews, PeerAnswer, PeerRefusal, PeerRequest};
 use hutch_privsep::Channel;
 use tokio::sync::oneshot;
 
 use super::{Change, Supervisor};
+use crate::egress::peers::{ground, reason};
 
 /// Answer to a request for a connection to another Pod.
 pub(in crate::up) struct Dialed {
@@ -17,19 +17,18 @@ pub(in crate::up) struct Dialed {
     pub(super) process: u64,
     sandbox: u64,
     dial: u64,
-    answer: Result<[OwnedFd; 2], PeerRefusal>,
+    answer: Result<PeerAnswer, PeerRefusal>,
 }
 
 impl Dialed {
     pub(super) async fn send(self, channel: &Channel) -> std::io::Result<()> {
         let Dialed { sandbox, dial, answer, .. } = self;
-        let (failed, sockets) = match answer {
-            Ok(sockets) => (None, Vec::from(sockets)),
-            Err(PeerRefusal::Denied(why)) => (Some(Reason::Closed(why)), Vec::new()),
-            Err(PeerRefusal::Unreachable(why)) => (Some(Reason::Unreachable(why)), Vec::new()),
+        let (answer, sockets) = match answer {
+            Ok(PeerAnswer { by, sockets }) => (Ok(ground(by)), sockets),
+            Err(refusal) => (Err(reason(refusal)), None),
         };
-        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        channel.send(&Order::Dialed { sandbox, dial, failed }, &sockets).await
+        let sockets: Vec<_> = sockets.iter().flatten().map(AsFd::as_fd).collect();
+        channel.send(&Order::Dialed { sandbox, dial, answer }, &sockets).await
     }
 }
 
@@ -38,12 +37,12 @@ impl Supervisor {
     pub(super) fn request(
         &self,
         (sandbox, dial): (u64, u64),
-        pod: String,
+        (pod, connects): (String, bool),
         service: (String, String),
         port: NonZeroU16,
     ) {
         let (answer, answered) = oneshot::channel();
-        let request = EgressNews::Dial(PeerRequest { pod, service, port, answer });
+        let request = EgressNews::Dial(PeerRequest { pod, service, port, connects, answer });
         let busy = self.news.try_send(request).is_err();
         let (process, changes) = (self.process, self.changes.clone());
         tokio::spawn(async move {

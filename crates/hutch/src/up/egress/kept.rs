@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use hutch_policy::HostName;
 
@@ -26,7 +26,18 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn open(folder: PathBuf) -> io::Result<Kept> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        for name in names_of(&folder)?.iter().filter(|name| name.starts_with(UNFINISHED)) {
+            // It was to take the place of a file when the server was killed.
+            std::fs::remove_file(folder.join(name))?;
+        }
         Ok(Kept { folder })
+    }
+
+    /// Returns the sandboxes that have a file.
+    pub(super) fn sandboxes(&self) -> io::Result<Vec<String>> {
+        let mut found = names_of(&self.folder)?;
+        found.retain(|name| self.file(name).is_ok());
+        Ok(found)
     }
 
     /// Returns the names of a sandbox, in the order of their addresses.
@@ -91,6 +102,12 @@ impl Kept {
     }
 }
 
+/// Returns the names in a folder that are text.
+fn names_of(folder: &Path) -> io::Result<Vec<String>> {
+    let names = folder.read_dir()?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+    names.filter_map(Result::transpose).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +135,23 @@ mod tests {
         assert!(kept.names("default.1").is_empty());
         assert_eq!(kept.names("default.2"), all[..1]);
         kept.forget("default.1");
+    }
+
+    /// They stayed as long as the data folder.
+    #[test]
+    fn unfinished_files_are_removed_and_others_are_found_at_the_start() {
+        let (folder, kept) = kept();
+        for sandbox in ["default.1", "default.2"] {
+            assert!(kept.keep(sandbox, &names(&["a.example"]), true));
+        }
+        let folder = folder.path().join(FOLDER);
+        std::fs::write(folder.join(".new-default.1"), "b.exam").unwrap();
+        let kept = Kept::open(folder.clone()).unwrap();
+        let mut found = kept.sandboxes().unwrap();
+        found.sort_unstable();
+        assert_eq!(found, ["default.1", "default.2"]);
+        assert!(!folder.join(".new-default.1").exists());
+        assert_eq!(kept.names("default.1"), names(&["a.example"]));
     }
 
     #[test]

@@ -6,12 +6,12 @@ use hutch_egress::Reason;
 use hutch_egress::control::News;
 use hutch_node::EgressNews;
 
-use super::{MOST_NAMES, Pod, QUIET, Supervisor};
+use super::{Change, MOST_NAMES, Pod, QUIET, Supervisor};
 use crate::egress::line;
 
 impl Supervisor {
     /// Returns the Pod with this number, and its uid.
-    fn pod(&mut self, number: u64) -> Option<(&String, &mut Pod)> {
+    pub(super) fn pod(&mut self, number: u64) -> Option<(&String, &mut Pod)> {
         self.pods.iter_mut().find(|(_, pod)| pod.number == number)
     }
 
@@ -72,11 +72,16 @@ impl Supervisor {
                     }
                 }
             }
+            News::Unserved { sandbox } => {
+                if let Some(changes) = self.changes.upgrade() {
+                    let _ = changes.send(Change::Again(self.process, sandbox));
+                }
+            }
             // It has no clients that name themselves.
             News::Unidentified { .. } => {}
-            News::Dial { sandbox, dial, namespace, service, port } => {
+            News::Dial { sandbox, dial, namespace, service, port, connects } => {
                 if let Some(pod) = self.uid(sandbox) {
-                    self.request((sandbox, dial), pod, (namespace, service), port);
+                    self.request((sandbox, dial), (pod, connects), (namespace, service), port);
                 }
             }
         }

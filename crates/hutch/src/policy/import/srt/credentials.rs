@@ -152,6 +152,11 @@ impl Credentials {
         Ok(all)
     }
 
+    /// Returns true if variables are denied or have placeholders.
+    pub(super) fn has_variables(&self) -> bool {
+        !self.deny_variables.is_empty() || !self.masked.is_empty()
+    }
+
     fn check_pair(&self, field: &str, pair: &Pair) -> anyhow::Result<()> {
         let mut earlier: BTreeSet<&str> = self.pairs.iter().flat_map(Pair::names).collect();
         for name in pair.names() {

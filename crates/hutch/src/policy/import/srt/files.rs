@@ -10,6 +10,9 @@ use super::{Filesystem, Notes};
 
 const APPLIED: &str = "no part of a policy; `hutch run --settings` applies it";
 
+/// It opens what `denyRead` closes. Without one of its paths more is closed.
+const ALLOW_READ: &str = "filesystem.allowRead";
+
 /// Returns the path of a rule, if a text is one: absolute, without wildcards.
 fn plain(text: &str) -> Option<&str> {
     let path = text.strip_suffix("/**").or_else(|| text.strip_suffix('/')).unwrap_or(text);
@@ -19,27 +22,30 @@ fn plain(text: &str) -> Option<&str> {
 
 impl Filesystem {
     /// Returns the rules for files. Only absolute paths without wildcards become one: a policy has no home and no working
-    /// directory.
-    pub(crate) fn rules(&self, notes: &mut Notes) -> Vec<FileRule> {
+    /// directory. A path that would stay open is refused. `secret` are files with credentials.
+    pub(super) fn rules(&self, secret: &[String], notes: &mut Notes) -> Vec<FileRule> {
         let mut list = |name: &str, texts: &[String]| -> Vec<String> {
             let mut paths = Vec::new();
             for (index, text) in texts.iter().enumerate() {
                 match plain(text) {
                     Some(path) => paths.push(path.to_owned()),
-                    None => notes.change(
-                        &format!("filesystem.{name}[{index}]"),
-                        &format!(
-                            "`{}` is no absolute path without wildcards: {APPLIED}",
-                            text.escape_debug()
-                        ),
-                    ),
+                    None => {
+                        let field = format!("{name}[{index}]");
+                        let path = text.escape_debug();
+                        let why = format!("`{path}` is no absolute path without wildcards: {APPLIED}");
+                        match name {
+                            ALLOW_READ => notes.change(&field, &why),
+                            _ => notes.refuse(&field, &why),
+                        }
+                    }
                 }
             }
             paths
         };
-        let deny_write = list("denyWrite", &self.deny_write);
-        let deny_read = list("denyRead", &self.deny_read);
-        let allow_read = list("allowRead", &self.allow_read);
+        let deny_write = list("filesystem.denyWrite", &self.deny_write);
+        let deny_read = list("filesystem.denyRead", &self.deny_read);
+        let allow_read = list(ALLOW_READ, &self.allow_read);
+        let secret = list("credentials.files", secret);
         for (name, is_there) in
             [("allowWrite", !self.allow_write.is_empty()), ("allowGitConfig", self.allow_git_config)]
         {
@@ -56,6 +62,7 @@ impl Filesystem {
         for path in allow_read.iter().filter(|path| is_within(path, &deny_read)) {
             rules.insert(path, if is_within(path, &deny_write) { Access::Read } else { Access::Write });
         }
+        rules.extend(secret.iter().map(|path| (path, Access::None)));
         let rule = |(path, access)| serde_json::from_value(json!({"path": path, "access": access})).ok();
         rules.into_iter().filter_map(rule).collect()
     }
@@ -70,30 +77,35 @@ mod tests {
         let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let files = Filesystem {
             deny_read: texts(&["/etc/secrets/**", "~/.ssh", "/srv/*.key", "/opt/both", "/var/again"]),
-            allow_read: texts(&["/etc/secrets/public", "/opt/both/x", "/var/again", "/usr"]),
+            allow_read: texts(&["/etc/secrets/public", "/opt/both/x", "/var/again", "/usr", "~/x"]),
             allow_write: texts(&["."]),
             deny_write: texts(&["/opt/both/", "/w/.git/hooks", "rel"]),
             allow_git_config: false,
         };
         let mut notes = Notes::default();
-        let rules = serde_json::to_value(files.rules(&mut notes)).expect("rules");
+        let rules = serde_json::to_value(files.rules(&texts(&["/var/again/key", "~/.netrc"]), &mut notes))
+            .expect("rules");
         let expected = json!([
             {"path": "/etc/secrets", "access": "None"},
             {"path": "/etc/secrets/public", "access": "Write"},
             {"path": "/opt/both", "access": "None"},
             {"path": "/opt/both/x", "access": "Read"},
             {"path": "/var/again", "access": "Write"},
+            {"path": "/var/again/key", "access": "None"},
             {"path": "/w/.git/hooks", "access": "Read"},
         ]);
         assert_eq!(rules, expected);
-        let fields: Vec<&str> = notes.changes.iter().filter_map(|line| line.split(": ").next()).collect();
-        let lines = [
+        let fields = |lines: &[String]| -> Vec<String> {
+            lines.iter().filter_map(|line| Some(line.split(": ").next()?.to_owned())).collect()
+        };
+        assert_eq!(fields(&notes.changes), ["filesystem.allowRead[4]", "filesystem.allowWrite"], "{notes:?}");
+        let refused = [
             "filesystem.denyWrite[2]",
             "filesystem.denyRead[1]",
             "filesystem.denyRead[2]",
-            "filesystem.allowWrite",
+            "credentials.files[1]",
         ];
-        assert_eq!(fields, lines, "{notes:?}");
-        assert!(Filesystem::default().rules(&mut Notes::default()).is_empty());
+        assert_eq!(fields(&notes.refusals), refused, "{notes:?}");
+        assert!(Filesystem::default().rules(&[], &mut Notes::default()).is_empty());
     }
 }

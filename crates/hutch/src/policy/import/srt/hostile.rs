@@ -12,7 +12,7 @@ pub(crate) fn settings(bytes: &[u8]) {
     let mut notes = Notes::default();
     let Ok(settings) = Settings::parse(text, &mut notes) else { return };
     let rules = settings.egress(&mut notes);
-    let files = settings.filesystem.rules(&mut notes);
+    let files = settings.files(&mut notes);
     settings.note_rest(&mut notes);
     let credentials = settings.offered(|_| true, &mut notes);
     assert!(notes.changes.iter().chain(&notes.refusals).all(|line| !line.contains('\n')), "{notes:?}");

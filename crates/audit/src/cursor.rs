@@ -20,12 +20,15 @@ pub struct Cursor {
     pub seq: u64,
     /// Its hash in hexadecimal.
     pub hash: String,
-    /// Name of the receiver; empty before the first record.
+    /// Name of the receiver; empty in a new cursor.
     #[serde(default)]
     pub receiver: String,
-    /// Records that the receiver has refused for good.
+    /// Records that the receiver has refused for good, and those that it has rejected in a batch.
     #[serde(default)]
     pub refused: u64,
+    /// The exporter runs as a service: retention waits for it.
+    #[serde(default)]
+    pub follows: bool,
 }
 
 /// Returns true for a name that an exporter can have: that of a file, as of a label of DNS.
@@ -62,7 +65,35 @@ pub(crate) fn path(folder: &Path, name: &str) -> PathBuf {
     folder.join(CURSORS).join(name)
 }
 
-/// Returns the last record that an exporter has sent: zero if that is not known.
-pub(crate) fn sent(folder: &Path, name: &str) -> u64 {
-    Cursor::read(folder, name).map_or(0, |cursor| cursor.seq)
+/// Progress of an exporter, for retention.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Name of the exporter.
+    pub(crate) name: String,
+    /// Last record that it has sent.
+    pub(crate) sent: u64,
+    /// Retention waits for it.
+    pub(crate) follows: bool,
+}
+
+/// Returns the progress of each exporter of a log, by name. One whose cursor is damaged counts as one that follows and has
+/// sent nothing.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(crate) fn all(folder: &Path) -> Result<Vec<Progress>, Error> {
+    let place = folder.join(CURSORS);
+    let entries = fs::read_dir(&place).map_err(Error::file(&place))?;
+    let mut all = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(Error::file(&place))?.file_name().to_string_lossy().into_owned();
+        if !is_name(&name) {
+            continue;
+        }
+        let (sent, follows) =
+            Cursor::read(folder, &name).map_or((0, true), |cursor| (cursor.seq, cursor.follows));
+        all.push(Progress { name, sent, follows });
+    }
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(all)
 }

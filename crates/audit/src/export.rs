@@ -89,13 +89,14 @@ impl Sender {
         })
     }
 
-    async fn send(&mut self, batch: &[Entry]) -> Result<(), Failure> {
+    /// Sends a batch. Returns the number of records that the receiver rejects and that are not sent again.
+    async fn send(&mut self, batch: &[Entry]) -> Result<u64, Failure> {
         match self {
-            Sender::File(file) => file.send(batch),
-            Sender::Syslog(syslog) => syslog.send(batch).await,
+            Sender::File(file) => file.send(batch).map(|()| 0),
+            Sender::Syslog(syslog) => syslog.send(batch).await.map(|()| 0),
             Sender::Otlp(otlp) => otlp.send(batch).await,
             Sender::Grpc(grpc) => grpc.send(batch).await,
-            Sender::Webhook(webhook) => webhook.send(batch).await,
+            Sender::Webhook(webhook) => webhook.send(batch).await.map(|()| 0),
         }
     }
 }
@@ -106,6 +107,8 @@ pub struct Exporter {
     name: String,
     cursor: Cursor,
     reader: Reader,
+    /// Number of the last record that was read.
+    read: u64,
     sender: Sender,
     batch: Vec<Entry>,
     /// Last record that was sent and is not acknowledged.
@@ -154,14 +157,20 @@ impl Exporter {
         let mut cursor = Cursor::read(folder, name)?;
         check(folder, name, &cursor)?;
         let receiver = destination.name();
-        if !cursor.receiver.is_empty() && cursor.receiver != receiver {
+        if cursor.seq > 0 && !cursor.receiver.is_empty() && cursor.receiver != receiver {
             return Err(Error::OtherReceiver(path(folder, name)));
         }
         cursor.receiver = receiver;
+        if follow {
+            // From now on, retention waits for it.
+            cursor.follows = true;
+            cursor.save(folder, name)?;
+        }
         let reader = reader(folder, cursor.seq + 1, follow);
         Ok(Exporter {
             folder: folder.to_owned(),
             name: name.to_owned(),
+            read: cursor.seq,
             cursor,
             reader,
             sender: Sender::new(destination, options)?,
@@ -178,6 +187,11 @@ impl Exporter {
     /// Returns the last record that was acknowledged.
     pub fn sent(&self) -> u64 {
         self.cursor.seq
+    }
+
+    /// Returns the number of records that the receiver has refused for good.
+    pub fn refused(&self) -> u64 {
+        self.cursor.refused
     }
 
     /// Sends until `stop` is true, or up to the end of the log. When it stops, what is on the disk is sent, if the receiver
@@ -228,11 +242,11 @@ impl Exporter {
             return if is_due { self.confirm().await } else { Ok(Step::Idle) };
         }
         match self.sender.send(&self.batch[..count]).await {
-            Ok(()) => {
+            Ok(rejected) => {
                 self.sent =
                     self.batch.drain(..count).filter_map(|entry| entry.record).next_back().or(self.sent);
                 if !matches!(self.sender, Sender::Syslog(_)) {
-                    self.accepted()?;
+                    self.accepted(rejected.min(count as u64))?;
                 }
                 self.limit = (self.limit * 2).min(BATCH_RECORDS);
                 Ok(Step::Sent)
@@ -246,7 +260,7 @@ impl Exporter {
         let Sender::Syslog(syslog) = &mut self.sender else { return Ok(Step::Idle) };
         match syslog.acknowledged().await {
             Ok(false) => Ok(Step::Idle),
-            Ok(true) => self.accepted().map(|()| Step::Sent),
+            Ok(true) => self.accepted(0).map(|()| Step::Sent),
             Err(failure) => self.failed(0, &failure),
         }
     }
@@ -257,6 +271,7 @@ impl Exporter {
             // The receiver may not have what it has not acknowledged.
             self.batch.clear();
             self.reader = reader(&self.folder, self.cursor.seq + 1, self.follow);
+            self.read = self.cursor.seq;
         }
         if self.follow {
             tracing::warn!(exporter = self.name, error = failure.cause, "failed to export audit records");
@@ -301,6 +316,17 @@ impl Exporter {
         // One more line always fits below the bound of a receiver.
         while bytes + crate::LINE_MAX < BATCH_BYTES && self.batch.len() < BATCH_RECORDS {
             let Some(entry) = self.reader.read()? else { break };
+            let (expected, found) = (self.read + 1, entry.record.map(|(seq, _)| seq));
+            if let Some(seq) = found.filter(|seq| *seq > expected) {
+                let (first, last) = (expected, seq - 1);
+                tracing::error!(
+                    exporter = self.name,
+                    first,
+                    last,
+                    "audit records not exported: the log does not have them"
+                );
+            }
+            self.read = found.unwrap_or(expected);
             if entry.record.is_none() {
                 tracing::error!(
                     exporter = self.name,
@@ -316,10 +342,20 @@ impl Exporter {
         Ok(())
     }
 
-    /// Saves that the receiver has what was sent.
-    fn accepted(&mut self) -> Result<(), Error> {
+    /// Saves that the receiver has what was sent, except for `rejected` records of it.
+    fn accepted(&mut self, rejected: u64) -> Result<(), Error> {
         (self.trouble, self.backoff) = (Trouble::default(), Duration::ZERO);
-        self.acknowledge(0)
+        self.acknowledge(rejected)?;
+        if rejected > 0 {
+            let all = self.cursor.refused;
+            tracing::error!(
+                exporter = self.name,
+                rejected,
+                all,
+                "collector rejects audit records; skipping them"
+            );
+        }
+        Ok(())
     }
 
     /// Saves that the receiver has what was sent, except for records that it has refused.

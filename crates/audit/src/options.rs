@@ -11,10 +11,10 @@ pub struct Options {
     pub strict: bool,
     /// Bounds of the log.
     pub retention: Retention,
-    /// Exporters whose records are not deleted before they are sent.
-    pub exporters: Vec<String>,
     /// Maximum bytes of a segment.
     pub segment: u64,
+    /// Maximum time between the first record of a segment and its end.
+    pub span: Duration,
     /// Maximum time that a record waits for others, so that one flush of the disk serves them all.
     pub group: Duration,
     /// Interval of signed heads.
@@ -28,8 +28,8 @@ impl Default for Options {
         Options {
             strict: false,
             retention: Retention::default(),
-            exporters: Vec::new(),
             segment: 64 << 20,
+            span: Duration::from_secs(24 * 60 * 60),
             group: Duration::from_millis(5),
             head_interval: Duration::from_secs(60),
             wait: Duration::from_secs(5),

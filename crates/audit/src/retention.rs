@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::cursor::Progress;
 use crate::event::Removal;
 
 /// Bounds of a log.
@@ -31,28 +32,23 @@ pub(crate) struct Aged {
     pub(crate) age: Duration,
 }
 
-/// Records to delete.
-#[derive(Debug, PartialEq, Eq)]
+/// Segments to delete.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) segments: usize,
-    pub(crate) why: Removal,
-    /// Exporters that have not sent all of them.
-    pub(crate) unsent: Vec<String>,
+    pub(crate) why: Option<Removal>,
+    /// Exporters that have not sent all of these records, with the number of records that each one has not sent.
+    pub(crate) unsent: Vec<(String, u64)>,
+    /// Exporters because of which a segment beyond a bound is not deleted yet.
+    pub(crate) waits: Vec<String>,
 }
 
-/// Returns the segments to delete. `current` are the bytes of the segment that is written, `cursors` the last record that
-/// each exporter has sent.
-pub(crate) fn plan(
-    bounds: &Retention,
-    segments: &[Aged],
-    current: u64,
-    cursors: &[(String, u64)],
-) -> Option<Plan> {
+/// Returns the segments to delete. `current` are the bytes of the segment that is written. What an exporter that follows
+/// has not sent is deleted above the hard bound alone.
+pub(crate) fn plan(bounds: &Retention, segments: &[Aged], current: u64, exporters: &[Progress]) -> Plan {
     let mut total = current + segments.iter().map(|segment| segment.bytes).sum::<u64>();
-    let mut plan: Option<Plan> = None;
+    let mut plan = Plan::default();
     for segment in segments {
-        let unsent = cursors.iter().filter(|(_, sent)| *sent < segment.last).map(|(name, _)| name.clone());
-        let unsent: Vec<String> = unsent.collect();
         let why = if total > bounds.bytes {
             Removal::Size
         } else if segment.age > bounds.age {
@@ -60,17 +56,24 @@ pub(crate) fn plan(
         } else {
             break;
         };
-        let is_over = total > bounds.hard_bytes;
-        if !unsent.is_empty() && !is_over {
+        let waits = exporters.iter().filter(|exporter| exporter.follows && exporter.sent < segment.last);
+        let waits: Vec<String> = waits.map(|exporter| exporter.name.clone()).collect();
+        if !waits.is_empty() && total <= bounds.hard_bytes {
+            plan.waits = waits;
             break;
         }
-        let why = if unsent.is_empty() { why } else { Removal::HardBound };
         total -= segment.bytes;
-        let plan = plan.get_or_insert(Plan { segments: 0, why, unsent: Vec::new() });
         plan.segments += 1;
-        if !unsent.is_empty() {
-            (plan.why, plan.unsent) = (why, unsent);
-        }
+        plan.why = match plan.why {
+            _ if !waits.is_empty() => Some(Removal::HardBound),
+            known => known.or(Some(why)),
+        };
+    }
+    let deleted = &segments[..plan.segments];
+    if let (Some(first), Some(last)) = (deleted.first(), deleted.last()) {
+        let unsent = exporters.iter().filter(|exporter| exporter.sent < last.last);
+        let lost = |exporter: &Progress| last.last - exporter.sent.max(first.first - 1);
+        plan.unsent = unsent.map(|exporter| (exporter.name.clone(), lost(exporter))).collect();
     }
     plan
 }
@@ -90,22 +93,28 @@ mod tests {
     #[test]
     fn segments_over_a_bound_are_deleted_once_they_are_sent() {
         let bounds = Retention { bytes: 350, age: DAY * 90, hard_bytes: 550 };
-        let sent = |seq| [("s".to_owned(), seq)];
-        let deleted = |count, cursors: &[(String, u64)]| {
-            plan(&bounds, &segments(count), 50, cursors).map(|plan| (plan.segments, plan.why, plan.unsent))
+        let sent = |sent, follows| [Progress { name: "s".to_owned(), sent, follows }];
+        let deleted = |count, exporters: &[Progress]| {
+            let plan = plan(&bounds, &segments(count), 50, exporters);
+            (plan.segments, plan.why, plan.unsent, plan.waits)
         };
-        assert_eq!(deleted(3, &[]), None);
-        assert_eq!(deleted(5, &[]), Some((2, Removal::Size, vec![])));
-        assert_eq!(deleted(5, &sent(10)), Some((1, Removal::Size, vec![])));
-        assert_eq!(deleted(5, &sent(9)), None);
+        let (size, none) = (Some(Removal::Size), Vec::new);
+        assert_eq!(deleted(3, &[]), (0, None, vec![], none()));
+        assert_eq!(deleted(5, &[]), (2, size, vec![], none()));
+        assert_eq!(deleted(5, &sent(10, true)), (1, size, vec![], vec!["s".to_owned()]));
+        assert_eq!(deleted(5, &sent(9, true)), (0, None, vec![], vec!["s".to_owned()]));
         // Above the hard bound.
-        assert_eq!(deleted(6, &sent(0)), Some((1, Removal::HardBound, vec!["s".into()])));
+        let hard = Some(Removal::HardBound);
+        assert_eq!(deleted(6, &sent(0, true)), (1, hard, vec![("s".into(), 10)], vec!["s".to_owned()]));
+        assert_eq!(deleted(6, &sent(7, true)), (1, hard, vec![("s".into(), 3)], vec!["s".to_owned()]));
+        // Retention does not wait for an exporter that has ended, and counts what it has not sent.
+        assert_eq!(deleted(5, &sent(14, false)), (2, size, vec![("s".into(), 6)], none()));
     }
 
     #[test]
     fn segments_are_deleted_by_age() {
         let bounds = Retention { bytes: 1 << 30, age: DAY * 3 - Duration::from_secs(1), hard_bytes: 1 << 31 };
         let found = plan(&bounds, &segments(5), 0, &[]);
-        assert_eq!(found, Some(Plan { segments: 3, why: Removal::Age, unsent: vec![] }));
+        assert_eq!(found, Plan { segments: 3, why: Some(Removal::Age), ..Plan::default() });
     }
 }

@@ -33,6 +33,7 @@ pub struct View {
     actor: ActorView,
     src_endpoint: EndpointView,
     dst_endpoint: EndpointView,
+    traffic: TrafficView,
     http_request: RequestView,
     http_response: ResponseView,
     query: QueryView,
@@ -81,6 +82,13 @@ struct EndpointView {
     hostname: Option<String>,
     ip: Option<String>,
     port: Option<u16>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TrafficView {
+    bytes_in: u64,
+    bytes_out: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -224,6 +232,11 @@ impl View {
         }
     }
 
+    /// Returns true for the end of connections.
+    fn is_end(&self) -> bool {
+        self.kind() == Some(Kind::Connection) && matches!(self.activity_id, 2 | 3)
+    }
+
     fn destination(&self) -> String {
         let EndpointView { name, hostname, .. } = &self.dst_endpoint;
         let host = hostname.as_ref().or(name.as_ref()).map_or("?", String::as_str);
@@ -247,6 +260,11 @@ impl View {
         match self.kind() {
             Some(Kind::Connection) if self.sandbox().is_empty() => {
                 format!("a client at {}", self.src_endpoint.ip.as_deref().unwrap_or("?"))
+            }
+            Some(Kind::Connection) if self.is_end() => {
+                let (how, traffic) = (if self.activity_id == 3 { "reset" } else { "closed" }, &self.traffic);
+                let (received, sent) = (traffic.bytes_in, traffic.bytes_out);
+                format!("{} {how}, {received} bytes received, {sent} sent", self.destination())
             }
             Some(Kind::Connection) => self.destination(),
             Some(Kind::Http) => {

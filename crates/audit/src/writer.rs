@@ -17,7 +17,8 @@ use crate::options::Options;
 use crate::queue::{Item, Queue};
 use crate::recover::Tail;
 use crate::retention::{Aged, plan};
-use crate::{Error, cursor};
+use crate::view::View;
+use crate::{Error, Reader, cursor};
 
 /// Bytes that are written at once.
 const PORTION: usize = 1 << 20;
@@ -41,6 +42,17 @@ struct Current {
     length: u64,
     /// Bytes may follow it.
     dirty: bool,
+    /// Time of its first record.
+    since: Option<SystemTime>,
+}
+
+impl Current {
+    /// Returns the time until a segment that ends after `span` is due to end; `None` for one without records.
+    fn left(&self, span: Duration) -> Option<Duration> {
+        // A clock that was set back ends it later.
+        let age = self.since?.elapsed().unwrap_or_default();
+        Some(span.saturating_sub(age))
+    }
 }
 
 pub(crate) struct Writer {
@@ -126,7 +138,10 @@ impl Writer {
         if let Some((segment, length)) = &tail.segment {
             let file = self.disk.open(&segment.path)?;
             let dirty = file.metadata()?.len() > *length;
-            self.current = Some(Current { file, length: *length, dirty });
+            let first = Reader::new(&self.folder, segment.first).read().map_err(Error::into_io)?;
+            let time = first.map(|entry| Duration::from_millis(View::parse(entry.event()).time()));
+            let since = time.map(|time| UNIX_EPOCH.checked_add(time).unwrap_or(UNIX_EPOCH));
+            self.current = Some(Current { file, length: *length, dirty, since });
         }
         Ok(())
     }
@@ -163,19 +178,26 @@ impl Writer {
     /// Returns the time of the next work without records.
     fn wake(&self) -> Option<Instant> {
         let head = (self.signed < self.chain.seq).then(|| self.signed_at + self.options.head_interval);
-        let keep = self.kept_at.map(|at| at + RETENTION_INTERVAL);
+        let now = Instant::now();
+        // As often as retention, since the clock of the machine can be set.
+        let keep = self.kept_at.map_or(now, |at| at + RETENTION_INTERVAL);
+        let left = self.current.as_ref().and_then(|current| current.left(self.options.span));
         let retry = self.retry.map(|(at, _)| at);
         match retry {
             Some(retry) => Some(retry),
-            None => [head, keep].into_iter().flatten().min(),
+            None => [head, left.map(|left| now + left), Some(keep)].into_iter().flatten().min(),
         }
     }
 
-    /// Signs and deletes what is due.
+    /// Signs, ends a segment and deletes what is due.
     fn keep_up(&mut self, closes: bool) -> io::Result<()> {
         let due = self.signed_at.elapsed() >= self.options.head_interval;
         if self.signed < self.chain.seq && (due || closes) {
             self.sign()?;
+        }
+        let left = self.current.as_ref().and_then(|current| current.left(self.options.span));
+        if left == Some(Duration::ZERO) {
+            self.next_segment()?;
         }
         if self.kept_at.is_none_or(|at| at.elapsed() >= RETENTION_INTERVAL) {
             self.kept_at = Some(Instant::now());
@@ -272,6 +294,7 @@ impl Writer {
             current.dirty = true;
             return Err(error);
         }
+        current.since.get_or_insert_with(SystemTime::now);
         (current.length, current.dirty, self.chain) = (end, false, chain);
         self.durable.publish(chain.seq);
         Ok(())
@@ -315,7 +338,7 @@ impl Writer {
         }
         let segment = Segment::new(&self.folder, self.chain.seq + 1);
         let file = self.disk.open(&segment.path)?;
-        let rotated = self.current.replace(Current { file, length: 0, dirty: false }).is_some();
+        let rotated = self.current.replace(Current { file, length: 0, dirty: false, since: None }).is_some();
         if rotated {
             // After this commit.
             self.kept_at = None;
@@ -333,13 +356,14 @@ impl Writer {
             let age = metadata.modified()?.elapsed().unwrap_or_default();
             aged.push(Aged { first: segment.first, last: next.first - 1, bytes: metadata.len(), age });
         }
-        let sent = |name: &String| (name.clone(), cursor::sent(&self.folder, name));
-        let cursors: Vec<(String, u64)> = self.options.exporters.iter().map(sent).collect();
-        let Some(plan) = plan(&self.options.retention, &aged, current.length, &cursors) else {
-            return Ok(());
-        };
+        let exporters = cursor::all(&self.folder).map_err(Error::into_io)?;
+        let plan = plan(&self.options.retention, &aged, current.length, &exporters);
+        if !plan.waits.is_empty() {
+            tracing::warn!(exporters = ?plan.waits, "audit log beyond its bounds; it waits for exporters");
+        }
+        let Some(why) = plan.why else { return Ok(()) };
         let (first, last) = (aged[0].first, aged[plan.segments - 1].last);
-        self.note(&LogEvent::Removed { first, last, why: plan.why, unsent: &plan.unsent });
+        self.note(&LogEvent::Removed { first, last, why, unsent: &plan.unsent });
         self.commit()?;
         for segment in &all[..plan.segments] {
             self.disk.reach(Operation::Delete)?;

@@ -19,6 +19,7 @@ use crate::first::First;
 use crate::ground::Ground;
 use crate::inspect::inspect;
 use crate::plan::DNS;
+use crate::records::Open;
 use crate::refusal::{Denial, Reason, Refusal, answer, close, first_of_refused, reset};
 use crate::relay;
 use crate::sandbox::{RECHECK, Sandbox};
@@ -265,21 +266,29 @@ impl Sandbox {
     /// Passes bytes on until both sides have ended, or the levels no longer allow it.
     async fn join(&self, mut client: TcpStream, connection: Connection, first: Vec<u8>) {
         let Connection { destination, traffic, mut server } = connection;
+        let open = Open::new(&self.records, &destination);
         let Ok(address) = server.peer_addr() else { return reset(&client) };
         // From now on, so that the end of this process is an error too.
         reset(&client);
         reset(&server);
         let sent = |bytes| {
             self.counters().sent(bytes);
+            open.sent(bytes);
             self.usage.sent(&self.rules().levels, bytes).map_err(Ended::Refused)
         };
-        let received = |bytes| self.counters().received(bytes);
+        let received = |bytes| {
+            self.counters().received(bytes);
+            open.received(bytes);
+        };
         let ended = tokio::select! {
             ended = relay::join(&self.descriptors, &mut client, &mut server, first, sent, received) => ended.err(),
             denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
         };
         let reason = match ended {
-            None => return [client, server].iter().for_each(close),
+            None => {
+                open.closed();
+                return [client, server].iter().for_each(close);
+            }
             Some(Ended::Failed | Ended::Revoked(None)) => None,
             Some(Ended::Revoked(Some(reason)) | Ended::Refused(reason)) => Some(reason),
         };

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::authority::{Authority, AuthorityKeys};
 use crate::credentials::Issued;
 use crate::descriptors::LISTENERS;
+use crate::ends::Ended;
 use crate::gateway::{self, Clients, TokenHash};
 use crate::ground::Ground;
 use crate::record::{Decided, Recorder};
@@ -206,6 +207,13 @@ pub enum News {
         destination: String,
         /// As in [`News::Decided`].
         wait: Option<u64>,
+    },
+    /// Connections have ended whose bytes were only passed on. Only after [`Order::Record`].
+    Ended {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// The connections.
+        ended: Ended,
     },
     /// Decisions were lost: too many waited to be sent.
     Lost {
@@ -446,7 +454,7 @@ impl Proxy {
             let sink = move |entry: Entry<'_>, _| match entry {
                 Entry::Decided(record) => recorder(record),
                 // A request that uses one, and a connection to a name, have records of their own.
-                Entry::Used(..) | Entry::Named(_) => {}
+                Entry::Used(..) | Entry::Named(_) | Entry::Ended(_) => {}
             };
             sandbox.records.set(Box::new(sink), false);
         } else if let Some(durable) = self.records {
@@ -465,6 +473,7 @@ fn as_news(sandbox: u64, reporter: Reporter) -> Sink {
             reporter(News::Used { sandbox, credential, destination, wait });
         }
         Entry::Named(name) => reporter(News::Resolved { sandbox, name: name.clone(), wait }),
+        Entry::Ended(ended) => reporter(News::Ended { sandbox, ended }),
     })
 }
 

@@ -1,11 +1,13 @@
 //! Records of what a sandbox does. Where that is wanted, the log has a record on its disk before what it allows happens.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hutch_policy::{Destination, HostName, Opinion};
 
+use crate::ends::{Ended, Ends};
 use crate::ground::Ground;
 use crate::pending::Pending;
 use crate::record::{Asked, Record};
@@ -22,6 +24,8 @@ pub(crate) enum Entry<'a> {
     Used(&'a str, &'a Destination),
     /// A name has got an address.
     Named(&'a HostName),
+    /// Connections have ended.
+    Ended(Ended),
 }
 
 /// Receives each record. With a number it is to be written first, and [`Records::answer`] says whether it is.
@@ -35,6 +39,16 @@ pub(crate) struct Records {
     pending: Pending<bool>,
     /// Names that have an address and no record yet for which their answers wait.
     unwritten: Mutex<HashSet<HostName>>,
+    ends: Mutex<Ends>,
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        if let Some((sink, _)) = self.sink.get() {
+            let sums = self.ends.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            sums.into_iter().for_each(|ended| sink(Entry::Ended(ended), None));
+        }
+    }
 }
 
 impl Records {
@@ -133,6 +147,13 @@ impl Records {
         Ok(())
     }
 
+    /// Records that a connection has ended. Nothing waits for that.
+    pub(crate) fn ended(&self, ended: impl FnOnce() -> Ended) {
+        let Some((sink, _)) = self.sink.get() else { return };
+        let due = self.ends.lock().unwrap_or_else(PoisonError::into_inner).add(ended(), Instant::now());
+        due.into_iter().for_each(|ended| sink(Entry::Ended(ended), None));
+    }
+
     fn unwritten(&self) -> MutexGuard<'_, HashSet<HostName>> {
         self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,6 +167,49 @@ impl Records {
             Some(true) => Ok(()),
             Some(false) | None => Err(Reason::Unrecorded),
         }
+    }
+}
+
+/// An open connection. Its end is recorded when it is dropped, as cut off unless it was [`Open::closed`].
+pub(crate) struct Open<'a> {
+    records: &'a Records,
+    destination: &'a Destination,
+    received: AtomicU64,
+    sent: AtomicU64,
+    reset: AtomicBool,
+}
+
+impl<'a> Open<'a> {
+    pub(crate) fn new(records: &'a Records, destination: &'a Destination) -> Open<'a> {
+        let (received, sent, reset) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(true));
+        Open { records, destination, received, sent, reset }
+    }
+
+    /// Counts bytes that the sandbox receives.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that it sends.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Notes that both sides have ended.
+    pub(crate) fn closed(&self) {
+        self.reset.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.records.ended(|| Ended {
+            destination: self.destination.to_string(),
+            connections: 1,
+            received: self.received.load(Ordering::Relaxed),
+            sent: self.sent.load(Ordering::Relaxed),
+            reset: self.reset.load(Ordering::Relaxed),
+        });
     }
 }
 

@@ -113,9 +113,15 @@ impl Stdio {
         }
     }
 
-    /// Refuses a message of the client that is too long to be read.
-    pub fn too_long(&self) -> Verdict {
-        self.refuse(b"", &[], &Reason::Ambiguous("it is too long".to_owned()), INVALID)
+    /// Refuses a message of the client that is too long to be read. `ids` are those of its requests.
+    pub fn too_long(&self, ids: &[Value]) -> Verdict {
+        let requests: Vec<Value> = ids.iter().map(|id| json!({"id": id, "method": ""})).collect();
+        let message = match requests.as_slice() {
+            [] => String::new(),
+            [one] => one.to_string(),
+            batch => Value::from(batch).to_string(),
+        };
+        self.refuse(message.as_bytes(), &[], &Reason::Ambiguous("it is too long".to_owned()), INVALID)
     }
 
     fn decide(&self, calls: &[Call], length: usize) -> Result<Option<Ground>, Reason> {
@@ -238,24 +244,35 @@ impl Stdio {
     fn refuse_answer(&self, text: &[u8], reason: &Reason) -> Option<Vec<u8>> {
         self.usage.denied();
         self.record(Record::refused(CLIENT, None, reason));
-        let message: Value = serde_json::from_slice(text).ok()?;
+        self.errors(&serde_json::from_slice(text).ok()?, reason)
+    }
+
+    /// Returns the errors that a client gets in place of answers.
+    fn errors(&self, message: &Value, reason: &Reason) -> Option<Vec<u8>> {
         let error = |one: &Value| {
             let id = one.get("id").filter(|_| one.get("method").is_none())?;
             self.listing.lock().unwrap_or_else(PoisonError::into_inner).remove(&key(id));
             let text = format!("refused by policy: {reason}");
             Some(json!({"jsonrpc": "2.0", "id": id, "error": {"code": REFUSED, "message": text}}))
         };
-        let errors = match &message {
+        let errors = match message {
             Value::Array(batch) => Value::Array(batch.iter().filter_map(error).collect()),
             one => error(one)?,
         };
         Some(errors.to_string().into_bytes())
     }
 
-    /// Reports a message of the server that is too long to be read.
-    pub fn server_too_long(&self) {
+    /// Refuses a message of the server that is too long to be read. `ids` are those of its answers. Returns the errors that
+    /// the client gets in their place.
+    pub fn server_too_long(&self, ids: &[Value]) -> Option<Vec<u8>> {
         let reason = Reason::Ambiguous("a line of the server is too long".to_owned());
         self.record(Record::refused(CLIENT, None, &reason));
+        let answers: Vec<Value> = ids.iter().map(|id| json!({"id": id})).collect();
+        match answers.as_slice() {
+            [] => None,
+            [one] => self.errors(one, &reason),
+            batch => self.errors(&batch.into(), &reason),
+        }
     }
 
     /// Removes tools that may not be called from a list; `None` if every tool stays.

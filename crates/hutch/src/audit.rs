@@ -219,12 +219,22 @@ fn send(folder: &Path, arguments: &AuditExportArguments) -> anyhow::Result<ExitC
     if !is_name(&arguments.name) {
         bail!("--name {:?} must be letters, digits, '-' and '_'", arguments.name);
     }
-    let sent = runtime()?.block_on(export(folder, to, arguments))?;
-    println!("sent up to record {sent}");
+    let (sent, refused) = runtime()?.block_on(export(folder, to, arguments))?;
+    match refused {
+        0 => println!("sent up to record {sent}"),
+        _ => println!(
+            "sent up to record {sent}; the receiver has refused {refused} records of this name so far"
+        ),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn export(folder: &Path, to: &Destination, arguments: &AuditExportArguments) -> anyhow::Result<u64> {
+/// Returns the last record that was sent, and the number of those that the receiver has refused.
+async fn export(
+    folder: &Path,
+    to: &Destination,
+    arguments: &AuditExportArguments,
+) -> anyhow::Result<(u64, u64)> {
     let read = |flag: &'static str, path: &Option<PathBuf>| {
         let read = path.as_ref().map(std::fs::read).transpose();
         read.with_context(|| format!("{flag} {}", path.as_deref().unwrap_or(Path::new("")).display()))
@@ -241,7 +251,7 @@ async fn export(folder: &Path, to: &Destination, arguments: &AuditExportArgument
     }
     while exists(folder).is_err() {
         tokio::select! {
-            () = stopped.wait() => return Ok(0),
+            () = stopped.wait() => return Ok((0, 0)),
             () = tokio::time::sleep(POLL) => {}
         }
     }
@@ -254,7 +264,7 @@ async fn export(folder: &Path, to: &Destination, arguments: &AuditExportArgument
         std::future::pending::<()>().await;
     });
     exporter.run(stopping).await?;
-    Ok(exporter.sent())
+    Ok((exporter.sent(), exporter.refused()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use hutch_audit::event::{
     Connection, ConnectionActivity, CredentialUse, Decision, Request, Rule, Sandbox, Unidentified, Verdict,
 };
 use hutch_audit::{Event, Log, Options};
-use hutch_egress::{Decided, Outcome};
+use hutch_egress::{Decided, Ended, Outcome};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use tokio::sync::Semaphore;
@@ -147,10 +147,10 @@ impl ProxyLog {
                     Outcome::Denied => ConnectionActivity::Refuse,
                     Outcome::Failed => ConnectionActivity::Fail,
                 };
-                let (address, traffic) = (None, None);
+                let (address, traffic, count) = (None, None, None);
                 Event::connection(
                     now,
-                    &Connection { sandbox, activity, host, address, port, traffic, verdict },
+                    &Connection { sandbox, activity, host, address, port, traffic, count, verdict },
                 )
             }
         };
@@ -165,6 +165,9 @@ impl ProxyLog {
         destination: &str,
         answered: Option<Answered>,
     ) {
+        if subject.is_none() && answered.is_none() {
+            self.lost(1);
+        }
         let (host, _) = split(destination);
         let verdict = Verdict::of(Decision::Allowed);
         let event = subject.map(|subject| {
@@ -172,6 +175,23 @@ impl ProxyLog {
             Event::credential(SystemTime::now(), &used)
         });
         self.allow(event, answered);
+    }
+
+    /// Records that connections of a sandbox have ended. If none is known, they count as lost.
+    pub(crate) fn ended(&self, subject: Option<&Subject>, ended: &Ended) {
+        let Some(subject) = subject else { return self.lost(1) };
+        let (host, port) = split(&ended.destination);
+        let connection = Connection {
+            sandbox: subject.sandbox(),
+            activity: if ended.reset { ConnectionActivity::Reset } else { ConnectionActivity::Close },
+            host,
+            address: None,
+            port,
+            traffic: Some((ended.received, ended.sent)),
+            count: Some(ended.connections).filter(|count| *count > 1),
+            verdict: Verdict::of(Decision::Logged),
+        };
+        self.push(&Event::connection(SystemTime::now(), &connection));
     }
 
     /// Records that a client of a gateway is refused, because it has no sandbox.

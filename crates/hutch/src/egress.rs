@@ -313,7 +313,7 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
             | News::Used { wait: Some(_), .. }
             | News::Resolved { wait: Some(_), .. } => names.send(news).is_ok(),
             News::Refused { .. } | News::Unidentified { .. } => refusals.try_send(news).is_ok(),
-            News::Decided { .. } | News::Used { .. } | News::Resolved { .. } => {
+            News::Decided { .. } | News::Used { .. } | News::Resolved { .. } | News::Ended { .. } => {
                 let sent = decisions.try_send(news).is_ok();
                 lost.fetch_add(u64::from(!sent), Ordering::Relaxed);
                 sent

@@ -1,7 +1,9 @@
 //! `hutch mcp-guard`: a server of MCP on standard input and output, whose client's calls are decided by policies.
 
+mod ids;
 mod lines;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -205,7 +207,7 @@ async fn from_client(guard: Arc<Guard>, mut server: ChildStdin, client: Output) 
     loop {
         let (verdict, line) = match lines.next().await {
             Ok(Line::Whole(line)) => (guard.client(&line), line),
-            Ok(Line::TooLong) => (guard.too_long(), Vec::new()),
+            Ok(Line::TooLong(ids)) => (guard.too_long(&ids.requests), Vec::new()),
             Ok(Line::End) | Err(_) => return End::Ended,
         };
         match verdict {
@@ -240,15 +242,12 @@ async fn from_server(
             line = lines.next() => line,
             () = quiet => return,
         };
-        let line = match line {
-            Ok(Line::Whole(line)) => line,
-            Ok(Line::TooLong) => {
-                guard.server_too_long();
-                continue;
-            }
+        let message = match &line {
+            Ok(Line::Whole(line)) => guard.server(line),
+            Ok(Line::TooLong(ids)) => guard.server_too_long(&ids.answers).map(Cow::Owned),
             Ok(Line::End) | Err(_) => return,
         };
-        if let Some(message) = guard.server(&line)
+        if let Some(message) = message
             && reads
             && write(&mut *client.lock().await, &message).await.is_err()
         {

@@ -16,6 +16,7 @@ mod image_gc;
 mod issuer;
 mod messages;
 mod pulls;
+mod recent;
 mod root;
 mod screens;
 mod sources;

@@ -158,8 +158,8 @@ impl Calls {
         findings
     }
 
-    /// Reports whether the newest call is the last step, and earlier calls are the steps before it, in their order. One call can
-    /// be two steps, as a command that reads and sends.
+    /// Reports whether the newest call is the last step, and earlier calls are the steps before it, in their order. Each call is
+    /// one step at most: a single command that reads and sends is no sequence.
     fn completes(&self, sequence: &Sequence) -> bool {
         let mut steps = sequence.steps.iter().rev();
         let mut calls = self.last.iter().rev();

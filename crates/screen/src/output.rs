@@ -148,15 +148,14 @@ impl Output {
         for finding in findings {
             let range = finding.range.as_ref().map(|range| local(range.start, text)..local(range.end, text));
             // What is passed on later is found again.
-            if range.as_ref().is_some_and(|range| range.end <= start || range.start >= end)
-                || finding.kind == Kind::TooComplex
-            {
+            if range.as_ref().is_some_and(|range| range.end <= start || range.start >= end) {
                 continue;
             }
             let Some((action, found)) = self.action(&finding) else { continue };
             let key = (finding.rule.clone(), finding.fingerprint);
-            // It may be found in what was passed on.
-            if range.is_none() && self.reported.contains(&key) {
+            // It may be found in what was passed on. What cannot be scanned may also be in what is held, so it does not pass.
+            let holds = is_opaque(&finding) && action > ScanAction::Log;
+            if range.is_none() && !holds && self.reported.contains(&key) {
                 continue;
             }
             let is_new = self.is_new(key);

@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 use super::{Decision, Event, Kind, Severity, Verdict};
 use crate::text::Text;
 
+/// Maximum exporters that an event names.
+const UNSENT_MAX: usize = 32;
+
 /// Reason why segments are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
@@ -57,8 +60,8 @@ pub enum LogEvent<'a> {
         last: u64,
         /// Reason.
         why: Removal,
-        /// Exporters that have not sent all of them.
-        unsent: &'a [String],
+        /// Exporters that have not sent all of them, with the number of records that each one has not sent.
+        unsent: &'a [(String, u64)],
     },
     /// Signature of the record before this one.
     Head {
@@ -105,7 +108,11 @@ fn describe(what: &LogEvent<'_>) -> (&'static str, String, Severity) {
             let text = format!("records {first} to {last} are deleted: {}", reason(*why));
             match unsent.is_empty() {
                 true => ("removed", text, Severity::Informational),
-                false => ("removed", format!("{text}; not sent by {}", unsent.join(", ")), Severity::High),
+                false => {
+                    let unsent = unsent.iter().map(|(name, records)| format!("{name} ({records} records)"));
+                    let unsent = unsent.collect::<Vec<_>>().join(", ");
+                    ("removed", format!("{text}; not sent by {unsent}"), Severity::High)
+                }
             }
         }
     }
@@ -131,7 +138,14 @@ fn details(what: &LogEvent<'_>) -> Map<String, Value> {
             vec![
                 ("removed_first", (*first).into()),
                 ("removed_last", (*last).into()),
-                ("unsent", unsent.to_vec().into()),
+                (
+                    "unsent",
+                    unsent
+                        .iter()
+                        .take(UNSENT_MAX)
+                        .map(|(name, records)| (name.clone(), Value::from(*records)))
+                        .collect(),
+                ),
             ]
         }
         LogEvent::Head { statement, signature } => {

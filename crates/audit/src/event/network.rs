@@ -44,6 +44,8 @@ pub struct Connection<'a> {
     pub port: Option<u16>,
     /// Bytes that the sandbox has received and sent.
     pub traffic: Option<(u64, u64)>,
+    /// Number of connections that this event stands for, if it is not one.
+    pub count: Option<u32>,
     /// Decision.
     pub verdict: Verdict<'a>,
 }
@@ -125,6 +127,7 @@ impl Event {
         let mut event = Event::new(time, Kind::Connection, activity, Some(&connection.verdict));
         event.src_endpoint = Some(endpoint(&connection.sandbox));
         event.dst_endpoint = Some(destination(connection.host, connection.address, connection.port));
+        event.count = connection.count;
         event.traffic = connection.traffic.map(|(bytes_in, bytes_out)| Traffic {
             bytes: long(bytes_in.saturating_add(bytes_out)),
             bytes_in: long(bytes_in),

@@ -18,7 +18,7 @@ fn events(text: &str) -> Vec<Event> {
     let rule = Rule { level: Some(text), rule: Some(text) };
     let verdict = Verdict { decision: Decision::Denied, rule, reason: Some(text), success: Some(false) };
     let arguments = [text.to_owned(), text.to_owned()];
-    let unsent = [text.to_owned()];
+    let unsent = [(text.to_owned(), 2)];
     let mut events = vec![
         Event::connection(
             now(),
@@ -29,6 +29,7 @@ fn events(text: &str) -> Vec<Event> {
                 address: Some([1, 2, 3, 4].into()),
                 port: Some(443),
                 traffic: Some((u64::MAX >> 1, 2)),
+                count: Some(2),
                 verdict,
             },
         ),

@@ -50,7 +50,7 @@ impl Grpc {
         })
     }
 
-    pub(super) async fn send(&mut self, batch: &[Entry]) -> Result<(), Failure> {
+    pub(super) async fn send(&mut self, batch: &[Entry]) -> Result<u64, Failure> {
         let body = framed(&ExportRequest::of(batch));
         let mut request = Request::post(&self.uri).body(Full::new(body)).map_err(Failure::new)?;
         let all = request.headers_mut();
@@ -66,12 +66,12 @@ impl Grpc {
         if called.is_err() {
             self.connection = None;
         }
-        match called?.partial_success {
+        Ok(match called?.partial_success {
             Some(found) if found.rejected > 0 || !found.message.is_empty() => {
                 partial(u64::try_from(found.rejected).unwrap_or(0), &shown(&found.message, &self.headers))
             }
-            _ => Ok(()),
-        }
+            _ => 0,
+        })
     }
 
     async fn call(&mut self, request: Request<Full<Bytes>>) -> Result<ExportAnswer, Failure> {

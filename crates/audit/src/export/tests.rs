@@ -31,6 +31,7 @@ async fn log(count: usize) -> TempDir {
             address: None,
             port: None,
             traffic: None,
+            count: None,
             verdict: Verdict::of(Decision::Denied),
         };
         log.record(Event::connection(SystemTime::now(), &connection).record()).await.unwrap();
@@ -206,6 +207,39 @@ async fn otlp_has_the_form_of_the_protocol() {
         }
     }
     complete(received, sent);
+}
+
+#[tokio::test]
+async fn records_that_a_collector_rejects_are_counted_and_not_sent_again() {
+    let folder = log(20).await;
+    let answers = |number, _: &[u8]| match number {
+        0 => (200, r#"{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}"#),
+        _ => (200, "{}"),
+    };
+    let (address, requests) = receiver(Arc::new(answers)).await;
+    let destination = format!("otlp+http://{address}");
+    let sent = export(folder.path(), &destination, &ExportOptions::default(), 10).await;
+    assert_eq!(sent, last(folder.path()));
+    let cursor = Cursor::read(folder.path(), "siem").unwrap();
+    assert_eq!((cursor.seq, cursor.refused), (sent, 3));
+    assert_eq!(requests.lock().unwrap().len() as u64, sent.div_ceil(7), "each batch once");
+}
+
+#[tokio::test]
+async fn exporter_that_follows_is_known_before_its_receiver_answers() {
+    let folder = log(1).await;
+    let new = |place: &str, follow| {
+        let destination = Destination::File(folder.path().join(place));
+        Exporter::new(folder.path(), "siem", &destination, &ExportOptions::default(), follow).map(drop)
+    };
+    let follows = || crate::cursor::all(folder.path()).unwrap().iter().map(|one| one.follows).collect();
+    new("first", false).unwrap();
+    assert_eq!(follows(), Vec::<bool>::new());
+    new("first", true).unwrap();
+    assert_eq!(follows(), [true]);
+    // Nothing was sent yet, so another receiver can take its place.
+    new("second", false).unwrap();
+    assert_eq!(follows(), [true]);
 }
 
 /// Reads messages with octet counting up to the end of a connection, or up to a number of them.

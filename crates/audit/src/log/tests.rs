@@ -25,6 +25,7 @@ fn record(host: &str) -> Record {
         address: None,
         port: Some(443),
         traffic: None,
+        count: None,
         verdict: Verdict::of(Decision::Allowed),
     };
     Event::connection(SystemTime::now(), &connection).record()
@@ -414,8 +415,10 @@ async fn lost_records_are_counted_and_reported() {
 async fn segments_are_deleted_when_they_are_sent() {
     let folder = tempfile::tempdir().unwrap();
     let retention = Retention { bytes: 6000, hard_bytes: 20_000, ..Retention::default() };
-    let options = Options { retention, exporters: vec!["siem".to_owned()], ..small() };
-    let log = Log::open(folder.path(), options).unwrap();
+    let log = Log::open(folder.path(), Options { retention, ..small() }).unwrap();
+    // Retention waits for an exporter that follows, and not for one that was used once.
+    Cursor { follows: true, ..Cursor::default() }.save(folder.path(), "siem").unwrap();
+    Cursor::default().save(folder.path(), "once").unwrap();
     let write = async |count: usize| {
         for _ in 0..count {
             log.record_durably(record("a.example")).await.unwrap();
@@ -425,7 +428,8 @@ async fn segments_are_deleted_when_they_are_sent() {
     // The exporter has sent nothing yet.
     assert_eq!(entries(folder.path())[0].record.unwrap().0, 1);
     let (seq, hash) = entries(folder.path())[9].record.unwrap();
-    Cursor { seq, hash: hash.to_string(), ..Cursor::default() }.save(folder.path(), "siem").unwrap();
+    let cursor = Cursor { seq, hash: hash.to_string(), follows: true, ..Cursor::default() };
+    cursor.save(folder.path(), "siem").unwrap();
     write(10).await;
     let first = entries(folder.path())[0].record.unwrap().0;
     assert!(first > 1 && first <= seq + 1, "{first}");
@@ -434,7 +438,33 @@ async fn segments_are_deleted_when_they_are_sent() {
     log.close();
     let report = intact(folder.path());
     assert!(report.first > seq + 1, "{report:?}");
-    assert!(content(folder.path()).iter().any(|line| line.ends_with("not sent by siem")));
+    let removed = content(folder.path()).into_iter().filter(|line| line.contains("are deleted: ")).last();
+    let removed = removed.unwrap();
+    assert!(removed.contains("hard bound; not sent by once (") && removed.contains(", siem ("), "{removed}");
+}
+
+#[tokio::test]
+async fn quiet_log_ends_a_segment_by_time_and_deletes_it_by_age() {
+    let folder = tempfile::tempdir().unwrap();
+    let retention = Retention { age: Duration::from_millis(100), ..Retention::default() };
+    let options = Options { span: Duration::from_millis(50), retention, ..Options::default() };
+    let log = Log::open(folder.path(), options.clone()).unwrap();
+    log.record_durably(record("a.example")).await.unwrap();
+    let count = || segments(folder.path()).unwrap().len();
+    hutch_testkit::wait::until("a second segment", || count() == 2);
+    let report = intact(folder.path());
+    assert_eq!(report.signed, report.last, "the end of the first one is signed");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(count(), 2, "a segment without records does not end");
+    log.close();
+    // Without any record after the start.
+    std::thread::sleep(Duration::from_millis(150));
+    let log = Log::open(folder.path(), options).unwrap();
+    hutch_testkit::wait::until("its end", || segments(folder.path()).unwrap()[0].first > 1);
+    log.close();
+    intact(folder.path());
+    let why = |line: &String| line.ends_with("are deleted: they are older than their bound");
+    assert!(content(folder.path()).iter().any(why), "{:?}", content(folder.path()));
 }
 
 #[tokio::test]

@@ -47,6 +47,10 @@ impl Summary {
         let denied = u64::from(view.is_denied());
         let count = self.kinds.entry(kind).or_default();
         *count = (count.0 + 1, count.1 + denied);
+        if view.is_end() {
+            // Its beginning is counted.
+            return;
+        }
         let (table, subject) = match kind {
             Kind::Http if view.actor.user.name.is_some() => ("Requests", view.subject()),
             Kind::Connection | Kind::Http => ("Destinations", view.destination()),

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::Door;
 use crate::descriptors::Places;
 use crate::peers::Connected;
+use crate::records::Open;
 use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
@@ -136,13 +137,23 @@ impl Sandbox {
         first: Vec<u8>,
     ) {
         let Peered { mut server, kept } = peered;
+        let open = Open::new(&self.records, destination);
         let sent = |bytes| {
             self.counters().sent(bytes);
+            open.sent(bytes);
             Ok::<_, io::Error>(())
         };
-        let received = |bytes| self.counters().received(bytes);
+        let received = |bytes| {
+            self.counters().received(bytes);
+            open.received(bytes);
+        };
         tokio::select! {
-            _ = relay::join(&self.descriptors, &mut client, &mut server, first, sent, received) => return,
+            joined = relay::join(&self.descriptors, &mut client, &mut server, first, sent, received) => {
+                if joined.is_ok() {
+                    open.closed();
+                }
+                return;
+            }
             () = self.peer_closed(destination, &kept) => {}
         }
         reset(&client);

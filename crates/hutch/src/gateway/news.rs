@@ -53,6 +53,11 @@ impl Gateway {
                     log.decided(self.served.subject(sandbox), &decided, self.answered(sandbox, wait));
                 }
             }
+            News::Ended { sandbox, ended } => {
+                if let Some(log) = &self.audit {
+                    log.ended(self.served.subject(sandbox), &ended);
+                }
+            }
             News::Used { sandbox, credential, destination, wait } => {
                 if let Some(log) = &self.audit {
                     let answered = self.answered(sandbox, wait);

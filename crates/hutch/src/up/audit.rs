@@ -16,7 +16,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, try_join_all};
 use hutch_audit::event::{Change, Decision, Lifecycle, Lookup, Verdict};
 use hutch_audit::{Event, Kind, Record};
-use hutch_egress::{Decided, Refusal};
+use hutch_egress::{Decided, Ended, Refusal};
 use hutch_kubelet::PodId;
 use hutch_node::{ContainerChange, Journal};
 use hutch_screen::Sighting;
@@ -32,6 +32,7 @@ pub(super) use self::findings::FrontFindings;
 pub(super) use self::requests::RequestLog;
 pub(super) use self::wire::FrontLog;
 use self::wire::{Answer, Frame};
+use super::recent::Recent;
 use super::screens::DOORS;
 use crate::audit_log::{Answered, ProxyLog, Subject, findings::sighted};
 
@@ -46,8 +47,14 @@ const NOT_FOUND: u16 = 3;
 /// The open log, and the sandboxes of Pods.
 pub(super) struct AuditLog {
     log: ProxyLog,
-    /// By the uid of the Pod.
-    pods: Mutex<HashMap<String, Subject>>,
+    pods: Mutex<Pods>,
+}
+
+/// Sandboxes by the uids of their Pods.
+#[derive(Default)]
+struct Pods {
+    all: HashMap<String, Subject>,
+    ended: Recent<String, Subject>,
 }
 
 impl AuditLog {
@@ -67,7 +74,13 @@ impl AuditLog {
     }
 
     fn subject(&self, pod: &str) -> Option<Subject> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner).get(pod).cloned()
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).all.get(pod).cloned()
+    }
+
+    /// Returns the sandbox of a Pod, also of one that has ended lately.
+    fn recent(&self, pod: &str) -> Option<Subject> {
+        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.all.get(pod).cloned().or_else(|| pods.ended.get(&pod.to_owned()))
     }
 
     fn push(&self, event: &Event) {
@@ -81,17 +94,25 @@ impl AuditLog {
 
     /// Records a decision of the proxy about a Pod. `answered` is set if it waits for that.
     pub(super) fn decided(&self, pod: &str, decided: &Decided, answered: Option<Answered>) {
-        self.log.decided(self.subject(pod).as_ref(), decided, answered);
+        self.log.decided(self.recent(pod).as_ref(), decided, answered);
+    }
+
+    /// Records that connections of a Pod have ended.
+    pub(super) fn ended(&self, pod: &str, ended: &Ended) {
+        self.log.ended(self.recent(pod).as_ref(), ended);
     }
 
     /// Records that the value of a credential is sent for a Pod, as [`AuditLog::decided`].
     pub(super) fn used(&self, pod: &str, credential: &str, destination: &str, answered: Option<Answered>) {
-        self.log.used(self.subject(pod).as_ref(), credential, destination, answered);
+        self.log.used(self.recent(pod).as_ref(), credential, destination, answered);
     }
 
     /// Records that a name of a Pod has got an address. `answered` is set if its answer waits for that.
     pub(super) fn named(&self, pod: &str, name: &str, answered: Option<Answered>) {
         let event = self.lookup(pod, name, FOUND, Verdict::of(Decision::Allowed));
+        if event.is_none() && answered.is_none() {
+            self.lost(1);
+        }
         self.log.allow(event, answered);
     }
 
@@ -99,13 +120,14 @@ impl AuditLog {
     pub(super) fn unnamed(&self, pod: &str, refusal: &Refusal) {
         let reason = refusal.reason.to_string();
         let verdict = Verdict { reason: Some(&reason), ..Verdict::of(Decision::Denied) };
-        if let Some(event) = self.lookup(pod, &refusal.destination, NOT_FOUND, verdict) {
-            self.push(&event);
+        match self.lookup(pod, &refusal.destination, NOT_FOUND, verdict) {
+            Some(event) => self.push(&event),
+            None => self.lost(1),
         }
     }
 
     fn lookup(&self, pod: &str, name: &str, code: u16, verdict: Verdict<'_>) -> Option<Event> {
-        let subject = self.subject(pod)?;
+        let subject = self.recent(pod)?;
         let lookup = Lookup { sandbox: subject.sandbox(), name, kind: None, code, verdict };
         Some(Event::lookup(SystemTime::now(), &lookup))
     }
@@ -220,7 +242,7 @@ impl Journal for AuditLog {
         let (name, uid) = sandbox.unwrap_or((&pod.name, &pod.uid));
         let subject =
             Subject { namespace: pod.namespace.clone(), name: name.to_owned(), uid: uid.to_owned() };
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner).insert(pod.uid.clone(), subject);
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).all.insert(pod.uid.clone(), subject);
     }
 
     fn before(
@@ -256,7 +278,10 @@ impl Journal for AuditLog {
     }
 
     fn ends(&self, pod: &str) {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(pod);
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(subject) = pods.all.remove(pod) {
+            pods.ended.push(pod.to_owned(), subject);
+        }
     }
 }
 
@@ -416,6 +441,34 @@ mod tests {
             ]
         );
         assert_eq!(severities, [4, 3, 4, 4, 4, 3, 3, 1]);
+    }
+
+    #[tokio::test]
+    async fn decisions_after_the_end_of_a_pod_are_recorded_or_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("audit");
+        let log = AuditLog::open(&folder, false).unwrap();
+        let pod = PodId { namespace: "team".into(), name: "p".into(), uid: "u".into() };
+        log.begins(&pod, Some(("box", "s")));
+        log.ends("u");
+        for pod in ["u", "other"] {
+            log.used(pod, "github", "a.example:443", None);
+            log.named(pod, "a.example", None);
+        }
+        // A Pod that has ended has no containers.
+        log.happened("u", "main", ContainerChange::Started);
+        log.close().await;
+        let mut reader = hutch_audit::Reader::new(&folder, 0);
+        let mut found = Vec::new();
+        while let Some(entry) = reader.read().unwrap() {
+            let view = View::parse(entry.event());
+            let subject = view.subject();
+            if view.kind() != Some(Kind::Log) || subject.contains("were lost") {
+                found.push((view.kind().unwrap(), view.sandbox().to_owned()));
+            }
+        }
+        let of_box = |kind| (kind, "team/box".to_owned());
+        assert_eq!(found, [of_box(Kind::Credential), of_box(Kind::Dns), (Kind::Log, String::new())]);
     }
 
     #[tokio::test]

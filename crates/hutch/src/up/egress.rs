@@ -34,6 +34,7 @@ use self::recorded::Recorded;
 use super::audit::AuditLog;
 use super::broker::Broker;
 use super::issuer::{Issuer, key};
+use super::recent::Recent;
 use super::sources::Sources;
 use crate::egress::orders::send;
 use crate::egress::{Audience, Outside, Process, spawn};
@@ -113,6 +114,7 @@ impl Egress {
             kept,
             pods: HashMap::new(),
             about: HashMap::new(),
+            ended: Recent::default(),
             levels: HashMap::new(),
             last: 0,
             process: 0,
@@ -261,6 +263,8 @@ struct Supervisor {
     kept: Kept,
     pods: HashMap<String, Pod>,
     about: HashMap<String, About>,
+    /// Uids of Pods that have ended, by number.
+    ended: Recent<u64, String>,
     /// By their place in memory.
     levels: HashMap<usize, Known>,
     last: u64,
@@ -414,22 +418,12 @@ impl Supervisor {
 
     async fn end(&mut self, uid: &str, channel: &Channel) -> std::io::Result<()> {
         let Some(pod) = self.pods.remove(uid) else { return Ok(()) };
+        self.ended.push(pod.number, uid.to_owned());
         let gone: Vec<Order> = pod.levels.iter().filter_map(|level| self.release(level)).collect();
         for order in [Order::End { sandbox: pod.number }].into_iter().chain(gone) {
             send(channel, order).await?;
         }
         Ok(())
-    }
-
-    /// Has the process report its decisions, and serve its counters, which begin anew with each process.
-    async fn begin(&self, channel: &Channel) -> std::io::Result<()> {
-        if let Some(log) = &self.audit {
-            channel.send(&Order::Record { durable: log.is_strict() }, &[]).await?;
-        }
-        match &self.metrics {
-            Some(listener) => channel.send(&Order::Metrics, &[listener.as_fd()]).await,
-            None => Ok(()),
-        }
     }
 
     /// Informs a new process of everything.

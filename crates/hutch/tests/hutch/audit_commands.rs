@@ -34,7 +34,10 @@ fn record(log: &Log, event: &Event) {
 fn connection(time: SystemTime, host: &str) -> Event {
     let (activity, verdict) = (ConnectionActivity::Open, Verdict::of(Decision::Allowed));
     let (address, port, traffic) = (None, Some(443), None);
-    Event::connection(time, &Connection { sandbox: BOX, activity, host, address, port, traffic, verdict })
+    Event::connection(
+        time,
+        &Connection { sandbox: BOX, activity, host, address, port, traffic, count: None, verdict },
+    )
 }
 
 fn used(time: SystemTime, credential: &str, decision: Decision) -> Event {

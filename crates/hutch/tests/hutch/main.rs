@@ -1,6 +1,8 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
 mod audit_commands;
+mod audit_program;
+mod audit_strict;
 mod audited;
 mod bad_input;
 mod caches;
@@ -20,6 +22,7 @@ mod deploy;
 mod docs;
 mod doors;
 mod egress;
+mod egress_answers;
 mod enforced;
 mod fork_credentials;
 mod gateway;
@@ -70,6 +73,7 @@ mod snapshots;
 mod state_attacks;
 mod state_crashes;
 mod state_crds;
+mod state_ends;
 mod stock;
 mod suspended_memory;
 mod synthetic;

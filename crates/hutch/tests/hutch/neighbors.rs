@@ -102,6 +102,11 @@ fn sandbox_reaches_the_one_that_its_policy_names_and_no_other_way_is_open() {
                 && events.contains("no rule of policy \"app\"")
         });
         audited::eventually(&up, &["list", "--kind", "connection"], "default/app&allowed&db:8000");
+        audited::eventually(
+            &up,
+            &["list", "--kind", "connection"],
+            "default/app&db:8000 closed&bytes received",
+        );
         audited::eventually(&up, &["list", "--kind", "connection", "--denied"], "default/app&db:8001");
     }
 }

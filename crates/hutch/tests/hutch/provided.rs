@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
-use crate::audited::{Printed, SmallDisk, eventually};
+use crate::audit_strict::{Printed, SmallDisk};
+use crate::audited::eventually;
 use crate::credentials::in_memory;
 use crate::harness::{Up, binary, refused, succeeded, text};
 use crate::inspected::{authority, with_port};
@@ -144,6 +145,10 @@ fn server_receives_values_of_all_providers_and_the_sandbox_has_none() {
         // The provider names one host, whatever a policy says.
         assert_eq!(site.received(name, "other.example", "SECRET_TOKEN"), "");
         nothing_inside(&site, name, &[VALUE, OF_FILE, OF_VARIABLE, &token]);
+        // A token ends with its account.
+        site.up.ok("delete serviceaccount default");
+        until("another token, or none", || site.received(name, "web.example", "ACCOUNT_TOKEN") != token);
+        site.up.eventually("get serviceaccount default -o name", |found| found.contains("default"));
     }
     // A policy shows where a value comes from, and not the value.
     for words in ["get sandboxpolicy,credentialprovider -o yaml", "describe pods", "get events -o yaml"] {

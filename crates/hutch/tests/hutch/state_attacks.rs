@@ -139,7 +139,7 @@ fn image_of_another_runtime_is_refused_until_the_runtime_is_back() {
 }
 
 /// Fills a file system but for so many bytes. Returns the file that fills it.
-fn fill(folder: &Path, leave: u64) -> PathBuf {
+pub(crate) fn fill(folder: &Path, leave: u64) -> PathBuf {
     let file = folder.join("fill");
     let found = rustix::fs::statvfs(folder).expect("statvfs");
     let free = (found.f_bavail * found.f_frsize).saturating_sub(leave);

@@ -17,7 +17,7 @@ use crate::killed::rounds;
 
 /// A state on the way to a suspend or from it, which shows from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     /// runsc writes the memory.
     Checkpoint,
     /// The image is being made.
@@ -47,14 +47,14 @@ fn has(folder: &Path, name: &str, depth: usize) -> bool {
 }
 
 /// Complete images.
-fn complete(up: &Up) -> Vec<PathBuf> {
+pub(crate) fn complete(up: &Up) -> Vec<PathBuf> {
     let mut all = images(up);
     all.retain(|path| path.extension().is_none());
     all
 }
 
 impl Step {
-    fn is_reached(self, up: &Up) -> bool {
+    pub(crate) fn is_reached(self, up: &Up) -> bool {
         let pods = up.data().join("pods");
         match self {
             Step::Checkpoint => has(&pods, "checkpoint", 4),
@@ -100,7 +100,7 @@ fn slow() -> Value {
 }
 
 /// UID of the Pod of the Sandbox `s`; empty without one.
-fn pod(up: &Up) -> String {
+pub(crate) fn pod(up: &Up) -> String {
     up.ok("get pod s -o jsonpath={.metadata.uid} --ignore-not-found").trim().to_owned()
 }
 
@@ -118,7 +118,7 @@ fn traces(uid: &str) -> Vec<String> {
 }
 
 #[track_caller]
-fn is_gone(uid: &str) {
+pub(crate) fn is_gone(uid: &str) {
     until("everything of the Pod is gone", || traces(uid).is_empty());
 }
 

@@ -52,7 +52,7 @@ impl crate::Findings for Recorded {
         let mut all = self.0.lock().unwrap();
         assert_eq!((&*sighting.origin.pod, &*sighting.found.policy), ("n/a", "p"));
         assert!(!format!("{sighting:?}").contains(&token()), "the text is not in it");
-        if sighting.found.rule == "github-pat" {
+        if sighting.found.rule == "github-pat" || sighting.found.rule == "too-complex" {
             all.push((sighting.action, sighting.further));
         }
     }
@@ -129,6 +129,33 @@ fn encoded_secret_is_replaced() {
     let redacted = all(&mut output(Door::Logs, "Redact"), &[text.as_bytes()]).unwrap();
     assert!(redacted.contains("[redacted: github-pat]") && redacted.ends_with(" end\n"), "{redacted}");
     assert!(!redacted.contains(&hex[12..]), "{redacted}");
+}
+
+#[test]
+fn output_that_cannot_be_scanned_is_recorded_replaced_or_refused() {
+    // More layers of percent-encoding than are decoded.
+    let line = format!("%{}41 end\n", "25".repeat(12));
+    let pieces = ["before\n", &line, "then\n", &line];
+    for (door, action, expected) in [
+        (Door::Logs, "Log", vec![(ScanAction::Log, None)]),
+        (Door::Logs, "Block", vec![(ScanAction::Block, None)]),
+        (Door::Exec, "Block", vec![(ScanAction::Block, None)]),
+        (Door::Downloads, "Redact", vec![(ScanAction::Block, None)]),
+    ] {
+        let found = recorded(door, action, &[pieces[0].as_bytes(), line.as_bytes()], true);
+        assert_eq!(found, expected, "{action}");
+    }
+    let refused = all(&mut output(Door::Exec, "Block"), &[line.as_bytes()]).unwrap_err();
+    assert_eq!(refused.rule, "too-complex");
+    // A log does not end: its lines are replaced, also further ones.
+    let mut log = output(Door::Logs, "Redact");
+    let mut passed = Vec::new();
+    for piece in pieces {
+        log.take(piece.as_bytes());
+        passed.extend(log.pass(Until::Line).unwrap());
+    }
+    let passed = String::from_utf8(passed).unwrap();
+    assert!(passed.starts_with("before\n[redacted: too-complex]\n") && !passed.contains(&line), "{passed}");
 }
 
 #[test]

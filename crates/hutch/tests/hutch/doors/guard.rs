@@ -198,6 +198,27 @@ fn refused_calls_are_answered_and_never_reach_the_server() {
 }
 
 #[test]
+fn messages_that_are_too_long_are_answered_with_their_ids() {
+    hutch_testkit::require!(python);
+    let site = Site::new();
+    let mut guard = Guard::start(&site);
+    // The server writes six bytes for each of these characters.
+    let arguments = json!({"a": "\u{e9}".repeat(1 << 20)}).to_string();
+    for (id, line) in [
+        (json!(1), call(1, &"x".repeat(5 << 20))),
+        (json!("two"), call("two", "echo").replace("{}", &arguments)),
+    ] {
+        guard.send(&line);
+        let answer = guard.receive();
+        assert_eq!(answer["id"], id, "{answer}");
+        let message = answer["error"]["message"].as_str().expect("an error");
+        assert!(message.starts_with("refused") && message.contains("too long"), "{message}");
+    }
+    guard.send(&call(3, "echo"));
+    assert_eq!(guard.receive()["id"], 3);
+}
+
+#[test]
 fn end_of_the_server_is_the_end_and_its_last_answer_arrives() {
     hutch_testkit::require!(python);
     let site = Site::new();

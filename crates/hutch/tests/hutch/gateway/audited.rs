@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{GATEWAY, Running, SERVER, data};
-use crate::audited::SmallDisk;
+use crate::audit_strict::SmallDisk;
 use crate::harness::{succeeded, text};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,6 +37,7 @@ async fn gateway_records_what_sandboxes_do_and_nothing_happens_without_its_recor
     for (kind, parts) in [
         ("http", &["default/one", "allowed", "GET web.example"][..]),
         ("connection", &["default/one", "allowed", "other.example"]),
+        ("connection", &["default/one", "other.example", "closed", "bytes received"]),
         ("finding", &["default/one", "denied", "github", "web.example"]),
         ("connection", &["denied", "a client at 127.0.0.1"]),
     ] {

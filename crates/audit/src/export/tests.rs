@@ -232,7 +232,8 @@ async fn exporter_that_follows_is_known_before_its_receiver_answers() {
         let destination = Destination::File(folder.path().join(place));
         Exporter::new(folder.path(), "siem", &destination, &ExportOptions::default(), follow).map(drop)
     };
-    let follows = || crate::cursor::all(folder.path()).unwrap().iter().map(|one| one.follows).collect();
+    let follows =
+        || crate::cursor::all(folder.path()).unwrap().iter().map(|one| one.follows).collect::<Vec<_>>();
     new("first", false).unwrap();
     assert_eq!(follows(), Vec::<bool>::new());
     new("first", true).unwrap();

@@ -438,7 +438,7 @@ async fn segments_are_deleted_when_they_are_sent() {
     log.close();
     let report = intact(folder.path());
     assert!(report.first > seq + 1, "{report:?}");
-    let removed = content(folder.path()).into_iter().filter(|line| line.contains("are deleted: ")).last();
+    let removed = content(folder.path()).into_iter().rfind(|line| line.contains("are deleted: "));
     let removed = removed.unwrap();
     assert!(removed.contains("hard bound; not sent by once (") && removed.contains(", siem ("), "{removed}");
 }

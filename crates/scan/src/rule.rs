@@ -320,6 +320,12 @@ impl Rule {
         if !self.validate.iter().all(|validator| validator.holds(secret)) {
             return false;
         }
+        if self.scan == Scan::Numbers
+            && self.validate.contains(&Validator::Luhn)
+            && validate::is_in_table(bytes, &found.secret)
+        {
+            return false;
+        }
         let mut whole = found.whole.clone();
         if self.prefix {
             let before = &bytes[whole.start.saturating_sub(PREFIX)..whole.start];

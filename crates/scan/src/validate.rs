@@ -1,6 +1,7 @@
 //! Validators: checks of a match that a regular expression cannot express.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use serde::Deserialize;
@@ -98,6 +99,20 @@ pub(crate) fn card(value: &[u8]) -> bool {
     };
     let distinct = digits.iter().collect::<HashSet<_>>().len();
     issuer && distinct > 1 && luhn(&digits)
+}
+
+/// Bytes on each side of a number in which the other numbers of a table are.
+const TABLE: usize = 160;
+/// Other numbers of a table: of the length of card numbers, with wrong check digits.
+const ROWS: usize = 3;
+
+/// Reports whether a number stands in a table of numbers of such length, as those of curves and of floating point: one in some
+/// hundred is that of a card by chance.
+pub(crate) fn is_in_table(bytes: &[u8], range: &Range<usize>) -> bool {
+    let (before, after) = (&bytes[..range.start], &bytes[range.end..]);
+    let near = [&before[before.len().saturating_sub(TABLE)..], &after[..after.len().min(TABLE)]];
+    let numbers = near.into_iter().flat_map(|part| part.split(|byte| !byte.is_ascii_digit()));
+    numbers.filter(|number| (15..=20).contains(&number.len()) && !card(number)).count() >= ROWS
 }
 
 fn luhn(digits: &[u32]) -> bool {
@@ -393,6 +408,15 @@ mod tests {
         assert!(!Validator::Luhn.holds(b"4111111111111112"));
         assert!(!Validator::Luhn.holds(b"0000000000000000"));
         assert!(!Validator::Luhn.holds(b"1234567812345670"));
+        let table = b"1717,\n 1994165897297032, 2245000007398739,\n 2251799813685228, 27306869797400, 2224000000000000";
+        let place = |text: &[u8], number: &[u8]| {
+            let start = memchr::memmem::find(text, number).unwrap();
+            start..start + number.len()
+        };
+        assert!(is_in_table(table, &place(table, b"2251799813685228")));
+        let list = b"4111111111111111\n5555555555554444\n4012888888881881\n378282246310005\n6011111111111117";
+        assert!(!is_in_table(list, &place(list, b"4012888888881881")));
+        assert!(!is_in_table(b"4111111111111111", &(0..16)));
     }
 
     #[test]

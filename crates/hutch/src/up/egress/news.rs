@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hutch_egress::Reason;
 use hutch_egress::control::{News, Order};
+use hutch_egress::{Reason, Refusal};
 use hutch_node::EgressNews;
 use hutch_privsep::Channel;
 
@@ -86,22 +86,7 @@ impl Supervisor {
                     log.decided(&uid, &decided, self.answered(sandbox, wait));
                 }
             }
-            News::Refused { sandbox, refusal } => {
-                if refusal.reason == Reason::Full && self.full.is_none_or(|last| last.elapsed() > QUIET) {
-                    self.full = Some(Instant::now());
-                    tracing::warn!(
-                        "the proxy has no descriptors left and refuses connections; raise the limit (ulimit -n)"
-                    );
-                }
-                if let Some(pod) = self.uid(sandbox) {
-                    let of_credential = matches!(refusal.reason, Reason::Credential(..));
-                    let refused = EgressNews::Refused { pod, line: line(&refusal), of_credential };
-                    // Many refusals say no more than some. Those of one Pod leave room for the connections of others.
-                    if self.news.capacity() > self.news.max_capacity() / 2 {
-                        let _ = self.news.try_send(refused);
-                    }
-                }
-            }
+            News::Refused { sandbox, refusal } => self.refused(sandbox, &refusal),
             News::Unserved { sandbox } => {
                 if let Some(changes) = self.changes.upgrade() {
                     let _ = changes.send(Change::Again(self.process, sandbox));
@@ -113,6 +98,24 @@ impl Supervisor {
                 if let Some(pod) = self.uid(sandbox) {
                     self.request((sandbox, dial), (pod, connects), (namespace, service), port);
                 }
+            }
+        }
+    }
+
+    /// Makes an event of a refusal.
+    fn refused(&mut self, sandbox: u64, refusal: &Refusal) {
+        if refusal.reason == Reason::Full && self.full.is_none_or(|last| last.elapsed() > QUIET) {
+            self.full = Some(Instant::now());
+            tracing::warn!(
+                "the proxy has no descriptors left and refuses connections; raise the limit (ulimit -n)"
+            );
+        }
+        if let Some(pod) = self.uid(sandbox) {
+            let of_credential = matches!(refusal.reason, Reason::Credential(..));
+            let refused = EgressNews::Refused { pod, line: line(refusal), of_credential };
+            // Many refusals say no more than some. Those of one Pod leave room for the connections of others.
+            if self.news.capacity() > self.news.max_capacity() / 2 {
+                let _ = self.news.try_send(refused);
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::egress::Egress;
 use crate::files::FileRule;
 use crate::rule::{EgressRule, Tls};
 use crate::scanner::{Door, ScannerRules};
-pub use effect::{closed_ranges, named_credentials};
+pub use effect::closed_ranges;
 use requests::{check_conditions, check_requests};
 
 /// Maximum rules of a policy.

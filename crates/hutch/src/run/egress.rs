@@ -11,7 +11,7 @@ use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, Mount, NetworkPlan, Spec};
 use hutch_policy::{
     Authority, Cidr, Credential, Decision, Egress, EgressRule, Level, Mode, PolicyFiles, PolicyObject,
-    ScanRules, ScannerRules, check_given, closed_ranges, named_credentials, offered,
+    ScanRules, ScannerRules, check_given, closed_ranges,
 };
 use serde_json::Value;
 
@@ -82,9 +82,7 @@ impl Network {
         );
         warn_of_observers(&levels);
         warn_of_closed(arguments);
-        without_effect_in(&levels, &levels[own..])
-            .iter()
-            .for_each(|line| eprintln!("hutch: --policy: {line}"));
+        without_effect_in(&levels[own..]).iter().for_each(|line| eprintln!("hutch: --policy: {line}"));
         let credentials = Wanted::all(&levels)?;
         for (name, _) in credentials.iter().filter_map(Wanted::variable) {
             let twice = arguments.env.iter().any(|(other, _)| *other == name);
@@ -197,9 +195,8 @@ fn warn_of_closed(arguments: &RunArguments) {
     }
 }
 
-/// Returns what has no effect in these policies, of all levels.
-fn without_effect_in(levels: &[Level], policies: &[Level]) -> Vec<String> {
-    let offered: BTreeSet<&str> = offered(levels).map(|(_, credential)| credential.name.as_str()).collect();
+/// Returns what has no effect in these policies.
+fn without_effect_in(policies: &[Level]) -> Vec<String> {
     let mut lines = Vec::new();
     for Level { name, egress, .. } in policies {
         let rules = egress.as_ref().map_or(&[][..], |egress| egress.rules.as_slice());
@@ -208,11 +205,6 @@ fn without_effect_in(levels: &[Level], policies: &[Level]) -> Vec<String> {
                 .iter()
                 .map(|closed| format!("policy {name:?}: {closed}, or --allow-private")),
         );
-        for (field, unknown) in named_credentials(rules).filter(|(_, named)| !offered.contains(named)) {
-            lines.push(format!(
-                "policy {name:?}: {field}: no policy offers a credential {unknown:?}, so no request uses it"
-            ));
-        }
     }
     lines
 }
@@ -336,19 +328,15 @@ mod tests {
     fn rule_of_a_policy_without_effect_is_named() {
         let rules = serde_json::json!({"rules": [
             {"name": "db", "cidrs": ["8.8.8.8", "10.0.0.0/8"], "ports": [5432]},
-            {"name": "web", "hosts": ["a.example"], "credentials": ["token"]},
         ]});
         let level =
             Level::new(Authority::Invocation, "p", Some(serde_json::from_value(rules).expect("rules")));
         let mut levels = vec![level];
-        let found = without_effect_in(&levels, &levels);
+        let found = without_effect_in(&levels);
         let closed = "policy \"p\": spec.egress.rules[0].cidrs[1]: 10.0.0.0/8 opens nothing: `private` must have it too, \
                       or --allow-private";
-        let unknown = "policy \"p\": spec.egress.rules[1].credentials[0]: no policy offers a credential \"token\", so no \
-                       request uses it";
-        assert_eq!(found, [closed, unknown]);
+        assert_eq!(found, [closed]);
         open_private(&mut levels, &["10.0.0.0/8".parse().expect("a range")]);
-        assert_eq!(without_effect_in(&levels, &levels), [unknown]);
-        assert!(without_effect_in(&levels, &[]).is_empty());
+        assert!(without_effect_in(&levels).is_empty());
     }
 }

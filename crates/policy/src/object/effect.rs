@@ -74,7 +74,7 @@ pub fn closed_ranges(rules: &[EgressRule]) -> Vec<InvalidPolicy> {
 }
 
 /// Returns the names of credentials in rules, with the paths of their fields.
-pub fn named_credentials(rules: &[EgressRule]) -> impl Iterator<Item = (String, &str)> {
+fn named_credentials(rules: &[EgressRule]) -> impl Iterator<Item = (String, &str)> {
     rules.iter().enumerate().flat_map(|(index, rule)| {
         let names = rule.credentials.iter().flatten().enumerate();
         names.map(move |(place, name)| {

@@ -250,8 +250,11 @@ async fn speak(proxy: &str, port: u16, texts: &[Vec<u8>]) -> Result<bool, String
     let (mut socket, _) =
         tokio_tungstenite::client_async(url, stream).await.map_err(|error| error.to_string())?;
     for text in texts {
-        let text = String::from_utf8_lossy(text).into_owned();
-        socket.send(Message::text(text)).await.map_err(|error| error.to_string())?;
+        let message = match String::from_utf8(text.clone()) {
+            Ok(text) => Message::text(text),
+            Err(_) => Message::binary(text.clone()),
+        };
+        socket.send(message).await.map_err(|error| error.to_string())?;
         match tokio::time::timeout(TIME, socket.next()).await {
             Ok(Some(Ok(Message::Text(_)))) => {}
             Ok(Some(Ok(Message::Close(Some(close))))) if u16::from(close.code) == 1008 => return Ok(true),

@@ -180,7 +180,10 @@ fn rule_that_comes_after_the_start_is_reported_and_closes_the_network() {
     until("the network is open again", || answer(&up) == "hello");
     up.kill();
     up.restart();
-    up.ok("wait --for=condition=Ready pod/a --timeout=180s");
+    // The Pod may still be Ready by what was stored before.
+    until("the container runs", || {
+        up.kubectl_args(&["exec", "a", "-c", "main", "--", "true"]).status.success()
+    });
     enforced(&up, "a", "Enforced");
     assert_eq!(
         shell(&up, "a", "main", "cat /work/src/a /work/secret/key"),

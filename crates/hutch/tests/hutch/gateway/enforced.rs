@@ -136,13 +136,13 @@ async fn inside() {
         (text(&output.stdout), text(&output.stderr))
     };
     assert_eq!(request("--max-time 20").0, "200", "through the gateway");
-    let past = format!("--noproxy '*' --max-time 3 --resolve web.example:{}:{SERVER}", running.server);
-    let (status, error) = request(&past);
+    let past = format!("--noproxy '*' --resolve web.example:{}:{SERVER}", running.server);
+    let (status, error) = request(&format!("{past} --max-time 3"));
     assert!(status == "000" && error.contains("timed out"), "{status} {error}");
 
     // The plugin has closed that, and nothing else.
     drop(plugin);
     std::thread::sleep(2 * PAUSE);
     apply("*filter\n:OUTPUT ACCEPT\nCOMMIT\n");
-    assert_eq!(request(&past).0, "200");
+    assert_eq!(request(&format!("{past} --max-time 20")).0, "200");
 }

@@ -5,7 +5,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::packed::Searcher;
+use aho_corasick::{AhoCorasick, Match, MatchKind};
 
 use crate::escape;
 use crate::finding::Step;
@@ -16,19 +17,16 @@ const AROUND: usize = 256;
 /// Maximum places of one view that are read so.
 const PLACES: usize = 256;
 
-/// Beginnings of secrets, and words of instructions.
-const PLAIN: [&str; 30] = [
+/// Beginnings of secrets, and words of instructions without their first letters, which may be capitals. Few, so that the search
+/// compares many bytes at once.
+const PLAIN: [&str; 18] = [
     "ghp_",
-    "gho_",
-    "ghs_",
     "github_pat_",
     "glpat-",
     "xoxb-",
-    "xoxp-",
     "sk-ant-",
     "sk-proj-",
     "sk_live_",
-    "rk_live_",
     "npm_",
     "pypi-",
     "AKIA",
@@ -36,18 +34,10 @@ const PLAIN: [&str; 30] = [
     "AIza",
     "eyJhbG",
     "-----BEGIN ",
-    "hf_",
-    "dop_v1_",
-    "SG.",
-    "ignore ",
-    "Ignore ",
-    "disregard ",
-    "Disregard ",
-    "instructions",
-    "Instructions",
-    "system prompt",
-    "password",
-    "secret_key",
+    "gnore ",
+    "isregard ",
+    "nstructions",
+    "ystem prompt",
 ];
 /// Texts between two literals that a program puts together.
 const BETWEEN: [&str; 14] = [
@@ -75,10 +65,21 @@ enum Disguise {
     Between,
 }
 
-/// The search for all of them, and what each needle is.
+/// The search for all of them, and the kind of each needle.
 struct Search {
+    /// Absent on machines without its instructions.
+    fast: Option<Searcher>,
     needles: AhoCorasick,
     kinds: Vec<Disguise>,
+}
+
+impl Search {
+    fn find<'a>(&'a self, bytes: &'a [u8]) -> Box<dyn Iterator<Item = Match> + 'a> {
+        match &self.fast {
+            Some(fast) => Box::new(fast.find_iter(bytes)),
+            None => Box::new(self.needles.find_iter(bytes)),
+        }
+    }
 }
 
 fn search() -> &'static Search {
@@ -87,14 +88,10 @@ fn search() -> &'static Search {
         let rotated = PLAIN.iter().map(|text| (rotated(text.as_bytes()), Disguise::Rotated));
         let reversed = PLAIN.iter().map(|text| (reversed(text.as_bytes()), Disguise::Reversed));
         let between = BETWEEN.iter().map(|text| (text.as_bytes().to_vec(), Disguise::Between));
-        let (needles, kinds): (Vec<_>, Vec<_>) = rotated
-            .chain(reversed)
-            // Too short, or a part of ordinary words.
-            .filter(|(needle, _)| needle.len() > 3)
-            .chain(between)
-            .unzip();
+        let (needles, kinds): (Vec<_>, Vec<_>) = rotated.chain(reversed).chain(between).unzip();
+        let fast = Searcher::new(&needles);
         let needles = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(needles);
-        Search { needles: needles.expect("a few short texts"), kinds }
+        Search { fast, needles: needles.expect("a few short texts"), kinds }
     })
 }
 
@@ -102,7 +99,7 @@ fn search() -> &'static Search {
 pub(crate) fn views(view: &View<'_>) -> Vec<View<'static>> {
     let (bytes, search) = (view.bytes.as_ref(), search());
     let (mut rotations, mut reversals, mut between) = (Vec::new(), Vec::new(), Vec::new());
-    for found in search.needles.find_iter(bytes) {
+    for found in search.find(bytes) {
         match search.kinds[found.pattern().as_usize()] {
             Disguise::Rotated => rotations.push(found.range()),
             Disguise::Reversed => reversals.push(found.range()),

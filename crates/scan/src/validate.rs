@@ -408,7 +408,8 @@ mod tests {
         assert!(!Validator::Luhn.holds(b"4111111111111112"));
         assert!(!Validator::Luhn.holds(b"0000000000000000"));
         assert!(!Validator::Luhn.holds(b"1234567812345670"));
-        let table = b"1717,\n 1994165897297032, 2245000007398739,\n 2251799813685228, 27306869797400, 2224000000000000";
+        let table =
+            b"1994165897297032, 2245000007398739,\n 2251799813685228, 1510246567196186, 1234567890123456";
         let place = |text: &[u8], number: &[u8]| {
             let start = memchr::memmem::find(text, number).unwrap();
             start..start + number.len()

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use tokio::sync::{OnceCell, Semaphore};
@@ -18,6 +18,9 @@ const HELD: usize = 4096;
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Interval between checks for the Pod, if no watch reports it earlier.
 const LOOK: Duration = Duration::from_millis(20);
+/// Interval after which a Sandbox that is not reachable yet is woken again. It may have been suspended anew meanwhile, as on a
+/// slow machine with a short idle time.
+const AGAIN: Duration = Duration::from_secs(2);
 /// Seconds of `Retry-After` for a rejected client.
 const RETRY_AFTER: u32 = 2;
 
@@ -60,7 +63,13 @@ impl Sleepers {
             }
             // The first request may expect another address or UID than those that wait.
             let any = Target { pod_ip: None, uid: None, ..target.clone() };
+            let mut woken_at = Instant::now();
             while resolver.resolve(&any).await.is_err() {
+                if woken_at.elapsed() >= AGAIN {
+                    // False is of a Sandbox that is about to run.
+                    let _ = self.wake.wake(target).await?;
+                    woken_at = Instant::now();
+                }
                 // The result does not matter: the next loop resolves again.
                 let _ = tokio::time::timeout(LOOK, resolver.reachable(&any)).await;
             }

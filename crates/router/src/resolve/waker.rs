@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_api::{OperatingMode, Sandbox, annotation};
+use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -42,7 +43,11 @@ impl ApiWake {
             let patch = json!({
                 "metadata": {
                     "resourceVersion": sandbox.metadata.resource_version,
-                    "annotations": {annotation::ASLEEP_GENERATION: null},
+                    "annotations": {
+                        annotation::ASLEEP_GENERATION: null,
+                        // A Sandbox that still counts as ready would be suspended again at once.
+                        annotation::LAST_ACTIVITY: format!("{:.3}", Timestamp::now()),
+                    },
                 },
                 "spec": {"operatingMode": "Running"},
             });

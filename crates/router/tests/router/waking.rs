@@ -10,6 +10,7 @@ use axum::{Json, Router};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_router::{Access, ApiWake, Target, Wake};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::routed::{Cluster, backend, head, quick, send, with, within};
@@ -29,13 +30,16 @@ impl Wake for Alarm {
             if self.broken.load(Ordering::SeqCst) {
                 return Err("broken".into());
             }
-            if target.id != "asleep" {
-                return Ok(target.id == "asleep-for-ever");
+            // Suspended again before it is ready, the first time.
+            let anew = target.id == "asleep-again";
+            if target.id != "asleep" && !(anew && self.rung.load(Ordering::SeqCst) > 1) {
+                return Ok(anew || target.id == "asleep-for-ever");
             }
+            let name = target.id.clone();
             let cluster = self.cluster.lock().unwrap().clone().unwrap();
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(200)).await;
-                cluster.add("asleep", &["10.89.0.9"]);
+                cluster.add(&name, &["10.89.0.9"]);
             });
             Ok(true)
         }
@@ -58,6 +62,22 @@ async fn concurrent_requests_wake_a_sandbox_once() {
     let answers = within(futures::future::join_all((0..100).map(|_| routed.get("/", &headers)))).await;
     assert!(answers.iter().all(|answer| *answer == (200, "awake".into())), "{answers:?}");
     assert_eq!(alarm.rung.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn sandbox_that_is_suspended_again_before_it_is_ready_is_woken_again() {
+    let alarm = Arc::new(Alarm::default());
+    let routed = with(quick(), Access::Anyone, None, Some(alarm.clone())).await;
+    *alarm.cluster.lock().unwrap() = Some(routed.cluster.clone());
+    let (port, _) = backend(|mut stream| async move {
+        head(&mut stream).await;
+        send(&mut stream, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nawake").await;
+    })
+    .await;
+    let port = port.to_string();
+    let headers = [("x-sandbox-id", "asleep-again"), ("x-sandbox-port", port.as_str())];
+    assert_eq!(within(routed.get("/", &headers)).await, (200, "awake".into()));
+    assert_eq!(alarm.rung.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
@@ -114,10 +134,17 @@ async fn waking_patches_once_with_resource_version() {
     };
     assert_eq!(wake.wake(&target(Some("another"))).await, Ok(false));
     assert!(patches.lock().unwrap().is_empty());
+    let before = Timestamp::now();
     assert_eq!(wake.wake(&target(None)).await, Ok(true));
+    let mut patches = std::mem::take(&mut *patches.lock().unwrap());
+    // Otherwise a Sandbox that still counts as ready would be suspended again at once.
+    let active = patches[0]["metadata"]["annotations"]["hutch.dev/last-activity"].take();
+    let active: Timestamp = active.as_str().unwrap().parse().unwrap();
+    assert!(active.as_millisecond() >= before.as_millisecond());
+    let annotations = json!({"hutch.dev/asleep-generation": null, "hutch.dev/last-activity": null});
     let expected = json!({
-        "metadata": {"resourceVersion": "9", "annotations": {"hutch.dev/asleep-generation": null}},
+        "metadata": {"resourceVersion": "9", "annotations": annotations},
         "spec": {"operatingMode": "Running"},
     });
-    assert_eq!(*patches.lock().unwrap(), [expected]);
+    assert_eq!(patches, [expected]);
 }

@@ -225,8 +225,7 @@ pub enum News {
         /// Address of the client.
         address: IpAddr,
     },
-    /// A sandbox was to be served while too many others waited for descriptors, and can be now: its [`Order::Serve`] is to be
-    /// repeated.
+    /// A sandbox was to be served while too many others waited for descriptors, and can be now. Repeat its [`Order::Serve`].
     Unserved {
         /// Number of the sandbox.
         sandbox: u64,
@@ -264,17 +263,7 @@ pub async fn follow_recorded(
     reporter: Reporter,
     recorder: Option<Recorder>,
 ) -> io::Result<()> {
-    let mut proxy = Proxy {
-        way: Arc::new(way),
-        reporter,
-        recorder,
-        records: None,
-        authority: None,
-        levels: HashMap::new(),
-        sandboxes: HashMap::new(),
-        ending: watch::Sender::new(false),
-        clients: Arc::default(),
-    };
+    let mut proxy = Proxy::new(way, reporter, recorder);
     if let Some(awake) = proxy.way.awake.clone() {
         let way = proxy.way.clone();
         tokio::spawn(async move { awake.keep(&way.counters).await });
@@ -321,6 +310,20 @@ impl Drop for Served {
 }
 
 impl Proxy {
+    fn new(way: Way, reporter: Reporter, recorder: Option<Recorder>) -> Proxy {
+        Proxy {
+            way: Arc::new(way),
+            reporter,
+            recorder,
+            records: None,
+            authority: None,
+            levels: HashMap::new(),
+            sandboxes: HashMap::new(),
+            ending: watch::Sender::new(false),
+            clients: Arc::default(),
+        }
+    }
+
     fn obey(&mut self, message: Message) -> io::Result<()> {
         match message.decode()? {
             Order::Level { id, level } => drop(self.levels.insert(id, Arc::new(level))),
@@ -528,17 +531,7 @@ mod tests {
         let (news, mut reported) = tokio::sync::mpsc::unbounded_channel();
         let mut way = Way::default();
         drop(std::mem::replace(&mut way.descriptors, descriptors.clone()));
-        let mut proxy = Proxy {
-            way: Arc::new(way),
-            reporter: Arc::new(move |one| drop(news.send(one))),
-            recorder: None,
-            records: None,
-            authority: None,
-            levels: HashMap::new(),
-            sandboxes: HashMap::new(),
-            ending: watch::Sender::new(false),
-            clients: Arc::default(),
-        };
+        let mut proxy = Proxy::new(way, Arc::new(move |one| drop(news.send(one))), None);
         for number in 0..SANDBOXES {
             let served = proxy.sandbox(number, [].into());
             proxy.sandboxes.insert(number, served);

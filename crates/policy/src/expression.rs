@@ -3,6 +3,7 @@
 //! Code inside a sandbox can influence only `request` and `args`. An expression that cannot be evaluated has no value; the
 //! rule then counts as the stricter one of the two.
 
+mod children;
 mod fields;
 mod missing;
 mod selects;

@@ -5,8 +5,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use aho_corasick::packed::Searcher;
-use aho_corasick::{AhoCorasick, Match, MatchKind};
+use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::escape;
 use crate::finding::Step;
@@ -18,7 +17,7 @@ const AROUND: usize = 256;
 const PLACES: usize = 256;
 
 /// Beginnings of secrets, and words of instructions without their first letters, which may be capitals. Few, so that the search
-/// compares many bytes at once.
+/// compares many bytes at once: up to 64 needles.
 const PLAIN: [&str; 18] = [
     "ghp_",
     "github_pat_",
@@ -67,19 +66,8 @@ enum Disguise {
 
 /// The search for all of them, and the kind of each needle.
 struct Search {
-    /// Absent on machines without its instructions.
-    fast: Option<Searcher>,
     needles: AhoCorasick,
     kinds: Vec<Disguise>,
-}
-
-impl Search {
-    fn find<'a>(&'a self, bytes: &'a [u8]) -> Box<dyn Iterator<Item = Match> + 'a> {
-        match &self.fast {
-            Some(fast) => Box::new(fast.find_iter(bytes)),
-            None => Box::new(self.needles.find_iter(bytes)),
-        }
-    }
 }
 
 fn search() -> &'static Search {
@@ -89,9 +77,8 @@ fn search() -> &'static Search {
         let reversed = PLAIN.iter().map(|text| (reversed(text.as_bytes()), Disguise::Reversed));
         let between = BETWEEN.iter().map(|text| (text.as_bytes().to_vec(), Disguise::Between));
         let (needles, kinds): (Vec<_>, Vec<_>) = rotated.chain(reversed).chain(between).unzip();
-        let fast = Searcher::new(&needles);
         let needles = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(needles);
-        Search { fast, needles: needles.expect("a few short texts"), kinds }
+        Search { needles: needles.expect("a few short texts"), kinds }
     })
 }
 
@@ -99,7 +86,7 @@ fn search() -> &'static Search {
 pub(crate) fn views(view: &View<'_>) -> Vec<View<'static>> {
     let (bytes, search) = (view.bytes.as_ref(), search());
     let (mut rotations, mut reversals, mut between) = (Vec::new(), Vec::new(), Vec::new());
-    for found in search.find(bytes) {
+    for found in search.needles.find_iter(bytes) {
         match search.kinds[found.pattern().as_usize()] {
             Disguise::Rotated => rotations.push(found.range()),
             Disguise::Reversed => reversals.push(found.range()),

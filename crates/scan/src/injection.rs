@@ -22,12 +22,12 @@ pub(crate) struct Score {
     pub(crate) hit: usize,
 }
 
-/// Adds up hits that are near each other, with their places in the text. A hit without a place is near all others.
-pub(crate) fn score(hits: &[(Hit, Option<u64>)], at: At) -> Option<Score> {
-    let windows: BTreeSet<u64> = hits.iter().map(|(_, place)| place.unwrap_or(0) / WINDOW).collect();
+/// Adds up hits that are near each other. A hit without a place is near all others.
+pub(crate) fn score(hits: &[Hit], at: At) -> Option<Score> {
+    let windows: BTreeSet<u64> = hits.iter().map(|hit| hit.place.unwrap_or(0) / WINDOW).collect();
     let near = windows.into_iter().map(|first| {
         let is_near = |place: u64| (first..=first + 1).contains(&(place / WINDOW));
-        sum(hits.iter().enumerate().filter(move |(_, (_, place))| place.is_none_or(is_near)))
+        sum(hits.iter().enumerate().filter(move |(_, hit)| hit.place.is_none_or(is_near)))
     });
     let (total, hit) = near.flatten().max_by_key(|(total, _)| *total)?;
     let threshold = if at == At::ToolDefinition { OF_DEFINITIONS } else { THRESHOLD };
@@ -40,9 +40,9 @@ pub(crate) fn score(hits: &[(Hit, Option<u64>)], at: At) -> Option<Score> {
 }
 
 /// Returns the sum of hits and the number of that with the largest share. Each rule counts once, with its largest value.
-fn sum<'a>(hits: impl Iterator<Item = (usize, &'a (Hit, Option<u64>))>) -> Option<(u32, usize)> {
+fn sum<'a>(hits: impl Iterator<Item = (usize, &'a Hit)>) -> Option<(u32, usize)> {
     let mut best: BTreeMap<&str, (u32, usize)> = BTreeMap::new();
-    for (number, (hit, _)) in hits {
+    for (number, hit) in hits {
         let value = value(hit);
         let entry = best.entry(&hit.rule).or_insert((value, number));
         if entry.0 < value {

@@ -83,8 +83,8 @@ pub(crate) struct Hit {
     pub(crate) severity: Severity,
     pub(crate) score: u32,
     pub(crate) range: Range<usize>,
-    /// Place in the text, compressed texts decompressed, if it is known.
-    pub(crate) place: Option<usize>,
+    /// Place in the text, compressed texts decompressed, if it is known; in a stream from its beginning.
+    pub(crate) place: Option<u64>,
     pub(crate) steps: Vec<Step>,
     pub(crate) fingerprint: Fingerprint,
     /// It is a quotation. Known of rules that have a score.

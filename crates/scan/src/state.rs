@@ -66,8 +66,7 @@ struct Stream {
     hints: usize,
     /// There are more.
     overfull: bool,
-    /// Hits of instructions, and their places.
-    injection: Vec<(Hit, Option<u64>)>,
+    injection: Vec<Hit>,
     /// Ranges of these hits.
     injected: Vec<Option<Range<u64>>>,
 }
@@ -214,7 +213,7 @@ impl Scanner {
             self.structure(state, location, stream, whole, findings);
         }
         if let Some(score) = injection::score(&stream.injection, location.at) {
-            let hit = Hit { severity: score.severity, ..stream.injection[score.hit].0.clone() };
+            let hit = Hit { severity: score.severity, ..stream.injection[score.hit].clone() };
             findings.push(finding(location, &hit, stream.injected[score.hit].clone()));
         }
     }
@@ -372,8 +371,7 @@ impl State {
             stream.reported.push(Reported { rule, fingerprint, range: place, severity });
             if hit.kind == Kind::Injection {
                 let start = if ranges { stream.start } else { 0 };
-                let place = hit.place.map(|place| start + place as u64);
-                stream.injection.push((hit, place));
+                stream.injection.push(Hit { place: hit.place.map(|place| start + place), ..hit });
                 stream.injected.push(range);
                 continue;
             }

@@ -70,10 +70,10 @@ impl<'a> View<'a> {
     }
 
     /// Returns where a range of this view is in the text, compressed texts decompressed. `None` if that is not known.
-    pub(crate) fn place(&self, range: &Range<usize>) -> Option<usize> {
+    pub(crate) fn place(&self, range: &Range<usize>) -> Option<u64> {
         match (&self.fixed, self.pieces.is_empty()) {
-            (None, _) => Some(self.origin(range).start),
-            (Some(_), true) if self.steps.len() == 1 => Some(range.start),
+            (None, _) => Some(self.origin(range).start as u64),
+            (Some(_), true) if self.steps.len() == 1 => Some(range.start as u64),
             // Inside of something that is itself a part of the text.
             (Some(_), _) => None,
         }

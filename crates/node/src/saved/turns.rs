@@ -33,7 +33,7 @@ pub(crate) struct Turn<'a> {
     _node: Option<SemaphorePermit<'a>>,
     _namespace: OwnedMutexGuard<()>,
     needed: &'a AtomicU64,
-    own: AtomicU64,
+    own: u64,
 }
 
 impl Default for Turns {
@@ -50,7 +50,7 @@ impl Turns {
         let _namespace = self.of(namespace).lock_owned().await;
         // The semaphore is never closed.
         let _node = self.node.acquire().await.ok();
-        Turn { _node, _namespace, needed: &self.needed, own: AtomicU64::new(0) }
+        Turn { _node, _namespace, needed: &self.needed, own: 0 }
     }
 
     fn of(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
@@ -62,14 +62,14 @@ impl Turns {
 
 impl Turn<'_> {
     /// Reserves bytes of the disk until the end of the turn.
-    pub(crate) fn reserve(&self, own: u64) -> Needed {
+    pub(crate) fn reserve(&mut self, own: u64) -> Needed {
         self.release();
-        self.own.store(own, Ordering::SeqCst);
+        self.own = own;
         Needed { own, all: self.needed.fetch_add(own, Ordering::SeqCst).saturating_add(own) }
     }
 
-    fn release(&self) {
-        self.needed.fetch_sub(self.own.swap(0, Ordering::SeqCst), Ordering::SeqCst);
+    fn release(&mut self) {
+        self.needed.fetch_sub(std::mem::take(&mut self.own), Ordering::SeqCst);
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     #[tokio::test]
     async fn snapshots_at_once_do_not_promise_the_same_bytes_of_the_disk() {
         let turns = Turns::default();
-        let (one, other) = (turns.wait("a").await, turns.wait("b").await);
+        let (mut one, mut other) = (turns.wait("a").await, turns.wait("b").await);
         assert_eq!(one.reserve(30), Needed { own: 30, all: 30 });
         assert_eq!(other.reserve(10), Needed { own: 10, all: 40 });
         assert_eq!(other.reserve(20), Needed { own: 20, all: 50 });

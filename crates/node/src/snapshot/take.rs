@@ -64,7 +64,7 @@ pub(super) async fn take(
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let (live, sandbox_uid) = source(node, namespace, snapshot)?;
     // First, so that a Pod which ends does not wait for the snapshots of others.
-    let turn = node.snapshots.turns.wait(namespace).await;
+    let mut turn = node.snapshots.turns.wait(namespace).await;
     let _turn_of_pod = live.snapshots.lock().await;
     if live.pod().metadata.deletion_timestamp.is_some() || !node.snapshots.is_wanted(id.as_str()) {
         return Err(DELETED.into());
@@ -74,7 +74,7 @@ pub(super) async fn take(
     let busy = live.pass().await.map_err(|error| format!("{error}"))?;
     let parts = parts(&live, spec.content)?;
     let claims = claims::kept(node, &live, spec, &sandbox_uid).await?;
-    let needed = check_room(node, &parts, &claims, spec.content, &turn).await?;
+    let needed = check_room(node, &parts, &claims, spec.content, &mut turn).await?;
     retention::admit(node, snapshot, needed).await?;
     let machine = match spec.content {
         Content::Full => Some(spawn_blocking(Machine::here).await??),
@@ -234,7 +234,7 @@ async fn check_room(
     parts: &[Part],
     claims: &[Kept],
     content: Content,
-    turn: &Turn<'_>,
+    turn: &mut Turn<'_>,
 ) -> Result<Needed, Failure> {
     let volumes: Vec<PathBuf> = claims.iter().map(|one| one.folder.clone()).collect();
     let running: Vec<Arc<Running>> = parts.iter().map(|part| part.running.clone()).collect();

@@ -4,10 +4,11 @@
 
 use std::fmt;
 
-use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use kube_cel::cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
 use kube_cel::cel::objects::Key;
 use kube_cel::cel::{Value, to_value};
 
+use super::children::children;
 use super::{Facts, Identity, Moment, Session};
 use crate::request::{Path, Request};
 
@@ -59,7 +60,7 @@ impl<'a> Walk<'a> {
                     _ => None,
                 };
                 let unknown = key.and_then(|(of, key)| self.judge(&of.expr, &literal(&key.expr)?));
-                unknown.or_else(|| self.all(call.target.as_deref().into_iter().chain(&call.args)))
+                unknown.or_else(|| self.all(children(expression)))
             }
             Expr::Comprehension(of) => {
                 let outside = self.all([&of.iter_range, &of.accu_init]);
@@ -70,10 +71,7 @@ impl<'a> Walk<'a> {
                 self.loops.truncate(before);
                 inside
             }
-            Expr::List(list) => self.all(&list.elements),
-            Expr::Map(map) => self.all(map.entries.iter().flat_map(|entry| parts(&entry.expr))),
-            Expr::Struct(of) => self.all(of.entries.iter().flat_map(|entry| parts(&entry.expr))),
-            Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => None,
+            other => self.all(children(other)),
         }
     }
 
@@ -111,15 +109,6 @@ impl<'a> Walk<'a> {
         let value = map.map.get(&Key::from(field.clone()))?.clone();
         Some((format!("{of}.{field}"), value))
     }
-}
-
-/// Returns the key and the value of an entry.
-fn parts(entry: &EntryExpr) -> impl Iterator<Item = &IdedExpr> {
-    let (key, value) = match entry {
-        EntryExpr::StructField(field) => (None, &field.value),
-        EntryExpr::MapEntry(entry) => (Some(&entry.key), &entry.value),
-    };
-    key.into_iter().chain([value])
 }
 
 /// Returns the text of a literal key; `None` for one that is computed.

@@ -3,9 +3,10 @@
 //! Only parts with literal names are found, so that no message shows a value.
 
 use kube_cel::cel::Value;
-use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, operators};
+use kube_cel::cel::common::ast::{Expr, IdedExpr, operators};
 use kube_cel::cel::objects::Key;
 
+use super::children::children;
 use super::fields::literal;
 
 /// Returns the parts of variables that the expression takes and that do not exist, each once, in their order. `has` takes none.
@@ -33,9 +34,6 @@ impl<'a, V: Fn(&str) -> Option<Value>> Walk<'a, V> {
             return;
         }
         match expression {
-            // `has(a.b.c)` tests for `c`, and takes `a.b`.
-            Expr::Select(select) => self.expression(&select.operand.expr),
-            Expr::Call(call) => self.all(call.target.as_deref().into_iter().chain(&call.args)),
             Expr::Comprehension(of) => {
                 self.all([&of.iter_range, &of.accu_init]);
                 let before = self.loops.len();
@@ -44,22 +42,13 @@ impl<'a, V: Fn(&str) -> Option<Value>> Walk<'a, V> {
                 self.all([&of.loop_cond, &of.loop_step, &of.result]);
                 self.loops.truncate(before);
             }
-            Expr::List(list) => self.all(&list.elements),
-            Expr::Map(map) => map.entries.iter().for_each(|entry| self.entry(&entry.expr)),
-            Expr::Struct(of) => of.entries.iter().for_each(|entry| self.entry(&entry.expr)),
-            Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => {}
+            // Also of `has(a.b.c)`, which tests for `c`, and takes `a.b`.
+            other => self.all(children(other)),
         }
     }
 
     fn all(&mut self, expressions: impl IntoIterator<Item = &'a IdedExpr>) {
         expressions.into_iter().for_each(|part| self.expression(&part.expr));
-    }
-
-    fn entry(&mut self, entry: &'a EntryExpr) {
-        match entry {
-            EntryExpr::MapEntry(entry) => self.all([&entry.key, &entry.value]),
-            EntryExpr::StructField(field) => self.all([&field.value]),
-        }
     }
 
     /// Returns the text and the value of a variable or of a part of it with a literal name; `None` for another expression.

@@ -2,8 +2,10 @@
 //!
 //! The interpreter takes such a field for `false`, so that `args.q != 'x'` would hold for arguments that are a list.
 
-use kube_cel::cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use kube_cel::cel::common::ast::{ComprehensionExpr, Expr, IdedExpr, LiteralValue, operators};
 use serde_json::Value;
+
+use super::children::children;
 
 /// Returns true if every field that the expression takes of these arguments, or of a part of them, is that of an object. One
 /// that is missing has no value anyway.
@@ -40,7 +42,6 @@ impl<'a> Forms<'a> {
                 Form::Computed => Some(&select.field),
                 Form::Literal | Form::Other => self.expression(&select.operand.expr),
             },
-            Expr::Call(call) => self.all(call.target.as_deref().into_iter().chain(&call.args)),
             Expr::Comprehension(of) => self.all([&of.iter_range, &of.accu_init]).or_else(|| {
                 let (before, of_item) = (self.bound.len(), self.form(&of.iter_range.expr));
                 let first = if of.iter_var2.is_some() { Form::Computed } else { of_item };
@@ -50,22 +51,12 @@ impl<'a> Forms<'a> {
                 self.bound.truncate(before);
                 found
             }),
-            Expr::List(list) => self.all(&list.elements),
-            Expr::Map(map) => map.entries.iter().find_map(|entry| self.entry(&entry.expr)),
-            Expr::Struct(of) => of.entries.iter().find_map(|entry| self.entry(&entry.expr)),
-            Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => None,
+            other => self.all(children(other)),
         }
     }
 
     fn all(&mut self, expressions: impl IntoIterator<Item = &'a IdedExpr>) -> Option<&'a str> {
         expressions.into_iter().find_map(|part| self.expression(&part.expr))
-    }
-
-    fn entry(&mut self, entry: &'a EntryExpr) -> Option<&'a str> {
-        match entry {
-            EntryExpr::MapEntry(entry) => self.all([&entry.key, &entry.value]),
-            EntryExpr::StructField(field) => self.all([&field.value]),
-        }
     }
 
     fn form(&self, expression: &Expr) -> Form {
@@ -120,24 +111,13 @@ impl<'a> Walk<'a> {
                 };
                 has_fields && self.expression(operand)
             }
-            Expr::Call(call) => self.all(call.target.as_deref().into_iter().chain(&call.args)),
             Expr::Comprehension(of) => self.all([&of.iter_range, &of.accu_init]) && self.comprehension(of),
-            Expr::List(list) => self.all(&list.elements),
-            Expr::Map(map) => map.entries.iter().all(|entry| self.entry(&entry.expr)),
-            Expr::Struct(of) => of.entries.iter().all(|entry| self.entry(&entry.expr)),
-            Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => true,
+            other => self.all(children(other)),
         }
     }
 
     fn all(&mut self, expressions: impl IntoIterator<Item = &'a IdedExpr>) -> bool {
         expressions.into_iter().all(|part| self.expression(&part.expr))
-    }
-
-    fn entry(&mut self, entry: &'a EntryExpr) -> bool {
-        match entry {
-            EntryExpr::MapEntry(entry) => self.all([&entry.key, &entry.value]),
-            EntryExpr::StructField(field) => self.all([&field.value]),
-        }
     }
 
     /// Walks through the body of a loop, with each value of its variable.

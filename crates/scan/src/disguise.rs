@@ -5,8 +5,6 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use aho_corasick::{AhoCorasick, MatchKind};
-
 use crate::escape;
 use crate::finding::Step;
 use crate::view::{Builder, View};
@@ -16,8 +14,7 @@ const AROUND: usize = 256;
 /// Maximum places of one view that are read so.
 const PLACES: usize = 256;
 
-/// Beginnings of secrets, and words of instructions without their first letters, which may be capitals. Few, so that the search
-/// compares many bytes at once: up to 64 needles.
+/// Beginnings of secrets, and words of instructions without their first letters, which may be capitals.
 const PLAIN: [&str; 18] = [
     "ghp_",
     "github_pat_",
@@ -64,40 +61,64 @@ enum Disguise {
     Between,
 }
 
-/// The search for all of them, and the kind of each needle.
-struct Search {
-    needles: AhoCorasick,
-    kinds: Vec<Disguise>,
-}
-
-fn search() -> &'static Search {
-    static SEARCH: OnceLock<Search> = OnceLock::new();
-    SEARCH.get_or_init(|| {
-        let rotated = PLAIN.iter().map(|text| (rotated(text.as_bytes()), Disguise::Rotated));
-        let reversed = PLAIN.iter().map(|text| (reversed(text.as_bytes()), Disguise::Reversed));
-        let between = BETWEEN.iter().map(|text| (text.as_bytes().to_vec(), Disguise::Between));
-        let (needles, kinds): (Vec<_>, Vec<_>) = rotated.chain(reversed).chain(between).unzip();
-        let needles = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(needles);
-        Search { needles: needles.expect("a few short texts"), kinds }
+fn all() -> &'static [(String, Disguise)] {
+    static ALL: OnceLock<Vec<(String, Disguise)>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let changed = |change: fn(&[u8]) -> Vec<u8>, disguise| {
+            PLAIN
+                .iter()
+                .map(move |text| (String::from_utf8(change(text.as_bytes())).expect("ASCII"), disguise))
+        };
+        let between = BETWEEN.iter().map(|text| ((*text).to_owned(), Disguise::Between));
+        changed(rotated, Disguise::Rotated)
+            .chain(changed(reversed, Disguise::Reversed))
+            .chain(between)
+            .collect()
     })
 }
 
-/// Returns the views of disguised texts.
-pub(crate) fn views(view: &View<'_>) -> Vec<View<'static>> {
-    let (bytes, search) = (view.bytes.as_ref(), search());
-    let (mut rotations, mut reversals, mut between) = (Vec::new(), Vec::new(), Vec::new());
-    for found in search.needles.find_iter(bytes) {
-        match search.kinds[found.pattern().as_usize()] {
-            Disguise::Rotated => rotations.push(found.range()),
-            Disguise::Reversed => reversals.push(found.range()),
-            Disguise::Between => between.push((found.range(), Vec::new())),
+/// Returns the texts that disguises contain. The search for keywords finds them.
+pub(crate) fn needles() -> impl Iterator<Item = &'static str> {
+    all().iter().map(|(text, _)| text.as_str())
+}
+
+/// Places of disguises in a text.
+#[derive(Default)]
+pub(crate) struct Places {
+    rotated: Vec<Range<usize>>,
+    reversed: Vec<Range<usize>>,
+    between: Vec<Range<usize>>,
+}
+
+impl Places {
+    /// Adds a place of a text of [`needles`] by its number, found in any case.
+    pub(crate) fn add(&mut self, bytes: &[u8], needle: usize, range: Range<usize>) {
+        let (text, disguise) = &all()[needle];
+        if bytes[range.clone()] != *text.as_bytes() {
+            return;
+        }
+        match disguise {
+            Disguise::Rotated => self.rotated.push(range),
+            Disguise::Reversed => self.reversed.push(range),
+            Disguise::Between => self.between.push(range),
         }
     }
-    let mut views = Vec::new();
-    views.extend(read(view, rotations, Step::Rotated, rotated));
-    views.extend(read(view, reversals, Step::Reversed, reversed));
-    views.extend(escape::regional(view, between.into_iter(), Step::Literals));
-    views
+
+    /// Returns the views of the disguised texts.
+    pub(crate) fn views(self, view: &View<'_>) -> impl Iterator<Item = View<'static>> {
+        let between = sorted(self.between).into_iter().map(|range| (range, Vec::new()));
+        let views = [
+            read(view, sorted(self.rotated), Step::Rotated, rotated),
+            read(view, sorted(self.reversed), Step::Reversed, reversed),
+            escape::regional(view, between, Step::Literals),
+        ];
+        views.into_iter().flatten()
+    }
+}
+
+fn sorted(mut places: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    places.sort_unstable_by_key(|place| place.start);
+    places
 }
 
 /// Reads the surroundings of places in another way.
@@ -142,8 +163,10 @@ mod tests {
     use super::*;
 
     fn texts(text: &str) -> Vec<String> {
-        let views = views(&View::root(text.as_bytes()));
-        views.iter().map(|view| String::from_utf8_lossy(&view.bytes).into_owned()).collect()
+        let (view, mut places) = (View::root(text.as_bytes()), Places::default());
+        crate::keywords::Keywords::new(needles())
+            .find(text.as_bytes(), |needle, range| places.add(text.as_bytes(), needle, range));
+        places.views(&view).map(|view| String::from_utf8_lossy(&view.bytes).into_owned()).collect()
     }
 
     #[test]

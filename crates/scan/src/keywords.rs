@@ -49,11 +49,11 @@ const COMMONER: u64 = 1 << 32;
 pub(crate) struct Keywords {
     /// Keywords by three of their bytes at an even place of a text.
     even: Table,
-    /// Keywords of three bytes or fewer by their start at an odd place.
+    /// Keywords of four bytes or fewer by their start at an odd place.
     odd: Table,
-    /// Bits of three bytes at an even place at which a keyword of one of the tables can be found.
+    /// Bits of three bytes at an even place at which a keyword can be found.
     bits: Bits,
-    /// Bits of three bytes with which a short keyword begins.
+    /// Bits of three bytes with which a short keyword begins, at any place.
     short: Bits,
     /// Bits of four bytes at an even place at which a longer keyword can be found.
     fours: BitsOfFour,
@@ -158,22 +158,22 @@ impl Keywords {
         for (number, keyword) in keywords.enumerate() {
             let keyword = keyword.as_bytes();
             let entry = |offset, hash| Entry::new(number, keyword, offset, hash);
-            // One of these places is even.
-            for offset in [0, 1].into_iter().filter_map(|parity| frequencies.rarest(keyword, parity)) {
+            let is_short = keyword.len() <= FOUR;
+            // Of a longer keyword, one of two places is even.
+            for parity in 0..=usize::from(!is_short) {
+                let offset = frequencies.rarest(keyword, parity);
                 for hash in hashes(&keyword[offset..]) {
                     set(&mut bits[..], hash);
                     even.push(entry(offset, hash));
                 }
-                hashes_of_four(&keyword[offset..]).for_each(|hash| set(&mut fours[..], hash));
+                if keyword.len() >= FOUR {
+                    set(&mut fours[..], hash_of_four(eight(keyword, offset)));
+                }
             }
-            if keyword.len() <= GRAM {
+            if is_short {
                 for hash in hashes(keyword) {
                     set(&mut short[..], hash);
                     odd.push(entry(0, hash));
-                }
-                // Any byte can stand before it.
-                for before in any_byte() {
-                    set(&mut bits[..], hash(eight(&[before, keyword[0], keyword[1]], 0), 0));
                 }
             }
         }
@@ -204,16 +204,17 @@ impl Keywords {
             let eight = eight(block, at);
             for first in [0, 2, 4] {
                 places[count & (PLACES - 1)] = (at + first) as u32;
-                count += bit(&self.bits[..], hash(eight, first)) as usize;
+                let is_short = bit(&self.short[..], hash(eight, first + 1));
+                count += (is_short | bit(&self.bits[..], hash(eight, first))) as usize;
             }
         }
         let mut left = 0;
         for number in 0..count {
             let at = places[number & (PLACES - 1)];
             let eight = eight(block, at as usize);
-            let is_short = bit(&self.short[..], hash(eight, 0)) | bit(&self.short[..], hash(eight, 1));
+            let is_short = [0, 1].map(|first| bit(&self.short[..], hash(eight, first)));
             places[left & (PLACES - 1)] = at;
-            left += (is_short | bit(&self.fours[..], hash_of_four(eight))) as usize;
+            left += (is_short[0] | is_short[1] | bit(&self.fours[..], hash_of_four(eight))) as usize;
         }
         left
     }
@@ -240,14 +241,12 @@ impl Frequencies {
         self.common.get(&gram).copied().unwrap_or_else(|| gram.iter().map(byte).product())
     }
 
-    /// Returns the place of the three bytes of a keyword that are rarest in texts, of places that are even or odd; `None` if it
-    /// has no such place.
-    fn rarest(&self, keyword: &[u8], parity: usize) -> Option<usize> {
-        // With a fourth byte, if there is such a place.
-        let last = [FOUR, GRAM].map(|bytes| keyword.len().saturating_sub(bytes));
-        let last = last.into_iter().find(|last| parity <= *last)?;
-        let places = (parity..=last).step_by(2);
-        places.min_by_key(|place| self.of(&keyword[*place..keyword.len().min(place + GRAM)]))
+    /// Returns the place of the three bytes of a keyword that are rarest in texts, of places that are even or odd. A fourth byte
+    /// follows, except in a keyword that has none.
+    fn rarest(&self, keyword: &[u8], parity: usize) -> usize {
+        let places = (parity..=keyword.len().saturating_sub(FOUR)).step_by(2);
+        let gram = |place: usize| &keyword[place..keyword.len().min(place + GRAM)];
+        places.min_by_key(|place| self.of(gram(*place))).unwrap_or_default()
     }
 }
 
@@ -262,16 +261,6 @@ fn hashes(text: &[u8]) -> impl Iterator<Item = usize> {
     let thirds = any_byte().filter(move |byte| third.is_none() || *byte == 0);
     let (first, second) = (text[0], text[1]);
     thirds.map(move |byte| hash(eight(&[first, second, third.unwrap_or(byte)], 0), 0))
-}
-
-/// Returns the hashes of the first four bytes of a text that has three or more. Any fourth byte can follow three. A text of two
-/// bytes is found by its hashes of three.
-fn hashes_of_four(text: &[u8]) -> impl Iterator<Item = usize> {
-    let first = text.first_chunk::<GRAM>().copied();
-    let fourth = text.get(GRAM).copied();
-    let fourths = any_byte().filter(move |byte| first.is_some() && (fourth.is_none() || *byte == 0));
-    let [a, b, c] = first.unwrap_or_default();
-    fourths.map(move |byte| hash_of_four(eight(&[a, b, c, fourth.unwrap_or(byte)], 0)))
 }
 
 #[cfg(test)]

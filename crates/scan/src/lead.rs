@@ -3,11 +3,14 @@
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 /// Maximum texts that a regular expression can start with, to be tried only where a keyword starts.
-const LEADS: usize = 512;
+const LEADS: usize = 2048;
 /// Maximum letters of a class after which such a text continues.
-const FEW: usize = 6;
+const FEW: usize = 10;
 /// Maximum letters of a class with which such a text ends.
 const MANY: usize = 40;
+/// Maximum bytes from the start of a match in which a byte is searched, and maximum different ones.
+const NEAR: usize = 128;
+const FIRSTS: usize = 24;
 /// Minimum letters of a class that most texts consist of.
 const MOST: usize = 200;
 /// Minimum letters of such a class in a row that are far.
@@ -54,6 +57,58 @@ pub(crate) fn reads_far(hir: &Hir) -> bool {
         HirKind::Concat(parts) | HirKind::Alternation(parts) => parts.iter().any(reads_far),
         HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) | HirKind::Look(_) => false,
     }
+}
+
+/// Bytes of which each match has one near its start.
+#[derive(Debug, Clone)]
+pub(crate) struct Near {
+    bytes: [bool; 256],
+    /// Distance within which it is.
+    within: usize,
+}
+
+impl Near {
+    /// Returns those of an expression: the first bytes of the part that begins with the fewest. `None` if no part but the first
+    /// limits them.
+    pub(crate) fn of(hir: &Hir) -> Option<Near> {
+        let HirKind::Concat(parts) = hir.kind() else { return None };
+        let (mut within, mut best) = (0_usize, None::<(usize, Near)>);
+        for (number, part) in parts.iter().enumerate() {
+            if number > 0
+                && within < NEAR
+                && let Some(bytes) = firsts(part)
+            {
+                let count = bytes.iter().filter(|is_first| **is_first).count();
+                if count <= FIRSTS && best.as_ref().is_none_or(|(fewest, _)| count < *fewest) {
+                    best = Some((count, Near { bytes, within: within + 1 }));
+                }
+            }
+            within += part.properties().maximum_len().unwrap_or(NEAR);
+        }
+        best.map(|(_, near)| near)
+    }
+
+    /// Reports whether a match can start where a text starts.
+    pub(crate) fn may_match(&self, text: &[u8]) -> bool {
+        text.iter().take(self.within).any(|byte| self.bytes[usize::from(*byte)])
+    }
+}
+
+/// Returns the bytes with which a part of an expression starts, in both cases; `None` if it can be empty.
+fn firsts(part: &Hir) -> Option<[bool; 256]> {
+    let mut bytes = [false; 256];
+    for lead in leads(part)? {
+        let first = *lead.first()?;
+        bytes[usize::from(first)] = true;
+        bytes[usize::from(first.to_ascii_uppercase())] = true;
+    }
+    Some(bytes)
+}
+
+/// Reports whether a place has letters, digits or `_` on both sides.
+pub(crate) fn is_inside_word(bytes: &[u8], at: usize) -> bool {
+    let is_word = |at: usize| bytes.get(at).is_some_and(|byte| is_word(*byte));
+    is_word(at) && at.checked_sub(1).is_some_and(is_word)
 }
 
 /// Reports whether a byte belongs to a word of a regular expression.

@@ -160,7 +160,9 @@ pub(crate) struct Rule {
     /// Every match starts where a keyword starts.
     pub(crate) anchored: bool,
     /// No match starts inside a word.
-    starts_word: bool,
+    pub(crate) starts_word: bool,
+    /// Bytes without which no match starts.
+    near: Option<lead::Near>,
     /// A search that finds nothing can read all of its window.
     pub(crate) reads_far: bool,
     /// Maximum bytes on each side of a keyword, at first.
@@ -237,6 +239,7 @@ impl Rule {
             score: text.score.unwrap_or(0),
             anchored,
             starts_word: lead::starts_word(&hir),
+            near: lead::Near::of(&hir),
             reads_far: lead::reads_far(&hir),
             window: longest.min(WINDOW_MAX),
             pattern,
@@ -270,14 +273,11 @@ impl Rule {
         self.search(bytes, range, Anchored::No, last)
     }
 
-    /// Reports whether a match can start at a place: not inside a word if matches start with one.
-    pub(crate) fn may_start(&self, bytes: &[u8], at: usize) -> bool {
-        let is_word = |at: usize| bytes.get(at).is_some_and(|byte| lead::is_word(*byte));
-        !(self.starts_word && is_word(at) && at.checked_sub(1).is_some_and(is_word))
-    }
-
     /// Returns the match that starts where `range` starts, as [`Rule::find`] does.
     pub(crate) fn find_here(&self, bytes: &[u8], range: Range<usize>, last: bool) -> Found {
+        if self.near.as_ref().is_some_and(|near| !near.may_match(&bytes[range.start..])) {
+            return Found::None;
+        }
         self.search(bytes, range, Anchored::Yes, last)
     }
 
@@ -508,7 +508,8 @@ keywords = ['abc']")
             let matches =
                 |text: &[u8], start| matches!(rule.find_here(text, start..text.len(), true), Found::Match(_));
             let found = |text: &str, start| {
-                let (text, may_start) = (text.as_bytes(), rule.may_start(text.as_bytes(), start));
+                let (text, may_start) =
+                    (text.as_bytes(), !(rule.starts_word && lead::is_inside_word(text.as_bytes(), start)));
                 assert!(may_start || !matches(text, start), "{regex}");
                 may_start && matches(text, start)
             };
@@ -521,6 +522,22 @@ keywords = ['abc']")
         assert_eq!(starts(r"key\d"), (false, true));
         assert_eq!(starts(r"\bkey|key\d"), (false, true));
         assert_eq!(starts(r"(?:\b)?key\d"), (false, true));
+    }
+
+    #[test]
+    fn match_starts_only_where_the_bytes_of_its_next_parts_are_near() {
+        let near = |regex: &str| {
+            let mut set = set(&format!("regex = '{regex}'\nkeywords = ['key']")).unwrap();
+            set.0.remove(0).near
+        };
+        let of_keys = near(r"key[a-z ]{0,9}(?::|=>?)\d").unwrap();
+        assert!(of_keys.may_match(b"key of a:1") && of_keys.may_match(b"key abcdefgh=1"));
+        assert!(!of_keys.may_match(b"key of a and b") && !of_keys.may_match(b"key abcdefghij="));
+        assert!(near(r"key(?i)[a-z]?x").is_some_and(|near| near.may_match(b"keyX")));
+        // Nothing limits these.
+        assert!(near(r"key[a-z ]{0,9}[:=]?").is_none());
+        assert!(near(r"key[^\n]*[:=]").is_none());
+        assert!(near(r"key[:=]|key\d").is_none());
     }
 
     #[test]

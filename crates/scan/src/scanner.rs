@@ -13,7 +13,7 @@ use crate::finding::{At, Compression, Direction, Fingerprint, Kind, Location, Se
 use crate::keywords::Keywords;
 use crate::rule::{self, Error, Found, Rule, RuleSet, Scan};
 use crate::view::View;
-use crate::{decode, disguise, escape, phrase, text};
+use crate::{decode, disguise, escape, lead, phrase, text};
 
 /// Maximum decoders in a row, percent-encoding excepted.
 const DEPTH: usize = 4;
@@ -47,25 +47,37 @@ pub struct Scanner {
 /// Rules that apply to a part in one direction, and the search for their keywords.
 #[derive(Debug)]
 struct Search {
+    /// Keywords of rules, and then the texts of disguises.
     keywords: Keywords,
     /// Rules of each keyword.
-    owners: Vec<Vec<usize>>,
+    owners: Vec<Vec<Owner>>,
     numbers: Vec<usize>,
     phrases: Vec<usize>,
     tokens: Vec<usize>,
+}
+
+/// A rule of a keyword.
+#[derive(Debug)]
+struct Owner {
+    number: usize,
+    /// Matches start with the keyword and not inside a word. Most keywords are not at such a place.
+    starts_word: bool,
 }
 
 impl Search {
     fn new(rules: &[Arc<Rule>], direction: Direction, at: At) -> Search {
         let active: Vec<usize> =
             (0..rules.len()).filter(|number| rules[*number].applies(direction, at)).collect();
-        let mut by_keyword: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        let mut by_keyword: BTreeMap<&str, Vec<Owner>> = BTreeMap::new();
         for number in active.iter().copied() {
-            for keyword in &rules[number].keywords {
-                by_keyword.entry(keyword).or_default().push(number);
+            let rule = &rules[number];
+            for keyword in &rule.keywords {
+                let starts_word = rule.anchored && rule.starts_word;
+                by_keyword.entry(keyword).or_default().push(Owner { number, starts_word });
             }
         }
-        let keywords = Keywords::new(by_keyword.keys().copied());
+        let needles = disguise::needles().map(|needle: &str| needle);
+        let keywords = Keywords::new(by_keyword.keys().copied().chain(needles));
         let owners = by_keyword.into_values().collect();
         let of = |scan: Scan| active.iter().copied().filter(|number| rules[*number].scan == scan).collect();
         let (numbers, phrases, tokens) = (of(Scan::Numbers), of(Scan::Phrases), of(Scan::Tokens));
@@ -226,7 +238,7 @@ impl Scanner {
         hits: &mut Hits,
     ) -> Vec<View<'static>> {
         let long = decode::long(&view.bytes);
-        self.rules_in(subject, view, &long, nameless, hits);
+        let disguised = self.rules_in(subject, view, &long, nameless, hits);
         if let Some(credentials) = subject.credentials {
             for (name, range) in credentials.find(&view.bytes) {
                 let rule = format!("credential:{name}").into();
@@ -243,10 +255,16 @@ impl Scanner {
                 hits.form(form.id(), Kind::Form, Severity::Medium, view, range);
             }
         }
-        self.decode(view, &long, hits)
+        self.decode(view, &long, disguised, hits)
     }
 
-    fn decode(&self, view: &View<'_>, long: &[Range<usize>], hits: &mut Hits) -> Vec<View<'static>> {
+    fn decode(
+        &self,
+        view: &View<'_>,
+        long: &[Range<usize>],
+        disguised: disguise::Places,
+        hits: &mut Hits,
+    ) -> Vec<View<'static>> {
         let layers = view.steps.iter().filter(|step| **step == Step::Percent).count();
         let depth = view.steps.len() - layers;
         let mut views = Vec::new();
@@ -262,7 +280,7 @@ impl Scanner {
         let mut decoded = decode::all(view, long);
         decoded.views.extend(text::normalized(view));
         decoded.views.extend(text::narrowed(view));
-        decoded.views.extend(disguise::views(view));
+        decoded.views.extend(disguised.views(view));
         let binary = std::mem::take(&mut decoded.binary);
         self.decompress_parts(view, binary, &mut decoded.views, hits);
         match depth < DEPTH {
@@ -313,6 +331,7 @@ impl Scanner {
         }
     }
 
+    /// Adds the hits of the rules. Returns the places of disguises, which the same search finds.
     fn rules_in(
         &self,
         subject: &Subject<'_>,
@@ -320,20 +339,30 @@ impl Scanner {
         long: &[Range<usize>],
         nameless: bool,
         hits: &mut Hits,
-    ) {
+    ) -> disguise::Places {
         let bytes = view.bytes.as_ref();
-        let Some(search) = self.search(subject.direction, subject.location.at) else { return };
-        let active = |number: usize| !(nameless && self.rules[number].prefix);
+        let mut disguised = disguise::Places::default();
+        let Some(search) = self.search(subject.direction, subject.location.at) else { return disguised };
+        let active = |number: usize| {
+            let rule = &self.rules[number];
+            !(nameless && rule.prefix) && rule.applies_to_file(&subject.location.name)
+        };
         let mut windows: Vec<(usize, Range<usize>)> = Vec::new();
         let mut efforts = Efforts::new(bytes.len());
         search.keywords.find(bytes, |keyword, range| {
-            for number in search.owners[keyword].iter().copied().filter(|number| active(*number)) {
+            let Some(owners) = search.owners.get(keyword) else {
+                return disguised.add(bytes, keyword - search.owners.len(), range);
+            };
+            let is_inside = lead::is_inside_word(bytes, range.start);
+            for number in
+                owners.iter().filter(|owner| !(owner.starts_word && is_inside)).map(|owner| owner.number)
+            {
                 let rule = &self.rules[number];
+                if !active(number) {
+                    continue;
+                }
                 if rule.anchored {
                     let window = range.start..bytes.len().min(range.start + rule.window);
-                    if !rule.may_start(bytes, range.start) {
-                        continue;
-                    }
                     if !efforts.permit(number) {
                         windows.push((number, window));
                         continue;
@@ -370,6 +399,7 @@ impl Scanner {
                 self.accept(subject, view, number, found, hits);
             }
         }
+        disguised
     }
 
     fn search(&self, direction: Direction, at: At) -> Option<&Search> {
@@ -386,7 +416,6 @@ impl Scanner {
         let rule = &self.rules[number];
         let bytes = view.bytes.as_ref();
         if !view.is_new(&found.whole)
-            || !rule.applies_to_file(&subject.location.name)
             || !rule.accepts(bytes, &found, subject.direction)
             || (subject.direction == Direction::Inbound
                 && self.examples.is_match(&bytes[found.whole.clone()]))

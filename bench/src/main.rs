@@ -49,6 +49,7 @@ const BENCHMARKS: [Benchmark; 25] = [
     ("paged", paged::run),
     ("state", state::run),
     ("suspended", state::suspended),
+    ("imported", state::imported),
     ("noise", noise::run),
     ("rbac", rbac::run),
     ("egress", egress::run),

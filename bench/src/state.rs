@@ -11,7 +11,8 @@ use anyhow::{Context, bail, ensure};
 use hutch_testkit::Need;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
-    Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams,
 };
 use serde_json::{Value, json};
 
@@ -52,9 +53,14 @@ struct Bench {
     server: Server,
 }
 
+/// The same after an import that takes long.
+const IMPORTS: &str = "import pandas";
+/// Folder of the packages in the Sandboxes that import them.
+const PACKAGES: &str = "/packages";
+
 /// Measures and prints the tables.
 pub(crate) fn run() -> anyhow::Result<()> {
-    let bench = Bench::start()?;
+    let bench = Bench::start(&[])?;
     bench.suspends()?;
     bench.forks()?;
     bench.snapshots()
@@ -62,7 +68,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
 /// Measures what Sandboxes cost while their memory is on disk, and prints the table.
 pub(crate) fn suspended() -> anyhow::Result<()> {
-    let bench = Bench::start()?;
+    let bench = Bench::start(&[])?;
     let one = |number: usize| -> anyhow::Result<()> {
         let name = format!("many-{number}");
         let annotations = json!({"hutch.dev/suspend-keeps": "memory"});
@@ -84,6 +90,75 @@ pub(crate) fn suspended() -> anyhow::Result<()> {
         println!("| {name} | {before} | {after} | {each:.2} |");
     }
     Ok(())
+}
+
+/// Measures Sandboxes that begin with pandas imported, beside those that import it, and prints the table.
+pub(crate) fn imported() -> anyhow::Result<()> {
+    let packages = packages()?;
+    let folder = text(packages.path());
+    let bench = Bench::start(&["--host-path", &folder])?;
+    let new = |name: &str, annotations: Value| {
+        bench.create(&bench.sandboxes(), importing(name, &folder, annotations))
+    };
+    let first = |name: &str, annotations: Value| -> anyhow::Result<Duration> {
+        let started = Instant::now();
+        new(name, annotations)?;
+        bench.answers(name)?;
+        let took = started.elapsed();
+        bench.runtime.block_on(bench.sandboxes().delete(name, &DeleteParams::default()))?;
+        Ok(took)
+    };
+    new("source", json!({}))?;
+    bench.answers("source")?;
+    let snapshots = bench.api("hutch.dev", "v1alpha1", "SandboxSnapshot");
+    bench.create(
+        &snapshots,
+        json!({"apiVersion": "hutch.dev/v1alpha1", "kind": "SandboxSnapshot", "metadata": {"name": "imported"},
+            "spec": {"source": {"sandbox": "source"}, "content": "Full"}}),
+    )?;
+    bench.until(&snapshots, "imported", "Ready")?;
+    let (mut cold, mut warm) = <(Samples, Samples)>::default();
+    for round in 0..ROUNDS {
+        cold.add(first(&format!("cold-{round}"), json!({}))?);
+        let restored = json!({"hutch.dev/restore-from": "imported", "hutch.dev/shares-generators": "true"});
+        warm.add(first(&format!("warm-{round}"), restored)?);
+    }
+    println!("\n### A Sandbox in gVisor with pandas imported, from its creation to the first answer\n");
+    println!("| | p50 ms | p99 ms | n | of a cold start |\n|---|---|---|---|---|");
+    for (name, samples) in [("cold: imports pandas", &cold), ("from a snapshot", &warm)] {
+        let ratio = samples.p50().as_secs_f64() / cold.p50().as_secs_f64();
+        let (p50, p99) = (millis(samples.p50()), millis(samples.p99()));
+        println!("| {name} | {p50} | {p99} | {} | {ratio:.2} |", samples.len());
+    }
+    Ok(())
+}
+
+/// Installs pandas for the Python of the machine's image, from the index that pip is configured with.
+fn packages() -> anyhow::Result<tempfile::TempDir> {
+    let python = Command::new("/usr/bin/python3")
+        .args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+        .output()
+        .context("/usr/bin/python3")?;
+    let version = String::from_utf8(python.stdout)?;
+    let folder = tempfile::tempdir()?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]);
+    pip.args(["--python-version", version.trim(), "--target", &text(folder.path()), "pandas"]);
+    ensure!(pip.status().context("python3")?.success(), "pip cannot install pandas");
+    Ok(folder)
+}
+
+/// A Sandbox whose server imports the packages of a folder of the machine first.
+fn importing(name: &str, folder: &str, annotations: Value) -> Value {
+    let script = format!("{IMPORTS}\n{SERVER}");
+    let command = ["python3", "-c", &script, "0", "8888"].map(str::to_owned);
+    let mut sandbox = sandbox(name, "gvisor", &command, annotations);
+    let pod = &mut sandbox["spec"]["podTemplate"]["spec"];
+    pod["volumes"] = json!([{"name": "packages", "hostPath": {"path": folder}}]);
+    let container = &mut pod["containers"][0];
+    container["env"] = json!([{"name": "PYTHONPATH", "value": PACKAGES}]);
+    container["volumeMounts"] = json!([{"name": "packages", "mountPath": PACKAGES, "readOnly": true}]);
+    sandbox
 }
 
 /// Resources of the machine and of the server.
@@ -135,13 +210,13 @@ impl Held {
 }
 
 impl Bench {
-    fn start() -> anyhow::Result<Bench> {
+    fn start(flags: &[&str]) -> anyhow::Result<Bench> {
         if let Some(reason) = Need::Runsc.missing() {
             bail!("{reason}");
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let server =
-            Server::start_with(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"])?;
+        let router = ["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"];
+        let server = Server::start_with(&[&router[..], flags].concat())?;
         let router = server.printed("router").context("hutch up printed no address of its router")?;
         let router = router.strip_prefix("http://").context("an address")?.parse()?;
         let client = runtime.block_on(server.client())?;

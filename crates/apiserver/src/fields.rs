@@ -1,7 +1,9 @@
-//! Unknown fields: dropped with a warning, dropped silently or refused, as `fieldValidation` requires.
+//! Unknown fields: dropped with a warning, dropped silently or refused, as `fieldValidation` requires. In policies of the network
+//! they are always refused.
 
 use serde_json::Value;
 
+use crate::admission::policy;
 use crate::body::Decoded;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
@@ -101,6 +103,10 @@ fn cannot_be_handled(call: &Call) -> String {
 }
 
 fn validation(call: &Call) -> Result<Validation, Failure> {
+    // A field that is dropped could be the one that closes something.
+    if call.kind().group == policy::GROUP {
+        return Ok(Validation::Strict);
+    }
     match call.query.get("fieldValidation") {
         None | Some("" | "Warn") => Ok(Validation::Warn),
         Some("Ignore") => Ok(Validation::Ignore),

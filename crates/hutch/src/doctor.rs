@@ -2,6 +2,7 @@
 
 mod attack;
 mod processes;
+mod tiers;
 
 use std::process::ExitCode;
 
@@ -27,7 +28,11 @@ pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
     let facts = Facts::collect();
     let processes = processes::running();
     if arguments.json {
-        match serde_json::to_string_pretty(&Report { facts: &facts, processes: &processes }) {
+        match serde_json::to_string_pretty(&Report {
+            facts: &facts,
+            tiers: tiers::tiers(&facts),
+            processes: &processes,
+        }) {
             Ok(text) => println!("{text}"),
             Err(error) => {
                 eprintln!("hutch doctor: {error}");
@@ -49,6 +54,8 @@ pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
 struct Report<'a> {
     #[serde(flatten)]
     facts: &'a Facts,
+    /// What idle Sandboxes can become here.
+    tiers: [tiers::Tier; 4],
     processes: &'a [processes::Process],
 }
 
@@ -82,8 +89,10 @@ fn text(facts: &Facts) -> String {
     line("egress for ordinary users", yes(facts.egress_for_ordinary_users));
     line("gVisor", facts.runsc.as_ref().map_or_else(|| "no".to_owned(), gvisor));
     line("/dev/kvm", yes(facts.kvm));
-    line("swap", swap(facts.swap_bytes));
-    line("suspend with memory", memory_on_disk(facts.runsc.as_ref(), facts.root));
+    line("swap", format!("{} MiB", facts.swap_bytes >> 20));
+    for tier in tiers::tiers(facts) {
+        line(&format!("idle: {}", tier.name), tier.text());
+    }
     for missing in &facts.missing {
         out.push_str(&format!(
             "\nmissing: {}\n  effect:  {}\n  remedy:  {}\n",
@@ -91,25 +100,6 @@ fn text(facts: &Facts) -> String {
         ));
     }
     out
-}
-
-/// Returns the size of the swap, or the consequence of having none.
-fn swap(bytes: u64) -> String {
-    match bytes >> 20 {
-        0 => "no: idle memory stays in RAM".to_owned(),
-        mebibytes => format!("{mebibytes} MiB"),
-    }
-}
-
-/// Returns whether Sandboxes can be suspended with their memory, or why not.
-fn memory_on_disk(runsc: Option<&Runsc>, root: bool) -> String {
-    match runsc {
-        None => "no: it needs gVisor".to_owned(),
-        Some(Runsc { problem: Some(_), .. }) => "no: it needs gVisor, which cannot be used here".to_owned(),
-        Some(runsc) if !runsc.checkpoint => "no: this runsc makes no checkpoints".to_owned(),
-        Some(_) if !root => "no: gVisor needs root".to_owned(),
-        Some(_) => "yes, in gVisor".to_owned(),
-    }
 }
 
 /// Returns the path, version and features of runsc, or why it cannot be used.
@@ -129,33 +119,6 @@ fn gvisor(runsc: &Runsc) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn machine_without_swap_keeps_idle_memory_in_ram() {
-        assert_eq!(swap(0), "no: idle memory stays in RAM");
-        assert_eq!(swap(256 << 20), "256 MiB");
-    }
-
-    #[test]
-    fn suspend_with_memory_needs_a_runsc_that_makes_checkpoints() {
-        let runsc = |problem: Option<&str>, checkpoint| Runsc {
-            path: "/usr/bin/runsc".into(),
-            version: None,
-            platforms: Vec::new(),
-            networks: Vec::new(),
-            checkpoint,
-            problem: problem.map(Into::into),
-        };
-        for (runsc, root, expected) in [
-            (None, true, "no: it needs gVisor"),
-            (Some(runsc(Some("old"), true)), true, "no: it needs gVisor, which cannot be used here"),
-            (Some(runsc(None, false)), true, "no: this runsc makes no checkpoints"),
-            (Some(runsc(None, true)), false, "no: gVisor needs root"),
-            (Some(runsc(None, true)), true, "yes, in gVisor"),
-        ] {
-            assert_eq!(memory_on_disk(runsc.as_ref(), root), expected);
-        }
-    }
 
     #[test]
     fn gvisor_that_cannot_be_used_is_not_reported_as_there() {

@@ -69,6 +69,8 @@ pub struct Cgroups {
     pub version: &'static str,
     /// Controllers that can be limited.
     pub controllers: Vec<ControllerFact>,
+    /// Reason why the processes of a jail cannot be frozen. `None`: they can.
+    pub freezer: Option<String>,
 }
 
 /// One controller.
@@ -145,6 +147,7 @@ impl Cgroups {
         let controllers = [Controller::Cpu, Controller::Memory, Controller::Pids];
         Cgroups {
             version: layout.version(),
+            freezer: layout.freezable().err(),
             controllers: controllers
                 .map(|controller| {
                     let outcome = layout.usable(controller);

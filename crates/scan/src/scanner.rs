@@ -31,6 +31,8 @@ const FREE: usize = 256 << 10;
 const VIEW_COUNT: usize = 256;
 /// Maximum hits of one text.
 const LISTED: usize = 1 << 14;
+/// Maximum bytes of a view that is read also beyond [`DEPTH`].
+const SHORT: usize = 24;
 /// Bytes around a run of digits that its rules inspect.
 const AROUND: usize = 24;
 
@@ -283,10 +285,10 @@ impl Scanner {
         decoded.views.extend(disguised.views(view));
         let binary = std::mem::take(&mut decoded.binary);
         self.decompress_parts(view, binary, &mut decoded.views, hits);
-        match depth < DEPTH {
-            true => views.extend(decoded.views),
-            false if decoded.views.iter().any(|view| view.bytes.len() > AROUND) => hits.too_complex(view),
-            false => {}
+        // Short views are read further: a key fits.
+        match depth >= DEPTH && decoded.views.iter().any(|view| view.bytes.len() > SHORT) {
+            true => hits.too_complex(view),
+            false => views.extend(decoded.views),
         }
         views
     }

@@ -318,6 +318,43 @@ fn policy_without_meaning_is_refused_by_its_field() {
 }
 
 #[test]
+fn unknown_field_of_a_policy_is_refused_whatever_the_client_wants() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start();
+    let rule = json!({"name": "a", "any": true});
+    let fields = [
+        ("/spec", "commands", json!([{"command": "rm"}])),
+        ("/spec", "approvals", json!({})),
+        ("/spec", "behavior", json!({})),
+        ("/spec", "audit", json!({})),
+        ("/spec/egress", "defaultAction", json!("Deny")),
+        ("/spec/egress/rules/0", "decison", json!("Deny")),
+    ];
+    for validate in ["ignore", "warn", "strict"] {
+        let flag = format!("--validate={validate}");
+        for (at, field, value) in &fields {
+            let mut object = policy("SandboxPolicy", "p", &json!({}), &json!([rule]));
+            object.pointer_mut(at).expect("a place")[field] = value.clone();
+            let file = up.folder().join("object.json");
+            std::fs::write(&file, object.to_string()).expect("written");
+            let output = up.kubectl_args(&["create", &flag, "-f", &file.display().to_string()]);
+            refused(&output, 1, &["strict decoding error: unknown field", field]);
+        }
+    }
+    // Neither may a change bring one in.
+    applied(&up, &policy("SandboxPolicy", "p", &json!({}), &json!([rule])));
+    for kind in ["merge", "json"] {
+        let patch = match kind {
+            "merge" => json!({"spec": {"approvals": {}}}),
+            _ => json!([{"op": "add", "path": "/spec/approvals", "value": {}}]),
+        };
+        let output =
+            up.kubectl_args(&["patch", "sandboxpolicy", "p", "--type", kind, "-p", &patch.to_string()]);
+        refused(&output, 1, &["unknown field", "approvals"]);
+    }
+}
+
+#[test]
 fn policy_that_has_no_effect_yet_answers_with_a_warning() {
     hutch_testkit::require!(root, kubectl);
     let up = start();

@@ -171,19 +171,30 @@ except OSError as error: print(type(error).__name__)
 fn secret_in_a_request_is_refused() {
     hutch_testkit::require!(root, python);
     let folder = tempfile::tempdir().expect("tempdir");
+    let listed = |host: &str| json!({"egress_allowlist": [host]});
+    for (network, host) in [
+        (listed("api.invalid:80"), "api.invalid"),
+        (listed("api.invalid:8080"), "api.invalid:8080"),
+        (json!({"mode": "open"}), "api.invalid"),
+        (json!({"mode": "open"}), "api.invalid:8080"),
+    ] {
+        secret_is_refused(folder.path(), &network, host);
+    }
+}
+
+fn secret_is_refused(folder: &Path, network: &Value, host: &str) {
     let status = |scanning: bool, query: &str| {
-        let config = json!({"network": {"egress_allowlist": ["api.invalid:80"]},
-            "credentials": {"secret_scanning": scanning}});
-        let script = format!("python3 -c '{FETCH}' 'http://api.invalid/?q={query}'");
-        let output = run(folder.path(), &config.to_string(), &[], &script);
+        let config = json!({"network": network, "credentials": {"secret_scanning": scanning}});
+        let script = format!("python3 -c '{FETCH}' 'http://{host}/?q={query}'");
+        let output = run(folder, &config.to_string(), &[], &script);
         let stderr = text(&output.stderr);
         assert!(!stderr.contains(query) || query == "plain", "{stderr}");
         (text(&output.stdout).trim().to_owned(), stderr.contains("the scanner finds `github-pat`"))
     };
-    assert_eq!(status(true, &token()), ("403".to_owned(), true));
+    assert_eq!(status(true, &token()), ("403".to_owned(), true), "{network} {host}");
     // The host does not exist outside.
-    assert_eq!(status(true, "plain"), ("502".to_owned(), false));
-    assert!(!status(false, &token()).1);
+    assert_eq!(status(true, "plain"), ("502".to_owned(), false), "{network} {host}");
+    assert!(!status(false, &token()).1, "{network} {host}");
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hutch_testkit::swap::{Swap, anonymous_kib};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{self, Up, WAIT_LIMIT};
+use crate::harness::{self, Up, WAIT_LIMIT, binary};
 
 /// Answers every request with the number of those before it.
 const SERVER: &str = r#"
@@ -352,4 +353,24 @@ fn busy_sandbox_is_not_suspended() {
         true
     };
     assert!((0..3).any(|_| stays_awake()), "it falls asleep at work");
+}
+
+#[test]
+fn doctor_reports_what_an_idle_sandbox_can_become_here() {
+    hutch_testkit::require!(root);
+    let doctor = |option: &[&str]| {
+        let output = Command::new(binary()).arg("doctor").args(option).output();
+        String::from_utf8(output.expect("hutch doctor").stdout).expect("text")
+    };
+    let report: Value = serde_json::from_str(&doctor(&["--json"])).expect("JSON");
+    let tiers = report["tiers"].as_array().expect("tiers");
+    let names: Vec<_> = tiers.iter().map(|tier| tier["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["frozen", "paged out", "memory on disk", "disk only"]);
+    let missing: Vec<_> = tiers.iter().map(|tier| tier["missing"].as_str()).collect();
+    // Other tests of this file freeze Sandboxes.
+    assert_eq!((missing[0], missing[3]), (None, None), "{report:#}");
+    let no_swap = (report["swapBytes"] == 0).then_some("no swap: idle memory stays in RAM");
+    assert_eq!(missing[1], no_swap, "{report:#}");
+    let text = doctor(&[]);
+    assert!(text.contains("\nidle: frozen                yes\n"), "{text}");
 }

@@ -129,8 +129,19 @@ impl Layout {
     /// The reason, in words.
     pub(crate) fn usable(&self, controller: Controller) -> Result<(), String> {
         match &self.unified {
-            Some(hierarchy) if self.unified_has(controller) => super::v2::usable(hierarchy, controller),
+            Some(hierarchy) if self.unified_has(controller) => super::v2::usable(hierarchy, Some(controller)),
             _ => super::v1::usable(self, controller),
+        }
+    }
+
+    /// Checks that the calling user can make groups whose processes can be frozen; else why not. Changes nothing.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub(crate) fn freezable(&self) -> Result<(), String> {
+        match &self.unified {
+            Some(hierarchy) => super::v2::usable(hierarchy, None),
+            None => super::v1::usable(self, Controller::Freezer),
         }
     }
 

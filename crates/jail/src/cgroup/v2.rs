@@ -154,17 +154,18 @@ pub(super) fn usage(group: &Path, usage: &mut Usage) {
 }
 
 /// Checks that the caller could create groups with this controller; else returns the reason.
-pub(super) fn usable(hierarchy: &Hierarchy, controller: Controller) -> Result<(), String> {
+pub(super) fn usable(hierarchy: &Hierarchy, controller: Option<Controller>) -> Result<(), String> {
+    let lacks = |file: PathBuf| controller.filter(|controller| !has_word(&file, *controller));
     let root = rustix::process::geteuid().is_root();
     let mut reason = format!("no group at or above {} is this user's", hierarchy.own.display());
     for parent in parents(hierarchy, root) {
-        if !has_word(&parent.join("cgroup.controllers"), controller) {
+        if let Some(controller) = lacks(parent.join("cgroup.controllers")) {
             reason = format!("{} does not have the controller {}", parent.display(), controller.name());
         } else if rustix::fs::access(parent.join("cgroup.procs"), Access::WRITE_OK).is_err()
             || rustix::fs::access(&parent, Access::WRITE_OK).is_err()
         {
             reason = format!("{} is not this user's", parent.display());
-        } else if !has_word(&parent.join("cgroup.subtree_control"), controller)
+        } else if let Some(controller) = lacks(parent.join("cgroup.subtree_control"))
             && !parent.join(FOLDER).exists()
             && rustix::fs::access(parent.join("cgroup.subtree_control"), Access::WRITE_OK).is_err()
         {

@@ -46,6 +46,13 @@ pub(super) fn missing(facts: &Facts) -> Vec<Missing> {
             "switch virtualisation on in the firmware or in the cloud's machine type, and join the group kvm",
         ));
     }
+    if let Some(reason) = &facts.cgroups.freezer {
+        list.push(entry(
+            format!("freezer of cgroups ({reason})"),
+            "idle Sandboxes keep using the processor: hutch.dev/idle-after has no effect",
+            "run as root, and mount cgroups writable",
+        ));
+    }
     if facts.swap_bytes == 0 {
         list.push(entry(
             "swap",
@@ -161,6 +168,7 @@ mod tests {
                     usable: true,
                     reason: None,
                 }],
+                freezer: None,
             },
             landlock: Some(7),
             seccomp: true,
@@ -190,7 +198,7 @@ mod tests {
     #[test]
     fn each_thing_that_is_missing_is_named() {
         type Change = fn(&mut Facts);
-        let table: [(Change, &str); 15] = [
+        let table: [(Change, &str); 16] = [
             (|f| f.root = false, "root"),
             (|f| f.namespaces[0].available = false, "user namespace"),
             (|f| f.unprivileged_user_namespaces = false, "user namespaces for ordinary users"),
@@ -205,6 +213,7 @@ mod tests {
             (|f| f.runsc = None, "gVisor (runsc)"),
             (|f| f.runsc.as_mut().unwrap().problem = Some("too old".into()), "gVisor (runsc): too old"),
             (|f| f.kvm = false, "/dev/kvm"),
+            (|f| f.cgroups.freezer = Some("none".into()), "freezer of cgroups (none)"),
             (|f| f.swap_bytes = 0, "swap"),
         ];
         for (change, what) in table {

@@ -134,6 +134,17 @@ impl Config {
 
     /// Returns the rules for its network: none if it is closed.
     pub(crate) fn egress(&self) -> anyhow::Result<Vec<EgressRule>> {
+        let mut rules = self.opened()?;
+        if self.scans() {
+            // What cannot be read cannot be scanned either: these rules let TLS and HTTP pass, and nothing else.
+            for rule in rules.iter_mut().filter(|rule| !rule.protocol.is_auto()) {
+                (rule.protocol, rule.plaintext) = (Protocol::Auto, true);
+            }
+        }
+        Ok(rules)
+    }
+
+    fn opened(&self) -> anyhow::Result<Vec<EgressRule>> {
         let list = &self.network.egress_allowlist;
         let only = "network.egress_allowlist: only with `mode: restricted`";
         ensure!(self.network.mode == NetworkMode::Restricted || list.is_empty(), only);

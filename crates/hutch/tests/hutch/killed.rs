@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -123,8 +123,12 @@ struct Program {
 
 impl Program {
     fn start(up: &Up, program: &str, arguments: &[usize]) -> Program {
+        Program::start_in(up, &["python3", "-c", program], arguments)
+    }
+
+    fn start_in(up: &Up, interpreter: &[&str], arguments: &[usize]) -> Program {
         let arguments: Vec<String> = arguments.iter().map(usize::to_string).collect();
-        let mut words = vec!["exec", "-i", "a", "--", "python3", "-c", program];
+        let mut words = [&["exec", "-i", "a", "--"], interpreter].concat();
         words.extend(arguments.iter().map(String::as_str));
         let mut kubectl = up.kubectl_command(&words);
         let mut child = kubectl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("kubectl");
@@ -374,6 +378,71 @@ fn connections_that_are_read_and_blocked_both_ways_have_bounded_memory() {
     let memory = usage(pid).1.saturating_sub(before);
     assert!(memory < MEMORY, "{memory} KiB");
     hutch_testkit::say(&format!("{READ_MOST} connections that are read: {memory} KiB more in the proxy\n"));
+}
+
+/// A server of HTTP/2 over TLS that reads no body, and answers with one that does not end. Arguments: address, folder of the
+/// certificate.
+const TALKER: &str = "
+const [, address, folder] = process.argv;
+const fs = require('fs');
+const read = (name) => fs.readFileSync(`${folder}/${name}`);
+const server = require('http2').createSecureServer({key: read('key.pem'), cert: read('cert.pem')});
+const piece = Buffer.alloc(64 << 10);
+server.on('session', (session) => session.on('error', () => {}));
+server.on('stream', (stream) => {
+  stream.on('error', () => {});
+  stream.respond({':status': 200});
+  const more = () => { while (stream.write(piece)); };
+  stream.on('drain', more);
+  more();
+});
+server.listen(0, address, () => console.log(`port ${server.address().port}.`));
+";
+
+/// Sends bodies in streams of HTTP/2 and reads no answer, until nothing happens for two seconds. Prints how many streams have an
+/// answer, and ends with its input.
+const STALLED_STREAMS: &str = "
+const [, port, sessions, streams] = process.argv;
+let [answered, last] = [0, Date.now()];
+const body = Buffer.alloc(1 << 20);
+for (let number = 0; number < Number(sessions); number++) {
+  const session = require('http2').connect(`https://web.example:${port}`);
+  session.on('error', () => {});
+  for (let each = 0; each < Number(streams); each++) {
+    const stream = session.request({':method': 'POST', ':path': '/'});
+    stream.on('error', () => {});
+    stream.on('response', () => { answered++; last = Date.now(); });
+    stream.write(body);
+  }
+}
+const check = setInterval(() => {
+  if (answered === 0 || Date.now() - last < 2000) return;
+  console.log(answered);
+  clearInterval(check);
+}, 100);
+process.stdin.resume();
+process.stdin.on('end', () => process.exit());
+";
+
+#[test]
+fn streams_over_tls_that_are_blocked_both_ways_have_bounded_memory() {
+    hutch_testkit::require!(root, kubectl, node, openssl);
+    let folder = tempfile::tempdir().expect("tempdir");
+    crate::inspected::authority(folder.path(), &["web.example"]);
+    let mut node = Command::new("node");
+    node.args(["-e", TALKER, SERVER]).arg(folder.path());
+    let (_server, port) = crate::inspected::with_port(node, &folder.path().join("log"));
+    let authority = folder.path().join("ca.pem");
+    let up = Up::start_outside(&hosts(), &[("SSL_CERT_FILE", &authority)], &[]);
+    let up = start_with(up, port, &json!({"http": [{"methods": ["POST"]}]}));
+    let pid = proxy(&up).expect("a proxy");
+    let before = usage(pid).1;
+    let mut program = Program::start_in(&up, &["node", "-e", STALLED_STREAMS], &[port.into(), READ_MOST, 2]);
+    let answered: usize = program.line().parse().expect("a number");
+    let memory = usage(pid).1.saturating_sub(before);
+    hutch_testkit::say(&format!("{answered} streams over TLS: {memory} KiB more in the proxy\n"));
+    assert!(answered >= READ_MOST / 2, "{answered}");
+    assert!(memory < MEMORY, "{memory} KiB");
 }
 
 /// Sends all of a compressed body but its end on each connection, as far as the proxy takes it. Prints how many are open, and

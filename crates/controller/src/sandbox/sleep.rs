@@ -9,6 +9,7 @@ use hutch_api::condition::{READY, TRUE};
 use hutch_api::sleep::{IdleTimes, InvalidIdleTime, suspension};
 use hutch_api::{Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -94,7 +95,10 @@ fn next(observed: &Observed) -> Next {
     }
     let after = timeouts(sandbox).unwrap_or_default().suspend_after;
     let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
-    let ready = conditions.and_then(|list| condition::find(list, READY)).filter(|ready| ready.status == TRUE);
+    // A condition of an earlier generation is that of a Pod which may be gone: of a Sandbox that runs again since.
+    let is_ready =
+        |ready: &&Condition| ready.status == TRUE && ready.observed_generation == sandbox.metadata.generation;
+    let ready = conditions.and_then(|list| condition::find(list, READY)).filter(is_ready);
     // A starting Sandbox is not idle, and a failing one is not hidden by suspension.
     let (Some(after), Some(ready)) = (after, ready) else { return Next::Never };
     // Without reports of activity the Sandbox may be in use.

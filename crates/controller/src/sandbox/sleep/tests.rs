@@ -21,7 +21,7 @@ fn observed(more: Value) -> Observed {
         }},
         "spec": {"podTemplate": {"spec": {"containers": [{"name": "c"}]}}},
         "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "DependenciesReady", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 4}]},
     });
     json_patch::merge(&mut base, &more);
     let sandbox: Arc<Sandbox> = object(API, "Sandbox", "s", base);
@@ -76,8 +76,9 @@ fn busy_or_invalid_sandboxes_do_not_suspend() {
         (
             "just woken",
             json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "r", "message": "",
-                "lastTransitionTime": "2026-01-01T01:30:00Z"}]}}),
+                "lastTransitionTime": "2026-01-01T01:30:00Z", "observedGeneration": 4}]}}),
         ),
+        ("running again, with the conditions of before", json!({"metadata": {"generation": 5}})),
     ] {
         assert_eq!(written(more, "2026-01-01T02:00:00Z"), None, "{what}");
     }

@@ -74,7 +74,10 @@ fn may_suspend(sandbox: &Sandbox, uid: &str, idle: Duration, now: Timestamp) -> 
         && IdleTimes::read(sets).is_ok_and(|times| times.suspend_after.is_some());
     let time = |key: &str| sandbox.annotations().get(key).map(|value| value.parse::<Timestamp>());
     let conditions = sandbox.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().find(|one| one.type_ == READY && one.status == TRUE);
+    // A condition of an earlier generation is that of a Pod which may be gone.
+    let ready = conditions.into_iter().find(|one| {
+        one.type_ == READY && one.status == TRUE && one.observed_generation == sandbox.metadata.generation
+    });
     let (Some(Ok(active)), Some(ready)) = (time(annotation::LAST_ACTIVITY), ready) else { return false };
     let since = active.max(ready.last_transition_time.0);
     let idle = SignedDuration::try_from(idle).unwrap_or(SignedDuration::MAX);
@@ -115,7 +118,7 @@ mod tests {
             }},
             "spec": {"podTemplate": {"spec": {"containers": []}}},
             "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "r", "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+                "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 3}]},
         });
         merge(&mut object, change);
         serde_json::from_value(object).unwrap()
@@ -164,6 +167,8 @@ mod tests {
             json!({"metadata": {"deletionTimestamp": NOW}}),
             json!({"metadata": {"ownerReferences": [pool]}}),
             json!({"status": {"conditions": []}}),
+            // Running again, with the conditions of before.
+            json!({"metadata": {"generation": 4}}),
         ] {
             assert!(!may(refused.clone(), 0), "{refused}");
         }

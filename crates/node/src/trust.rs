@@ -90,6 +90,11 @@ mod tests {
         assert_eq!(targets(&image, &[]), [Path::new(FILES[1])], "a link leads to the same one");
         assert_eq!(targets(&image, &[Path::new("/etc/ssl")]), [Path::new(FILES[1])]);
         assert!(targets(&image, &[Path::new("/etc")]).is_empty());
+        // Where Alpine and others have it.
+        std::fs::remove_file(at(FILES[2])).unwrap();
+        std::fs::write(at("/etc/ssl/cert.pem"), "").unwrap();
+        let both = ["/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"].map(Path::new);
+        assert_eq!(targets(&image, &[]), both);
     }
 
     #[test]
@@ -98,8 +103,20 @@ mod tests {
         let image = image.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(environment(&image, &[]), image);
         let with = environment(&image, &["/file".into()]);
-        assert_eq!(with.len(), 1 + VARIABLES.len());
-        assert_eq!(with.iter().filter(|(_, value)| value == "/file").count(), VARIABLES.len());
+        let named: Vec<&str> = with.iter().skip(1).map(|(name, _)| name.as_str()).collect();
+        let all = [
+            "SSL_CERT_FILE",
+            "REQUESTS_CA_BUNDLE",
+            "CURL_CA_BUNDLE",
+            "NODE_EXTRA_CA_CERTS",
+            "GIT_SSL_CAINFO",
+            "PIP_CERT",
+            "CARGO_HTTP_CAINFO",
+            "AWS_CA_BUNDLE",
+            "DENO_CERT",
+        ];
+        assert_eq!(named, all);
+        assert!(with.iter().skip(1).all(|(_, value)| value == "/file"), "{with:?}");
     }
 
     #[test]

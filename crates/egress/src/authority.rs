@@ -178,6 +178,9 @@ impl Authority {
 
 #[cfg(test)]
 mod tests {
+    use x509_parser::certificate::X509Certificate;
+    use x509_parser::prelude::FromDer;
+
     use super::*;
 
     #[test]
@@ -191,6 +194,34 @@ mod tests {
             assert!(Arc::ptr_eq(&first, &authority.config(&host).unwrap()), "it is kept");
         }
         assert_ne!(AuthorityKeys::create("a").unwrap(), AuthorityKeys::create("a").unwrap());
+    }
+
+    /// Nothing that it signs can sign in turn.
+    #[test]
+    fn certificate_of_an_authority_signs_only_hosts_and_is_valid_for_its_days() {
+        let now = || OffsetDateTime::now_utc().unix_timestamp();
+        let name = "Hutch sandbox a";
+        let before = now();
+        let made = [(30, AuthorityKeys::create(name)), (2, AuthorityKeys::create_for(name, 2))];
+        let after = now();
+        for (days, keys) in made {
+            let keys = keys.unwrap();
+            let der = CertificateDer::from_pem_slice(keys.certificate.as_bytes()).unwrap();
+            let (rest, certificate) = X509Certificate::from_der(&der).unwrap();
+            assert!(rest.is_empty());
+            assert_eq!(certificate.subject().to_string(), "CN=Hutch sandbox a");
+            assert_eq!(certificate.issuer().to_string(), "CN=Hutch sandbox a");
+            let constraints = certificate.basic_constraints().unwrap().unwrap();
+            assert!(constraints.critical && constraints.value.ca, "{constraints:?}");
+            assert_eq!(constraints.value.path_len_constraint, Some(0));
+            let usage = certificate.key_usage().unwrap().unwrap().value;
+            assert!(usage.key_cert_sign() && usage.crl_sign() && !usage.digital_signature(), "{usage:?}");
+            let validity = certificate.validity();
+            let (hour, day) = (3600, 86400);
+            let (from, until) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+            assert!((before - hour..=after - hour).contains(&from), "{from} {before}");
+            assert!((before + days * day..=after + days * day).contains(&until), "{until} {before}");
+        }
     }
 
     #[test]

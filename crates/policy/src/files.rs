@@ -118,7 +118,68 @@ pub fn restrictions(policies: &[&[FileRule]]) -> Restrictions {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Paths of rules.
+    const PATHS: [&str; 6] = ["/a", "/a/b", "/a/b/c", "/a/c", "/ab", "/d"];
+    /// Paths below these, and outside of them.
+    const OTHERS: [&str; 4] = ["/a/b/c/d", "/a/c/d", "/abc", "/e"];
+
+    /// Rules of several policies.
+    type Policies = Vec<Vec<FileRule>>;
+
+    /// One rule for each of some paths.
+    fn any_rules() -> impl Strategy<Value = Vec<FileRule>> {
+        let access = prop::sample::select(vec![Access::None, Access::Read, Access::Write]);
+        let rules = prop::collection::btree_map(prop::sample::select(PATHS.to_vec()), access, 0..5);
+        rules.prop_map(|rules| {
+            let rule = |(path, access): (&str, Access)| FileRule {
+                path: path.to_owned().try_into().unwrap(),
+                access,
+            };
+            rules.into_iter().map(rule).collect::<Vec<_>>()
+        })
+    }
+
+    /// Policies, and the same ones in any order.
+    fn any_policies_twice() -> impl Strategy<Value = (Policies, Policies)> {
+        prop::collection::vec(any_rules(), 0..4).prop_flat_map(|policies| {
+            let others: Vec<_> = policies.iter().cloned().map(|rules| Just(rules).prop_shuffle()).collect();
+            (Just(policies), others.prop_shuffle())
+        })
+    }
+
+    fn combined(policies: &[Vec<FileRule>]) -> Restrictions {
+        let policies: Vec<&[FileRule]> = policies.iter().map(Vec::as_slice).collect();
+        restrictions(&policies)
+    }
+
+    proptest! {
+        #[test]
+        fn access_to_a_file_is_that_of_the_strictest_policy(
+            policies in prop::collection::vec(any_rules(), 0..4),
+            more in any_rules(),
+        ) {
+            let before = combined(&policies);
+            let with_more: Policies = policies.iter().cloned().chain([more]).collect();
+            let after = combined(&with_more);
+            for path in PATHS.into_iter().chain(OTHERS).map(Path::new) {
+                let strictest = with_more.iter().map(|rules| access(rules, path)).min();
+                prop_assert_eq!(Some(access_at(&after, path)), strictest, "{:?}", path);
+                prop_assert!(access_at(&after, path) <= access_at(&before, path), "{path:?}");
+            }
+            prop_assert!(looser(&after, &before).is_empty());
+        }
+
+        #[test]
+        fn order_of_policies_and_their_rules_has_no_meaning_for_files(
+            (policies, others) in any_policies_twice(),
+        ) {
+            prop_assert_eq!(combined(&policies), combined(&others));
+        }
+    }
 
     fn rules(text: &str) -> Vec<FileRule> {
         let rule = |word: &str| {

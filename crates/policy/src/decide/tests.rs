@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::expression::Expression;
 use crate::host::Host;
+use crate::network::NetworkLevel;
 use crate::request::{Call, Path};
 use crate::rule::{EgressRule, Protocol, Tls};
 
@@ -208,6 +209,29 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
 }
 
 fn any_level() -> impl Strategy<Value = Level> {
+    prop_oneof![4 => any_policy(), 1 => any_network_policy()]
+}
+
+/// The `networkPolicy` of a template, by itself or beside other levels.
+fn any_network_policy() -> impl Strategy<Value = Level> {
+    let egress = prop::sample::select(vec![
+        "[]",
+        "[{}]",
+        r#"[{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]}]"#,
+        r#"[{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"port": 443}]}]"#,
+        r#"[{"to": [{"ipBlock": {"cidr": "fd00::/8"}}, {"ipBlock": {"cidr": "10.1.2.3/32"}}],
+            "ports": [{"port": 80, "endPort": 8080}]}]"#,
+    ]);
+    (egress, any::<bool>()).prop_map(|(egress, alone)| {
+        let egress: serde_json::Value = serde_json::from_str(egress).unwrap();
+        let read =
+            NetworkLevel::read("t", &serde_json::json!({ "networkPolicy": {"egress": egress} })).unwrap();
+        let level = if alone { read.alone } else { read.beside };
+        Level::clone(&level)
+    })
+}
+
+fn any_policy() -> impl Strategy<Value = Level> {
     use Authority::{Claim, Cluster, Invocation, Namespace, Template};
     let authority = prop::sample::select(vec![Cluster, Namespace, Template, Claim, Invocation]);
     let mode = prop::sample::select(vec![Mode::Enforce, Mode::Enforce, Mode::Observe]);
@@ -257,6 +281,9 @@ fn any_destination() -> impl Strategy<Value = Destination> {
     (host, port).prop_map(|(host, port)| format!("{host}:{port}").parse().unwrap())
 }
 
+/// Addresses to which a destination may lead.
+const ADDRESSES: [&str; 5] = ["10.1.2.3", "10.2.0.1", "127.0.0.1", "1.1.1.1", "169.254.169.254"];
+
 /// Values of a request, from which one is made: method, path, length of its body, and a tool that it calls.
 type Parts = (&'static str, &'static str, Option<u64>, Option<&'static str>);
 
@@ -299,6 +326,32 @@ fn requested(
     (verdict.decision, verdict.max_body, usable)
 }
 
+/// A level with its rules and their entries in any order.
+fn reordered(level: Level) -> impl Strategy<Value = Level> {
+    let rules: Vec<EgressRule> =
+        level.egress.iter().flat_map(|egress| egress.rules.iter().cloned()).collect();
+    let entries = |rule: EgressRule| {
+        let entries = (Just(rule.http.clone()).prop_shuffle(), Just(rule.mcp.clone()).prop_shuffle());
+        entries.prop_map(move |(http, mcp)| EgressRule { http, mcp, ..rule.clone() })
+    };
+    let rules: Vec<_> = rules.into_iter().map(entries).collect();
+    rules.prop_shuffle().prop_map(move |rules| {
+        let mut level = level.clone();
+        if let Some(egress) = &mut level.egress {
+            egress.rules = rules.into();
+        }
+        level
+    })
+}
+
+/// Levels, and the same ones in any order.
+fn any_levels_twice() -> impl Strategy<Value = (Vec<Level>, Vec<Level>)> {
+    prop::collection::vec(any_level(), 1..5).prop_flat_map(|levels| {
+        let others: Vec<_> = levels.iter().cloned().map(reordered).collect();
+        (Just(levels), others.prop_shuffle())
+    })
+}
+
 /// Returns true for a level without which nothing is open.
 fn opens(level: &Level) -> bool {
     level.mode == Mode::Enforce && level.egress.is_some() && level.authority != Authority::Claim
@@ -320,7 +373,7 @@ proptest! {
         prop_assert!(after.traffic <= before.traffic);
         // What was read is still read, unless it is denied now.
         prop_assert!(after.inspect >= before.inspect && after.scan >= before.scan);
-        for address in ["10.1.2.3", "10.2.0.1", "127.0.0.1", "1.1.1.1", "169.254.169.254"] {
+        for address in ADDRESSES {
             let address = address.parse().unwrap();
             let dialed = |levels: &[Level]| may_dial(levels, &destination, address, &[]);
             prop_assert!(dialed(&levels).is_ok() || dialed(&with_more).is_err());
@@ -361,20 +414,11 @@ proptest! {
 
     #[test]
     fn order_has_no_meaning_for_requests(
-        levels in prop::collection::vec(any_level(), 1..5),
+        (levels, others) in any_levels_twice(),
         destination in any_destination(),
         request in any_request(),
     ) {
-        let mut reversed = levels.clone();
-        reversed.reverse();
-        for rule in reversed.iter_mut().filter_map(|level| level.egress.as_mut()).flat_map(|egress| {
-            egress.rules.reverse();
-            egress.rules.iter_mut()
-        }) {
-            rule.http.reverse();
-            rule.mcp.reverse();
-        }
-        prop_assert_eq!(requested(request, &levels, &destination), requested(request, &reversed, &destination));
+        prop_assert_eq!(requested(request, &levels, &destination), requested(request, &others, &destination));
     }
 
     #[test]
@@ -434,16 +478,15 @@ proptest! {
 
     #[test]
     fn order_of_levels_and_rules_has_no_meaning(
-        levels in prop::collection::vec(any_level(), 1..5),
+        (levels, others) in any_levels_twice(),
         destination in any_destination(),
     ) {
-        let mut reversed = levels.clone();
-        reversed.reverse();
-        for egress in reversed.iter_mut().filter_map(|level| level.egress.as_mut()) {
-            egress.rules.reverse();
-        }
-        let (verdict, other) = (decide(&levels, &destination), decide(&reversed, &destination));
+        let (verdict, other) = (decide(&levels, &destination), decide(&others, &destination));
         prop_assert_eq!(verdict.decision, other.decision);
+        for address in ADDRESSES {
+            let dialed = |levels: &[Level]| may_dial(levels, &destination, address.parse().unwrap(), &[]).is_ok();
+            prop_assert_eq!(dialed(&levels), dialed(&others), "{}", address);
+        }
         let rules = |verdict: &Verdict<'_>| {
             let mut rules: Vec<_> = verdict
                 .opinions

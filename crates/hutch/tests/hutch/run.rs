@@ -41,7 +41,7 @@ fn processes(command: &str) -> usize {
 }
 
 /// The cgroups of the machine whose name holds this text.
-fn cgroups(marker: &str) -> Vec<String> {
+pub(crate) fn cgroups(marker: &str) -> Vec<String> {
     let found =
         Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-name", &format!("*{marker}*")]).output();
     text(&found.expect("find").stdout).lines().map(str::to_owned).collect()

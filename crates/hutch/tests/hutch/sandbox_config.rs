@@ -1,11 +1,13 @@
 //! `hutch run --config`: a `sandbox_config` as it is written elsewhere.
 
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::harness::{HUTCH, refused, succeeded, text};
+use crate::run::cgroups;
 
 /// The example of the format.
 fn example(workspace: &Path, data: &Path) -> Value {
@@ -21,11 +23,15 @@ fn example(workspace: &Path, data: &Path) -> Value {
 }
 
 fn run(folder: &Path, config: &str, flags: &[&str], script: &str) -> Output {
+    command(folder, config, flags, script).stdin(Stdio::null()).output().expect("hutch")
+}
+
+fn command(folder: &Path, config: &str, flags: &[&str], script: &str) -> Command {
     let file = folder.join("sandbox_config.json");
     std::fs::write(&file, config).expect("written");
     let mut hutch = Command::new(HUTCH);
     hutch.arg("run").arg("--config").arg(file).args(flags).args(["--", "sh", "-c", script]);
-    hutch.stdin(Stdio::null()).output().expect("hutch")
+    hutch
 }
 
 #[test]
@@ -65,12 +71,73 @@ fn sandbox_is_as_the_file_says() {
     assert_eq!(result["reason"], "timedOut");
 }
 
+/// CPU time that the groups of a command have in each period of 100 ms, in microseconds.
+fn quotas(hutch: u32) -> Vec<String> {
+    let read = |group: String| {
+        let read = |name: &str| std::fs::read_to_string(Path::new(&group).join(name)).ok();
+        let text = read("cpu.max").or_else(|| read("cpu.cfs_quota_us"))?;
+        text.split_whitespace().next().map(str::to_owned)
+    };
+    cgroups(&format!("run-{hutch}-")).into_iter().filter_map(read).collect()
+}
+
+#[test]
+fn limits_of_memory_and_cpu_time_apply() {
+    hutch_testkit::require!(root, python);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let script = "exec python3 -c 'print(len(bytearray(300 << 20)))'";
+    for (limit, reason, status) in [("48Mi", "outOfMemory", 137), ("1Gi", "exited", 0)] {
+        let config = json!({"resources": {"memory_limit": limit}}).to_string();
+        let output = run(folder.path(), &config, &["--json"], script);
+        let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(result["reason"], reason, "{limit}: {result}");
+        assert_eq!(result["status"]["code"], status, "{limit}: {result}");
+    }
+    for (limit, quota) in [(json!("500m"), "50000"), (json!("2"), "200000"), (json!(0.25), "25000")] {
+        let config = json!({"resources": {"cpu_limit": limit}}).to_string();
+        let mut hutch = command(folder.path(), &config, &[], "echo ready; read line");
+        let mut child = hutch.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch");
+        let mut ready = [0; 6];
+        child.stdout.as_mut().expect("output").read_exact(&mut ready).expect("ready");
+        let found = quotas(child.id());
+        drop(child.stdin.take());
+        child.wait().expect("wait");
+        assert!(!found.is_empty() && found.iter().all(|found| found == quota), "{config}: {found:?}");
+    }
+}
+
+#[test]
+fn dict_that_python_prints_is_read() {
+    hutch_testkit::require!(root, python);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let program = "print({'isolation': 'native', 'network': {'mode': 'restricted', 'egress_allowlist': ['api.example:443'],
+        'ingress': 'deny_all'}, 'filesystem': {'mode': 'read_write', 'host_mounts': []},
+        'resources': {'memory_limit': '1Gi', 'timeout_seconds': 300},
+        'credentials': {'mode': 'just_in_time', 'secret_scanning': True}})";
+    let python = Command::new("python3").args(["-c", program]).output().expect("python3");
+    let config = succeeded("python3", &python);
+    assert!(config.contains("'secret_scanning': True"), "{config}");
+    let output = run(folder.path(), &config, &[], "pwd; getent ahostsv4 api.example | head -1");
+    let printed = succeeded("the dict", &output);
+    assert!(printed.starts_with("/workspace\n198.18."), "{printed}");
+    let output = run(folder.path(), &config, &["--json"], &format!("echo {}", token()));
+    refused(&output, 125, &["the scanner finds `github-pat`"]);
+    // YAML reads it as a text.
+    let output = run(folder.path(), "{'filesystem': {'workspace': None}}", &[], "true");
+    refused(
+        &output,
+        125,
+        &["filesystem.workspace: `None` is a text here: leave out a field without a value"],
+    );
+}
+
 #[test]
 fn field_that_cannot_be_enforced_is_refused_by_name() {
     let folder = tempfile::tempdir().expect("tempdir");
     for (config, named) in [
         (json!({"credentials": {"mode": "always"}}), "unknown variant `always`"),
         (json!({"isolation": "kata"}), "isolation: only `native` and `gvisor`"),
+        (json!({"isolation": "firecracker"}), "isolation: only `native` and `gvisor`"),
         (json!({"isolation": "docker"}), "docker"),
         (
             json!({"network": {"mode": "none", "egress_allowlist": ["a.example:443"]}}),

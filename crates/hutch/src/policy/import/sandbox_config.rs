@@ -3,7 +3,7 @@
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod hostile;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, ensure};
 use hutch_policy::{EgressRule, PortRange, Protocol};
@@ -129,7 +129,11 @@ impl Amount {
 impl Config {
     /// Reads a file of the format.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Config> {
-        serde_saphyr::from_str(text).map_err(in_one_line)
+        let config: Config = serde_saphyr::from_str(text).map_err(in_one_line)?;
+        // As Python prints a dict. Other fields refuse it by their type.
+        let is_none = config.filesystem.workspace.as_deref() == Some(Path::new("None"));
+        ensure!(!is_none, "filesystem.workspace: `None` is a text here: leave out a field without a value");
+        Ok(config)
     }
 
     /// Returns the rules for its network: none if it is closed.

@@ -211,7 +211,21 @@ fn curl_and_python_reach_what_is_allowed_and_learn_what_is_not() {
         &json!({"decision": "allow", "method": "GET", "path": "/ok/a", "policy": "clients", "rule": "web"}),
     );
     proxy.logged(&json!({"decision": "deny", "destination": "other.example:443", "method": null}));
+    until("a line for each decision", || proxy.log.lock().expect("lines").len() >= 9);
     let log = proxy.log.lock().expect("lines");
+    let field = |line: &Value, name: &str| line[name].as_str().unwrap_or("-").to_owned();
+    let mut lines: Vec<_> = log
+        .iter()
+        .map(|line| ["decision", "destination", "path"].map(|name| field(line, name)).join(" "))
+        .collect();
+    lines.sort();
+    // A CONNECT whose requests are read has none of its own.
+    let web = |decision: &str, path: &str| format!("{decision} {destination} {path}");
+    let (ok, no, closed) = (web("allow", "/ok/a"), web("deny", "/no"), "deny other.example:443 -".to_owned());
+    let plain = "deny other.example:80 /".to_owned();
+    let expected =
+        [ok.clone(), ok, web("allow", "/ok/b"), closed.clone(), closed, plain, no.clone(), no.clone(), no];
+    assert_eq!(lines, expected);
     assert!(!log.iter().any(|line| line.to_string().contains("secret")), "{log:?}");
     assert!(log.iter().all(|line| line["time"].as_str().is_some_and(|time| time.ends_with('Z'))), "{log:?}");
 }

@@ -104,14 +104,15 @@ fn condition_names_destinations_about_which_policies_disagree() {
     until("the others count", || get(&up, "a", "web.example", &server) == "hello");
 }
 
-/// Returns the status of an object without the condition, and whether it has the condition.
-fn without_condition(object: &Value) -> (Value, bool) {
+/// Returns the status of an object without the conditions that are about its policies and its isolation, and their number.
+fn without_conditions(object: &Value) -> (Value, usize) {
     let mut status = object["status"].clone();
-    let mut found = false;
+    let mut found = 0;
     if let Some(conditions) = status["conditions"].as_array_mut() {
         let before = conditions.len();
-        conditions.retain(|condition| condition["type"] != "PolicyEnforced");
-        found = conditions.len() != before;
+        conditions
+            .retain(|condition| condition["type"] != "PolicyEnforced" && condition["type"] != "Isolation");
+        found = before - conditions.len();
     }
     (status, found)
 }
@@ -136,15 +137,17 @@ fn condition_about_policies_needs_no_write_of_its_own() {
         applied(&up, &sandbox(name, &json!({"labels": labels}), None));
         up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=180s"));
         enforced(&up, name, reason);
+        let isolation = "jsonpath={.status.conditions[?(@.type==\"Isolation\")].reason}";
+        up.eventually(&format!("get sandbox {name} -o {isolation}"), |found| !found.is_empty());
         let current = up.ok(&format!("get sandbox {name} -o jsonpath={{.metadata.resourceVersion}}"));
         until("the watch has it", || {
             versions().iter().any(|object| object["metadata"]["resourceVersion"] == current)
         });
         let mut all = versions();
         all.retain(|object| object["metadata"]["name"] == name && object["status"].is_object());
-        let statuses: Vec<_> = all.iter().map(without_condition).collect();
-        assert!(statuses.iter().any(|(_, found)| *found), "{name}: {all:?}");
-        // A write that only adds the condition differs in nothing else.
+        let statuses: Vec<_> = all.iter().map(without_conditions).collect();
+        assert!(statuses.iter().any(|(_, found)| *found == 2), "{name}: {all:?}");
+        // A write that only adds a condition differs in nothing else.
         let own = statuses.windows(2).find(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1);
         assert_eq!(own, None, "{name}");
     }

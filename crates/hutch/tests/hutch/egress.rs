@@ -150,6 +150,30 @@ fn allowed_name_is_reached_and_nothing_else() {
 }
 
 #[test]
+fn first_instruction_of_a_command_finds_its_network_captured_and_open() {
+    hutch_testkit::require!(root, user_namespaces);
+    let site = Site::new();
+    for caller in callers() {
+        let (port, received) = server(&format!("{SERVER}:0"), b"hello\n");
+        let (other, nothing) = server(&format!("{SERVER}:0"), b"never\n");
+        let allow = format!("web.example:{port}");
+        let options = ["--allow", &allow, "--allow-private", SERVER];
+        for (port, expected) in [(port, "hello\n"), (other, "closed\n")] {
+            // A shell connects by itself, so this is the first thing that the process does. It tries once.
+            let act =
+                format!("exec 3<>/dev/tcp/web.example/{port}; read -r line <&3 && echo $line || echo closed");
+            let output = site.run(caller, &options, &["bash", "-c", &act]);
+            let stderr = text(&output.stderr);
+            assert_eq!(text(&output.stdout), expected, "{caller:?}: {stderr}");
+            let refused = stderr.contains(&format!("hutch: refused web.example:{port};"));
+            assert_eq!(refused, port == other, "{caller:?}: {stderr}");
+        }
+        received.recv_timeout(Duration::from_secs(20)).expect("a connection");
+        assert!(received.try_recv().is_err() && nothing.try_recv().is_err(), "{caller:?}");
+    }
+}
+
+#[test]
 fn name_leads_to_private_addresses_only_with_the_flag_and_never_to_metadata() {
     hutch_testkit::require!(root, user_namespaces, python);
     let site = Site::new();

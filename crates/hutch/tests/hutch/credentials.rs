@@ -106,25 +106,94 @@ pub(crate) fn descendants(first: u32) -> Vec<u32> {
     found.into_iter().filter(|pid| !is_proxy(pid)).collect()
 }
 
-/// Returns true if one of the texts stands in the memory of a process.
+/// Bytes of a page of memory.
+const PAGE: u64 = 4096;
+/// Maximum bytes of memory that are searched at a time.
+const PIECE: u64 = 1 << 20;
+
+/// Returns true if one of the texts stands in the memory of a process. One that has ended has no memory.
+///
+/// # Panics
+/// The memory of a process that runs cannot be read.
 pub(crate) fn in_memory(pid: u32, texts: &[&str]) -> bool {
+    let mut found = None;
+    // A process that just ends or executes another program has no memory for a moment.
+    until(&format!("the memory of process {pid} is read"), || {
+        found = search_memory(pid, texts);
+        found.is_some() || has_ended(pid)
+    });
+    found.unwrap_or(false)
+}
+
+fn has_ended(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX"))
+}
+
+/// Searches all readable memory of a process. Returns `None` if most of it cannot be read. Single ranges, such as `[vvar]`, never
+/// can.
+fn search_memory(pid: u32, texts: &[&str]) -> Option<bool> {
     use std::io::Write;
-    let Ok(memory) = std::fs::File::open(format!("/proc/{pid}/mem")) else { return false };
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let open = |name: &str| std::fs::File::open(format!("/proc/{pid}/{name}"));
+    let (memory, pages) = (open("mem").ok()?, open("pagemap").ok()?);
+    let maps = text(&std::fs::read(format!("/proc/{pid}/maps")).ok()?);
     let mut grep = Command::new("grep");
-    grep.args(["-caF"]).args(texts.iter().flat_map(|text| ["-e", text]));
+    grep.env("LC_ALL", "C").arg("-caF").args(texts.iter().flat_map(|text| ["-e", text]));
     let mut grep = grep.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("grep");
     let mut input = grep.stdin.take().expect("piped");
-    for line in maps.lines().filter(|line| line.contains(" rw")) {
-        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-        let Some((start, end)) = range else { continue };
-        let number = |text: &str| u64::from_str_radix(text, 16).unwrap_or(0);
-        let mut bytes = vec![0; (number(end) - number(start)).min(64 << 20) as usize];
-        let read = memory.read_at(&mut bytes, number(start)).unwrap_or(0);
-        input.write_all(&bytes[..read]).and_then(|()| input.write_all(b"\n")).expect("grep reads");
+    // A text that begins in one piece may end in the next one.
+    let overlap = texts.iter().map(|text| text.len() as u64).max().unwrap_or(0);
+    let (mut read, mut unreadable) = (0, 0);
+    for line in maps.lines() {
+        let mut fields = line.split(' ');
+        let range = fields.next().and_then(|range| range.split_once('-'));
+        let (Some((start, end)), Some(flags)) = (range, fields.next()) else { continue };
+        if !flags.starts_with('r') {
+            continue;
+        }
+        let number = |text: &str| u64::from_str_radix(text, 16).expect("an address");
+        for (mut from, end) in resident(&pages, number(start), number(end)) {
+            while from < end {
+                let mut piece = vec![0; PIECE.min(end - from) as usize];
+                let count = memory.read_at(&mut piece, from).unwrap_or(0);
+                input.write_all(&piece[..count]).and_then(|()| input.write_all(b"\n")).expect("grep reads");
+                read += count as u64;
+                from += count as u64;
+                if count < piece.len() {
+                    unreadable += PAGE;
+                    from = from / PAGE * PAGE + PAGE;
+                } else if from < end {
+                    from -= overlap;
+                }
+            }
+        }
     }
     drop(input);
-    text(&grep.wait_with_output().expect("grep").stdout).trim() != "0"
+    let found = text(&grep.wait_with_output().expect("grep").stdout).trim() != "0";
+    (read > unreadable).then_some(found)
+}
+
+/// Returns the parts of a range of addresses that have pages, in memory or in swap. Other parts hold nothing, and to read them would
+/// give them pages.
+fn resident(pages: &std::fs::File, start: u64, end: u64) -> Vec<(u64, u64)> {
+    let mut entries = vec![0; ((end - start) / PAGE * 8) as usize];
+    let mut parts: Vec<(u64, u64)> = Vec::new();
+    // The kernel has no entries for `[vsyscall]`.
+    if pages.read_exact_at(&mut entries, start / PAGE * 8).is_err() {
+        return parts;
+    }
+    for (number, entry) in entries.chunks_exact(8).enumerate() {
+        let page = start + number as u64 * PAGE;
+        // The two highest bits of an entry, whose bytes are in the order of the machine.
+        if u64::from_ne_bytes(entry.try_into().expect("eight bytes")) >> 62 == 0 {
+            continue;
+        }
+        match parts.last_mut() {
+            Some((_, last)) if *last == page => *last += PAGE,
+            _ => parts.push((page, page + PAGE)),
+        }
+    }
+    parts
 }
 
 #[test]

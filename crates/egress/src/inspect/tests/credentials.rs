@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::credentials::{Issued, Secret};
+use crate::records::{Entry, Sink};
 
 const VALUE: &str = "real+value/of \"the\" credential";
 const PLACEHOLDER: &str = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
@@ -443,4 +444,83 @@ async fn placeholder_within_a_body_of_http2_is_refused_or_breaks_the_answer_off(
         }
         reported_once(&mut site).await;
     }
+}
+
+/// Keeps the uses of credentials that are recorded, each of them as a name and a destination. The log takes all other records,
+/// and these only if they are to be written.
+fn uses(site: &Site, written: bool) -> Arc<std::sync::Mutex<Vec<String>>> {
+    let used = Arc::<std::sync::Mutex<Vec<String>>>::default();
+    let (kept, sandbox) = (used.clone(), site.sandbox.clone());
+    let sink: Sink = Box::new(move |entry, number| {
+        let is_use = matches!(entry, Entry::Used(..));
+        if let Entry::Used(credential, destination) = entry {
+            kept.lock().unwrap().push(format!("{credential} {destination}"));
+        }
+        if let Some(number) = number {
+            let sandbox = sandbox.clone();
+            tokio::spawn(async move { sandbox.records.answer(number, written || !is_use) });
+        }
+    });
+    site.sandbox.records.set(sink, true);
+    used
+}
+
+#[tokio::test]
+async fn use_is_recorded_at_every_place_of_a_value_and_sends_nothing_without_its_record() {
+    let basic = format!("Authorization: Basic {}\r\n", STANDARD.encode(format!("user:{PLACEHOLDER}")));
+    let query = format!("GET /a?key={PLACEHOLDER}");
+    let added = r#", "header": "Authorization", "format": "token {}""#;
+    let (json, form) = (format!(r#"{{"key": "{PLACEHOLDER}"}}"#), format!("key={PLACEHOLDER}"));
+    let typed = |kind: &str, body: &str| {
+        format!("Content-Type: application/{kind}\r\nContent-Length: {}\r\n", body.len())
+    };
+    let (of_json, of_form) = (typed("json", &json), typed("x-www-form-urlencoded", &form));
+    for (more, line, headers, body, is_used) in [
+        ("", "GET /a", format!("X-Key: {PLACEHOLDER}\r\n"), "", true),
+        ("", "GET /a", basic, "", true),
+        ("", &query, String::new(), "", true),
+        (added, "GET /a", String::new(), "", true),
+        (r#", "body": true"#, "POST /a", of_json, &json, true),
+        (r#", "body": true"#, "POST /a", of_form.clone(), &form, true),
+        // No value is sent.
+        ("", "GET /a", String::new(), "", false),
+        ("", "POST /a", of_form, &form, false),
+        ("", &format!("GET /{PLACEHOLDER}"), String::new(), "", false),
+        (added, "GET /a", "Authorization: own\r\n".to_owned(), "", false),
+    ] {
+        for written in [true, false] {
+            let site = site(more).await;
+            let used = uses(&site, written);
+            let answer = site.raw(&(head(line, &headers) + body)).await;
+            let expected: Vec<String> =
+                is_used.then(|| format!("github localhost:{}", site.port)).into_iter().collect();
+            assert_eq!(*used.lock().unwrap(), expected, "{line} {headers}: {answer}");
+            let status = match (is_used, written) {
+                (true, true) => "HTTP/1.1 200",
+                (true, false) => "HTTP/1.1 503",
+                (false, _) => continue,
+            };
+            assert!(answer.starts_with(status), "{line} {headers}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn use_of_both_credentials_of_a_signature_for_aws_is_recorded() {
+    let site = Site::new(OPEN).await;
+    let mut key = issued("localhost", site.port, r#", "aws": {"accessKeyId": "id"}"#);
+    key.placeholder = "placeholder-of-the-secret-key".into();
+    let value = Secret::new("AKIDEXAMPLE".into());
+    let id = Issued { name: "id".into(), value, ..issued("localhost", site.port, "") };
+    site.sandbox.set_credentials(vec![id, key]);
+    let used = uses(&site, true);
+    let headers = format!(
+        "Authorization: AWS4-HMAC-SHA256 Credential={PLACEHOLDER}/20150830/us-east-1/s3/aws4_request, \
+         SignedHeaders=host, Signature={}\r\nX-Amz-Date: 20150830T123600Z\r\n",
+        "0".repeat(64)
+    );
+    let answer = site.raw(&head("GET /a", &headers)).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let expected = ["github", "id"].map(|name| format!("{name} localhost:{}", site.port));
+    assert_eq!(*used.lock().unwrap(), expected);
 }

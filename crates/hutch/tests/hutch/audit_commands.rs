@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use hutch_audit::event::{Connection, ConnectionActivity, CredentialUse, Decision, Sandbox, Verdict};
 use hutch_audit::{Event, Log, Options};
@@ -13,6 +13,7 @@ use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::audit_strict::SmallDisk;
 use crate::harness::{binary, succeeded, text};
 use crate::inspected::{authority, with_port};
 use crate::peers::Peer;
@@ -205,6 +206,8 @@ fn serve(client: TcpStream, received: &Mutex<Vec<u8>>, exporter: &Mutex<Option<(
         if reader.read_exact(&mut body).is_err() {
             return;
         }
+        // A body of OTLP has no end of a line.
+        body.push(b'\n');
         received.lock().expect("no panic").extend_from_slice(&body);
         let kill = |then: Then| {
             let mut exporter = exporter.lock().expect("no panic");
@@ -250,6 +253,156 @@ fn exporter_that_is_killed_around_the_answer_loses_no_record() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers, (1..=end).collect::<Vec<_>>());
+}
+
+/// Numbers of the records in bodies and lines that have arrived whole.
+fn numbers_in(lines: &[u8]) -> Vec<u64> {
+    let of_otlp = |record: &Value| {
+        let attributes = record["attributes"].as_array()?;
+        let number = attributes.iter().find(|attribute| attribute["key"] == "hutch.audit.seq")?;
+        number["value"]["intValue"].as_str()?.parse::<u64>().ok()
+    };
+    let numbers = |value: Value| -> Vec<u64> {
+        match value["resourceLogs"][0]["scopeLogs"][0]["logRecords"].as_array() {
+            Some(records) => records.iter().filter_map(of_otlp).collect(),
+            None => value["seq"].as_u64().into_iter().collect(),
+        }
+    };
+    let lines = lines.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| serde_json::from_slice(line).ok()).flat_map(numbers).collect()
+}
+
+/// Starts a receiver of syslog. Returns its address, and the numbers of the records that have arrived whole.
+fn syslog() -> (SocketAddr, Arc<Mutex<Vec<u64>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let address = listener.local_addr().expect("an address");
+    let received = Arc::<Mutex<Vec<u64>>>::default();
+    let kept = received.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let kept = kept.clone();
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(client);
+                while let Some(number) = syslog_number(&mut reader) {
+                    kept.lock().expect("no panic").push(number);
+                }
+            });
+        }
+    });
+    (address, received)
+}
+
+/// Reads a message, which its length precedes, and returns the number of its record. `None` if it does not arrive whole.
+fn syslog_number(reader: &mut impl BufRead) -> Option<u64> {
+    let mut length = Vec::new();
+    reader.read_until(b' ', &mut length).ok()?;
+    let length: usize = text(&length).trim().parse().ok()?;
+    let mut message = vec![0; length];
+    reader.read_exact(&mut message).ok()?;
+    let message = text(&message);
+    let (_, number) = message.split_once("seq=\"").expect("a number");
+    Some(number.split_once('"').expect("its end").0.parse().expect("a number"))
+}
+
+/// Checks that these are the numbers of all records, with repetitions.
+fn complete(mut numbers: Vec<u64>, what: &str) {
+    numbers.sort_unstable();
+    numbers.dedup();
+    let end = *numbers.last().expect("records");
+    assert_eq!(numbers, (1..=end).collect::<Vec<_>>(), "{what}");
+}
+
+#[test]
+fn exporter_of_any_kind_that_is_killed_at_any_time_loses_no_record() {
+    for kind in ["webhook", "file", "syslog", "otlp"] {
+        let (data, log) = data();
+        let (secret, target) = (data.path().join("secret"), data.path().join("out"));
+        std::fs::write(&secret, "0123456789abcdef").expect("written");
+        let (receiver, (of_syslog, messages)) = (Receiver::start(), syslog());
+        let to = match kind {
+            "webhook" => format!("webhook+http://{}", receiver.address),
+            "file" => format!("file:{}", target.display()),
+            "syslog" => format!("syslog+tcp://{of_syslog}"),
+            _ => format!("otlp+http://{}", receiver.address),
+        };
+        let export = |more: &[&str]| {
+            let mut command = command(data.path(), &["export", "--to", &to]);
+            if kind == "webhook" {
+                command.arg("--secret-file").arg(&secret);
+            }
+            command.args(more);
+            command
+        };
+        let mut delays = Vec::new();
+        for round in 0..8 {
+            let mut child = export(&["--follow"]).stderr(Stdio::null()).spawn().expect("hutch");
+            let delay = rand::random::<u64>() % 400;
+            delays.push(delay);
+            let end = Instant::now() + Duration::from_millis(delay);
+            let mut count = 0;
+            // Records come until it is killed.
+            while count < 20 || Instant::now() < end {
+                record(&log, &connection(SystemTime::now(), &format!("h{round}-{count}.example")));
+                std::thread::sleep(Duration::from_millis(1));
+                count += 1;
+            }
+            child.kill().expect("killed");
+            assert!(!child.wait().expect("ended").success(), "{kind}: it was killed");
+        }
+        log.close();
+        let report = succeeded(kind, &export(&[]).output().expect("hutch"));
+        let numbers = match kind {
+            "file" => numbers_in(&std::fs::read(&target).expect("the target")),
+            "syslog" => messages.lock().expect("no panic").clone(),
+            _ => numbers_in(&receiver.received.lock().expect("no panic")),
+        };
+        let end = numbers.iter().max().expect("records");
+        let what = format!("{kind}, killed after {delays:?} ms: {report}");
+        assert!(report.contains(&format!("sent up to record {end}")), "{what}");
+        complete(numbers, &what);
+    }
+}
+
+#[test]
+fn file_on_a_full_disk_gets_every_record_once_there_is_room() {
+    hutch_testkit::require!(root);
+    let (data, log) = data();
+    let folder = data.path().join("out");
+    std::fs::create_dir(&folder).expect("a folder");
+    let disk = SmallDisk::at(folder.clone());
+    let target = folder.join("log.jsonl");
+    let to = format!("file:{}", target.display());
+    let export = || audit(data.path(), &["export", "--to", &to]);
+    let write = |name: &str| {
+        let host = |number: u32| format!("{name}-{number}.example");
+        (0..200).for_each(|number| record(&log, &connection(SystemTime::now(), &host(number))));
+    };
+    let content = || std::fs::read_to_string(&target).unwrap_or_default();
+    write("before");
+    until("a record", || {
+        succeeded("export", &export());
+        content().contains("before-")
+    });
+    disk.fill();
+    // More than the last page of the file has room for.
+    write("full");
+    let mut error = String::new();
+    until("a failure", || {
+        let output = export();
+        error = text(&output.stderr);
+        !output.status.success()
+    });
+    assert!(error.contains("log.jsonl") && !content().contains("full-199.example"), "{error}");
+    disk.empty();
+    write("after");
+    log.close();
+    succeeded("export", &export());
+    let content = content();
+    assert!(content.contains("after-199.example"));
+    // Nothing was left of what found no room.
+    let whole = content.lines().all(|line| serde_json::from_str::<Value>(line).is_ok());
+    assert!(whole, "{content}");
+    complete(numbers_in(content.as_bytes()), "all records");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use hutch_testkit::swap::Swap;
 use hutch_testkit::wait::until;
 use serde_json::Value;
 
@@ -200,6 +201,7 @@ fn strict_log_on_a_full_disk_holds_connections_and_requests_of_sandboxes_back() 
 #[test]
 fn strict_log_on_a_full_disk_holds_names_and_containers_back() {
     hutch_testkit::require!(root, kubectl);
+    let swap = hutch_testkit::Need::Swap.missing().is_none().then(|| Swap::new(256 << 20));
     let mut up = Up::start(&["--audit", "strict"]);
     let disk = SmallDisk::under(&mut up);
     let rules = serde_json::json!([{"name": "names", "hosts": ["*.names.example"]}]);
@@ -209,6 +211,11 @@ fn strict_log_on_a_full_disk_holds_names_and_containers_back() {
         &up,
         &sandbox("idle", &serde_json::json!({"annotations": {"hutch.dev/idle-after": "40s"}}), None),
     );
+    // It is frozen before, and its memory would be written to swap after it.
+    let frozen = serde_json::json!({"hutch.dev/idle-after": "1s", "hutch.dev/page-out-after": "60s"});
+    if swap.is_some() {
+        applied(&up, &sandbox("swapped", &serde_json::json!({"annotations": frozen}), None));
+    }
     let script = "n=0; while sleep 0.3; do n=$((n+1)); \
                   getent ahostsv4 n$n.names.example > /dev/null && echo $n found || echo $n missing; done";
     let command = |name: &str, command: &[&str]| {
@@ -222,14 +229,24 @@ fn strict_log_on_a_full_disk_holds_names_and_containers_back() {
     output.all("found");
     command("ends", &["sleep", "2"]);
     up.eventually("get pod ends -o jsonpath={.status.phase}", |phase| phase == "Running");
+    if swap.is_some() {
+        eventually(&up, &["list", "--kind", "lifecycle"], "default/swapped&container main frozen");
+    }
     disk.fill();
     output.all("missing");
     let waits = "get pod ends -o jsonpath={.status.containerStatuses[0].state.waiting.message}";
     up.eventually(waits, |why| why.contains("the audit log cannot be written"));
     let count = "get pod ends -o jsonpath={.status.containerStatuses[0].restartCount}";
     let before = up.ok(count);
-    let events = "get events --field-selector reason=CannotFreeze -o jsonpath={.items[*].message}";
-    up.eventually(events, |found| found.contains("the audit log cannot be written"));
+    let reasons = ["CannotFreeze", "CannotPageOut"];
+    for reason in &reasons[..if swap.is_some() { 2 } else { 1 }] {
+        let events = format!("get events --field-selector reason={reason} -o jsonpath={{.items[*].message}}");
+        up.eventually(&events, |found| found.contains("the audit log cannot be written"));
+    }
+    if swap.is_some() {
+        let lifecycle = read(&up, &["list", "--kind", "lifecycle", "--sandbox", "swapped"]);
+        assert!(!lifecycle.contains("paged out"), "{lifecycle}");
+    }
     disk.empty();
     output.all("found");
     up.eventually(count, |count| count != before);

@@ -62,7 +62,7 @@ fn callers_and_sandboxes_are_recorded_without_secrets() {
     eventually(&up, &["list", "--kind", "exec"], "failed&no-such-command&ended");
     eventually(&up, &["list", "--kind", "connection", "--denied"], "default/box&192.0.2.1:80");
     eventually(&up, &["list", "--kind", "dns", "--denied"], "default/box&closed.example");
-    eventually(&up, &["list", "--kind", "lifecycle"], "default/box");
+    eventually(&up, &["list", "--kind", "lifecycle"], "default/box&container box started");
     let ended: Vec<Value> = events(&up, "exec").into_iter().filter(|event| event["exit_code"] == 3).collect();
     assert!(
         ended[0]["process"]["cmd_line"].as_str().is_some_and(|line| line.contains("exit 3")),
@@ -86,6 +86,87 @@ fn callers_and_sandboxes_are_recorded_without_secrets() {
     let all = read(&up, &["export"]);
     assert!(all.contains("\"top\"") && !all.contains(SECRET) && !all.contains(SECRET_BASE64));
     read(&up, &["verify"]);
+}
+
+/// Changes of the container `main` of a Sandbox or Pod, in their order.
+fn changes(up: &Up, name: &str) -> Vec<String> {
+    let printed = read(up, &["list", "--kind", "lifecycle"]);
+    let name = format!("default/{name}");
+    let of_it = printed.lines().filter(|line| line.split_whitespace().nth(2) == Some(name.as_str()));
+    let change = |line: &str| line.split_once(" container main ").map(|(_, change)| change.to_owned());
+    of_it.filter_map(change).collect()
+}
+
+/// Waits for as many changes of a Sandbox from a number on, which must be these. Returns the number of the next one.
+#[track_caller]
+fn changed(up: &Up, name: &str, from: usize, expected: &[&str]) -> usize {
+    let mut found = Vec::new();
+    until(&expected.join(", "), || {
+        found = changes(up, name);
+        found.len() >= from + expected.len()
+    });
+    assert_eq!(found[from..from + expected.len()], *expected, "{found:?}");
+    from + expected.len()
+}
+
+#[test]
+fn freeze_thaw_and_end_of_a_container_are_recorded() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let idle = serde_json::json!({"annotations": {"hutch.dev/idle-after": "1s"}});
+    applied(&up, &sandbox("box", &idle, None));
+    up.ok("wait --for=condition=Ready sandbox/box --timeout=120s");
+    let frozen = changed(&up, "box", 0, &["started", "frozen"]);
+    assert_eq!(up.ok("exec box -- echo hello"), "hello\n");
+    let again = changed(&up, "box", frozen, &["thawed", "frozen"]);
+    let set = |mode: &str| {
+        let patch = format!(r#"{{"spec":{{"operatingMode":"{mode}"}}}}"#);
+        up.ok_args(&["patch", "sandbox", "box", "--type=merge", "-p", &patch]);
+    };
+    set("Suspended");
+    up.ok("wait --for=condition=Suspended sandbox/box --timeout=120s");
+    // A frozen container can be thawed for its end.
+    until("an end", || changes(&up, "box")[again..].iter().any(|change| change.starts_with("exited with ")));
+    let suspended = changes(&up, "box");
+    let last = suspended.last().expect("changes");
+    assert!(suspended.len() <= again + 2 && last.starts_with("exited with "), "{suspended:?}");
+    set("Running");
+    up.ok("wait --for=condition=Ready sandbox/box --timeout=120s");
+    changed(&up, "box", suspended.len(), &["started"]);
+    // One that ends by itself.
+    up.ok_args(&[
+        "run",
+        "main",
+        "--image=hutch/host",
+        "--restart=Never",
+        "--command",
+        "--",
+        "sh",
+        "-c",
+        "exit 7",
+    ]);
+    changed(&up, "main", 0, &["started", "exited with 7"]);
+    let json = events(&up, "lifecycle");
+    let ended = json.iter().find(|event| event["exit_code"] == 7).expect("an end");
+    assert_eq!(ended["activity_id"], 2, "{ended}");
+    read(&up, &["verify"]);
+}
+
+#[test]
+fn page_out_of_a_container_is_recorded() {
+    hutch_testkit::require!(root, kubectl, python, swap);
+    let _swap = hutch_testkit::swap::Swap::new(256 << 20);
+    let up = Up::start(&[]);
+    let idle =
+        serde_json::json!({"annotations": {"hutch.dev/idle-after": "1s", "hutch.dev/page-out-after": "2s"}});
+    let mut object = sandbox("box", &idle, None);
+    let script = "import os, time; data = os.urandom(48 << 20); time.sleep(100000)";
+    object["spec"]["podTemplate"]["spec"]["containers"][0]["command"] = vec!["python3", "-c", script].into();
+    applied(&up, &object);
+    up.ok("wait --for=condition=Ready sandbox/box --timeout=120s");
+    let paged_out = changed(&up, "box", 0, &["started", "frozen", "paged out"]);
+    assert_eq!(up.ok("exec box -- echo hello"), "hello\n");
+    changed(&up, "box", paged_out, &["thawed"]);
 }
 
 #[test]
@@ -185,26 +266,34 @@ fn requests_through_the_router_and_copies_are_recorded() {
 #[test]
 fn log_is_whole_after_kills() {
     hutch_testkit::require!(root, kubectl);
-    let mut up = Up::start(&["--audit", "strict"]);
-    let mut known = Vec::new();
-    for round in 0..4 {
-        for number in 0..4 {
-            let name = format!("map-{round}-{number}");
-            up.ok(&format!("create configmap {name}"));
-            known.push(name);
+    for mode in ["strict", "on"] {
+        let mut up = Up::start(&["--audit", mode]);
+        let mut known = Vec::new();
+        for round in 0..4 {
+            for number in 0..4 {
+                let name = format!("map-{round}-{number}");
+                up.ok(&format!("create configmap {name}"));
+                if mode == "on" {
+                    // The record follows.
+                    eventually(&up, &["list", "--kind", "api"], &format!("allowed&create&{name}"));
+                }
+                known.push(name);
+            }
+            // In the middle of further writes.
+            let mut writing =
+                up.kubectl_command(&["create", "namespace", &format!("late-{round}")]).spawn().unwrap();
+            let delay = rand::random::<u64>() % 160;
+            println!("--audit {mode}: killed {delay} ms after the start of a write");
+            std::thread::sleep(std::time::Duration::from_millis(delay));
+            up.kill();
+            let _ = writing.wait();
+            up.restart();
         }
-        // In the middle of further writes.
-        let mut writing =
-            up.kubectl_command(&["create", "namespace", &format!("late-{round}")]).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(40 * round));
-        up.kill();
-        let _ = writing.wait();
-        up.restart();
-    }
-    read(&up, &["verify"]);
-    let all = read(&up, &["export"]);
-    for name in known {
-        assert!(all.contains(&name), "{name} was acknowledged and is not in the log");
+        read(&up, &["verify"]);
+        let all = read(&up, &["export"]);
+        for name in known {
+            assert!(all.contains(&name), "--audit {mode}: {name} was recorded and is not in the log");
+        }
     }
 }
 

@@ -280,6 +280,81 @@ fn value_that_is_replaced_or_taken_away_counts_at_once() {
     site.up.stop();
 }
 
+/// Sends one request with a credential, and then others without one on the same connection until it ends.
+const HELD: &str = r#"
+import os, socket, ssl, sys, time
+port, variable = int(sys.argv[1]), sys.argv[2]
+tls = socket.create_connection(("web.example", port))
+tls = ssl.create_default_context().wrap_socket(tls, server_hostname="web.example")
+def send(header):
+    tls.sendall(f"GET /held HTTP/1.1\r\nHost: web.example:{port}\r\n{header}\r\n".encode())
+    answer = b""
+    while not answer.endswith(b"0\r\n\r\n"):
+        part = tls.recv(4096)
+        if not part: raise ConnectionError
+        answer += part
+    return answer.startswith(b"HTTP/1.1 200")
+print("answered", send(f"Authorization: Bearer {os.environ[variable]}\r\n"), send(""), flush=True)
+try:
+    while send(""): time.sleep(0.1)
+    print("refused", flush=True)
+except OSError: print("ended", flush=True)
+"#;
+
+#[test]
+fn credential_that_is_revoked_ends_a_connection_that_has_used_it() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python);
+    let site = Site::start();
+    site.up.ok(&format!("create secret generic github --from-literal=token={VALUE}"));
+    site.provide("secret", &json!({"secret": {"name": "github", "key": "token"}}));
+    site.provide("file", &json!({"file": "token"}));
+    applied(&site.up, &site.policy(&["secret", "file"]));
+    site.ready("a", None);
+    let port = site.port.to_string();
+    for (variable, value, deleted) in
+        [("SECRET_TOKEN", VALUE, "secret github"), ("FILE_TOKEN", OF_FILE, "credentialprovider file")]
+    {
+        site.receives("a", variable, value);
+        let words = ["exec", "a", "--", "python3", "-u", "-c", HELD, &port, variable];
+        let mut held = Peer::start(site.up.kubectl_command(&words), &site.folder.path().join("held"));
+        held.printed_until("answered True True\n");
+        assert!(site.peer.printed().contains(&format!("request /held authorization=Bearer {value}")));
+        site.up.ok(&format!("delete {deleted}"));
+        held.printed_until("ended\n");
+        let before = site.peer.printed().len();
+        let script = format!(
+            "curl -s -o /dev/null -m 20 -w '%{{http_code}}' -H \"Authorization: Bearer ${variable}\" https://web.example:PORT/"
+        );
+        assert_eq!(text(&site.exec("a", &script).stdout), "403", "{variable}");
+        assert_eq!(&site.peer.printed()[before..], "", "{variable}");
+    }
+}
+
+#[test]
+fn credential_expires_after_its_time_also_over_a_restart() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python);
+    const EXPIRES: std::time::Duration = std::time::Duration::from_secs(45);
+    let mut site = Site::start();
+    site.provide("file", &json!({"file": "token"}));
+    let mut policy = site.policy(&["file"]);
+    policy["spec"]["credentials"][0]["expires"] = format!("{}s", EXPIRES.as_secs()).into();
+    applied(&site.up, &policy);
+    site.ready("a", None);
+    site.receives("a", "FILE_TOKEN", OF_FILE);
+    site.up.stop();
+    // If the time began again with the server, the value would still be sent.
+    std::thread::sleep(EXPIRES);
+    site.up.restart();
+    site.up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    let before = site.peer.printed().len();
+    let url = "curl -s -m 20 -H \"Authorization: Bearer $FILE_TOKEN\" https://web.example:PORT/";
+    until("a refusal", || text(&site.exec("a", url).stdout).contains("has expired"));
+    assert_eq!(&site.peer.printed()[before..], "", "nothing is sent");
+    // The time of another Sandbox begins now.
+    site.ready("b", None);
+    site.receives("b", "FILE_TOKEN", OF_FILE);
+}
+
 #[test]
 fn strict_log_on_a_full_disk_holds_the_use_of_a_credential_back() {
     hutch_testkit::require!(root, kubectl, openssl, curl, python);

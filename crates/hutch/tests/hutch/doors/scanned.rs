@@ -161,6 +161,17 @@ fn kind(body: &[u8]) -> &'static str {
     }
 }
 
+/// Returns a call of a tool.
+fn call(name: &str, arguments: &Value) -> Vec<u8> {
+    let params = json!({"name": name, "arguments": arguments});
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string().into_bytes()
+}
+
+/// Returns an answer to a call of a tool.
+fn result(result: &Value) -> Vec<u8> {
+    json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string().into_bytes()
+}
+
 /// Returns the messages of a case as they are sent, and whether each one leaves; `None` if it needs more than a proxy.
 fn run(case: &Case, client: &Client<'_>, socket: &Speak<'_>) -> Option<Result<bool, String>> {
     let texts: Vec<Vec<u8>> = case.t.iter().chain(&case.ts).map(|text| expand(text)).collect();
@@ -181,12 +192,6 @@ fn run(case: &Case, client: &Client<'_>, socket: &Speak<'_>) -> Option<Result<bo
         Some("broken") => b"this is not compressed".to_vec(),
         Some(name) => encode::compress(Compression::named(name).expect("a name"), text),
     };
-    let call = |name: &str, arguments: &Value| {
-        let params = json!({"name": name, "arguments": arguments});
-        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string().into_bytes()
-    };
-    let result =
-        |result: &Value| json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string().into_bytes();
     Some(match (case.m.as_deref(), case.at.as_deref().unwrap_or("body")) {
         (Some("mcp"), _) => each(&|text| client.message(text.starts_with(b"> "), &text[2..])),
         (Some("hosts"), _) => each(&|text| {
@@ -538,4 +543,104 @@ fn guard_scans_calls_results_and_definitions() {
     assert_eq!(denied.len(), 4, "{errors}");
     assert!(denied.iter().all(|line| line["finding"]["rule"].is_string()), "{errors}");
     assert!(!errors.contains(&secret), "{errors}");
+}
+
+/// A server of MCP that answers every request. Before the answer to a ping, it sends the next line of a file.
+const LINES: &str = r#"
+import json, sys
+lines = iter(open(sys.argv[1], "rb").read().split(b"\n"))
+for line in sys.stdin.buffer:
+    message = json.loads(line)
+    is_batch = isinstance(message, list)
+    if not is_batch and message["method"] == "ping":
+        sys.stdout.buffer.write(next(lines) + b"\n")
+    answers = [{"jsonrpc": "2.0", "id": one["id"], "result": {}} for one in (message if is_batch else [message])]
+    sys.stdout.buffer.write(json.dumps(answers if is_batch else answers[0]).encode() + b"\n")
+    sys.stdout.buffer.flush()
+"#;
+/// Makes the server send its next line.
+const PING: &[u8] = br#"{"jsonrpc": "2.0", "id": "next", "method": "ping"}"#;
+
+/// Returns the messages of MCP of a case, and whether each one leaves. `None` if it has none, or one that is more than a line.
+fn messages(case: &Case) -> Option<Vec<(bool, Vec<u8>)>> {
+    let texts = case.t.iter().chain(&case.ts).map(|text| expand(text));
+    let (mode, at) = (case.m.as_deref(), case.at.as_deref());
+    let message = |text: Vec<u8>| {
+        let message = match (mode, at) {
+            (Some("mcp"), _) => (text.starts_with(b"> "), text.get(2..)?.to_vec()),
+            (Some("calls"), _) => {
+                let text = String::from_utf8_lossy(&text);
+                let (tool, arguments) = text.split_once(' ')?;
+                (true, call(tool, &value(arguments.as_bytes())))
+            }
+            (None, Some("tool-args")) => (true, call("tool", &value(&text))),
+            (None, Some("tool-result")) => (false, result(&value(&text))),
+            (None, Some("tool-definition")) => (false, result(&json!({"tools": [value(&text)]}))),
+            _ => return None,
+        };
+        let is_line = !message.1.contains(&b'\n') && serde_json::from_slice::<Value>(&message.1).is_ok();
+        is_line.then_some(message)
+    };
+    texts.map(message).collect()
+}
+
+/// Sends messages through a guard until one is blocked; `true` if one was.
+fn guarded(site: &Site, policy: &str, messages: &[(bool, Vec<u8>)]) -> Result<bool, String> {
+    let of_server = messages.iter().filter(|(leaves, _)| !leaves).map(|(_, message)| message.as_slice());
+    let of_server: Vec<&[u8]> = of_server.collect();
+    std::fs::write(site.path("lines"), of_server.join(&b'\n')).expect("written");
+    let mut command = Command::new(HUTCH);
+    command.args(["mcp-guard", "--policy", policy, "--", "python3", "-c", LINES]).arg(site.path("lines"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut guard = Guard(command.spawn().expect("hutch"));
+    let mut output = BufReader::new(guard.0.stdout.take().expect("output"));
+    let mut input = guard.0.stdin.take().expect("input");
+    let mut receive = || {
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        line
+    };
+    for (leaves, message) in messages {
+        let sent = if *leaves { message.as_slice() } else { PING };
+        input.write_all(&[sent, b"\n"].concat()).expect("written");
+        let line = receive();
+        let answer = value(line.as_bytes());
+        // Without an id, nothing takes the place of a message of the server.
+        let is_missing = answer["id"] == "next" && value(message)["id"].is_null();
+        if line.contains("the scanner finds") || (!leaves && is_missing) {
+            return Ok(true);
+        }
+        let passed = match *leaves {
+            true => line.contains("\"result\""),
+            false => answer == value(message) && value(receive().as_bytes())["id"] == "next",
+        };
+        if !passed {
+            return Err(line);
+        }
+    }
+    Ok(false)
+}
+
+#[test]
+fn cases_of_the_library_for_mcp_are_blocked_and_passed_by_the_guard() {
+    hutch_testkit::require!(python);
+    let site = Site::new();
+    let rules = json!({"rules": [{"name": "all", "hosts": ["stdio"], "mcp": [{"methods": ["*"]}]}]});
+    let policy = site.policy_of("tools", &json!({"egress": rules, "scanner": {"inbound": "Block"}}));
+    let file: File = toml::from_str(CASES).expect("cases");
+    let (mut ran, mut benign, mut wrong) = (0, 0, Vec::new());
+    for case in &file.case {
+        // A guard has no values of the sandbox.
+        if case.e == "credential" || case.b || case.n.contains("placeholder") || case.z.is_some() {
+            continue;
+        }
+        let Some(messages) = messages(case) else { continue };
+        let blocked = guarded(&site, &policy, &messages);
+        (ran, benign) = (ran + 1, benign + usize::from(case.e == "none"));
+        if blocked != Ok(case.e != "none") {
+            wrong.push(format!("{}: expected {}, {blocked:?}", case.n, case.e));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {ran} cases:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(ran >= 180 && benign >= 60, "{ran} {benign}");
 }

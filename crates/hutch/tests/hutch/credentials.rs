@@ -173,7 +173,7 @@ fn search_memory(pid: u32, texts: &[&str]) -> Option<bool> {
     (read > unreadable).then_some(found)
 }
 
-/// Returns the parts of a range of addresses that have pages, in memory or in swap. Other parts hold nothing, and to read them would
+/// Returns the parts of a range of addresses that have pages, in memory or in swap. Other parts hold nothing, and a read would
 /// give them pages.
 fn resident(pages: &std::fs::File, start: u64, end: u64) -> Vec<(u64, u64)> {
     let mut entries = vec![0; ((end - start) / PAGE * 8) as usize];

@@ -319,8 +319,9 @@ fn credential_that_is_revoked_ends_a_connection_that_has_used_it() {
         let mut held = Peer::start(site.up.kubectl_command(&words), &site.folder.path().join("held"));
         held.printed_until("answered True True\n");
         assert!(site.peer.printed().contains(&format!("request /held authorization=Bearer {value}")));
+        assert!(!held.printed().contains("ended"), "{variable}: {}", held.printed());
         site.up.ok(&format!("delete {deleted}"));
-        held.printed_until("ended\n");
+        until("the connection ends", || held.printed().ends_with("ended\n"));
         let before = site.peer.printed().len();
         let script = format!(
             "curl -s -o /dev/null -m 20 -w '%{{http_code}}' -H \"Authorization: Bearer ${variable}\" https://web.example:PORT/"

@@ -327,7 +327,7 @@ fn credential_that_is_revoked_ends_a_connection_that_has_used_it() {
             "curl -s -o /dev/null -m 20 -w '%{{http_code}}' -H \"Authorization: Bearer ${variable}\" https://web.example:PORT/"
         );
         assert_eq!(text(&site.exec("a", &script).stdout), "403", "{variable}");
-        assert_eq!(&site.peer.printed()[before..], "", "{variable}");
+        assert!(!site.peer.printed()[before..].contains(value), "{variable}");
     }
 }
 
@@ -350,7 +350,7 @@ fn credential_expires_after_its_time_also_over_a_restart() {
     let before = site.peer.printed().len();
     let url = "curl -s -m 20 -H \"Authorization: Bearer $FILE_TOKEN\" https://web.example:PORT/";
     until("a refusal", || text(&site.exec("a", url).stdout).contains("has expired"));
-    assert_eq!(&site.peer.printed()[before..], "", "nothing is sent");
+    assert!(!site.peer.printed()[before..].contains(OF_FILE), "the value is sent");
     // The time of another Sandbox begins now.
     site.ready("b", None);
     site.receives("b", "FILE_TOKEN", OF_FILE);

@@ -3,9 +3,9 @@
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 /// Maximum texts that a regular expression can start with, to be tried only where a keyword starts.
-const LEADS: usize = 2048;
+const LEADS: usize = 512;
 /// Maximum letters of a class after which such a text continues.
-const FEW: usize = 10;
+const FEW: usize = 6;
 /// Maximum letters of a class with which such a text ends.
 const MANY: usize = 40;
 /// Maximum bytes from the start of a match in which a byte is searched, and maximum different ones.
@@ -94,13 +94,27 @@ impl Near {
     }
 }
 
-/// Returns the bytes with which a part of an expression starts, in both cases; `None` if it can be empty.
+/// Returns the bytes with which a part of an expression starts; `None` if it can be empty, or if they are not known.
 fn firsts(part: &Hir) -> Option<[bool; 256]> {
     let mut bytes = [false; 256];
-    for lead in leads(part)? {
-        let first = *lead.first()?;
-        bytes[usize::from(first)] = true;
-        bytes[usize::from(first.to_ascii_uppercase())] = true;
+    match part.kind() {
+        HirKind::Literal(literal) => bytes[usize::from(*literal.0.first()?)] = true,
+        HirKind::Class(Class::Bytes(class)) => {
+            for range in class.iter() {
+                bytes[usize::from(range.start())..=usize::from(range.end())].fill(true);
+            }
+        }
+        HirKind::Capture(capture) => return firsts(&capture.sub),
+        HirKind::Repetition(repetition) if repetition.min > 0 => return firsts(&repetition.sub),
+        HirKind::Concat(parts) => {
+            return firsts(parts.iter().find(|part| !matches!(part.kind(), HirKind::Look(_)))?);
+        }
+        HirKind::Alternation(parts) => {
+            for part in parts {
+                firsts(part)?.iter().zip(&mut bytes).for_each(|(first, byte)| *byte |= first);
+            }
+        }
+        HirKind::Empty | HirKind::Look(_) | HirKind::Class(_) | HirKind::Repetition(_) => return None,
     }
     Some(bytes)
 }

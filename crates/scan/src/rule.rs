@@ -534,6 +534,10 @@ keywords = ['abc']")
         assert!(of_keys.may_match(b"key of a:1") && of_keys.may_match(b"key abcdefgh=1"));
         assert!(!of_keys.may_match(b"key of a and b") && !of_keys.may_match(b"key abcdefghij="));
         assert!(near(r"key(?i)[a-z]?x").is_some_and(|near| near.may_match(b"keyX")));
+        assert!(
+            near(r"key[a-z]?\b(x|[0-3]y)")
+                .is_some_and(|near| near.may_match(b"keya2") && !near.may_match(b"keya4"))
+        );
         // Nothing limits these.
         assert!(near(r"key[a-z ]{0,9}[:=]?").is_none());
         assert!(near(r"key[^\n]*[:=]").is_none());

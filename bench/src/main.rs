@@ -33,7 +33,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 25] = [
+const BENCHMARKS: [Benchmark; 26] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),

@@ -31,8 +31,8 @@ const IDLE: Duration = Duration::from_secs(120);
 const STREAMS: u32 = 16;
 /// Maximum bytes of a head of HTTP/2, of which each header counts 32 more. Its encoding can be far smaller.
 const HEAD_LIST: u32 = 16 << 10;
-const STREAM_WINDOW: u32 = 64 << 10;
-const CONNECTION_WINDOW: u32 = 128 << 10;
+const STREAM_WINDOW: u32 = 32 << 10;
+const CONNECTION_WINDOW: u32 = 64 << 10;
 const SEND: usize = 16 << 10;
 
 /// Reads the requests of a connection until its end, or until other rules decide about its destination. `counted` says that

@@ -35,6 +35,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Window of a stream of HTTP/2, and of all streams of a connection.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 256 << 10;
+/// Bytes of a stream that wait for a server that does not read them.
+const SEND: usize = 16 << 10;
 
 /// Connection to a server that is being made.
 pub(crate) type Dialing = Pin<Box<dyn Future<Output = Result<TcpStream, Unreachable>> + Send>>;
@@ -120,7 +122,7 @@ impl Clients {
                 .set_host(true)
                 .http2_initial_stream_window_size(STREAM_WINDOW)
                 .http2_initial_connection_window_size(CONNECTION_WINDOW)
-                .http2_max_send_buf_size(STREAM_WINDOW as usize)
+                .http2_max_send_buf_size(SEND)
                 .build(connector)
         };
         Clients { one: client(false), two: client(true) }

@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::pattern::HostPattern;
 use crate::ports::PortRange;
 use crate::request::Request;
-use crate::rule::EgressRule;
+use crate::rule::{EgressRule, Holds};
 
 /// Returns the credentials that the levels offer, in the order of the levels. A level that only observes offers none.
 pub fn offered<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = (&Level, &Credential)> {
@@ -55,12 +55,18 @@ pub fn may_use<L: Borrow<Level>>(
 ) -> bool {
     enforcing(levels).all(|(_, egress)| {
         let matching = egress.rules.about(&destination.host).filter(|rule| rule.matches(destination));
-        let mut lists = matching
-            .filter(|rule| rule.credentials.is_some())
-            .filter(|rule| rule.decide_request(request, moment) == Some(Decision::Allow))
-            .filter_map(|rule| rule.credentials.as_ref())
-            .peekable();
-        lists.peek().is_none() || lists.any(|list| list.iter().any(|named| named == name))
+        let allowing =
+            matching.filter(|rule| rule.decide_if_it_held(request, moment) == Some(Decision::Allow));
+        let lists: Vec<(Holds, bool)> = allowing
+            .filter_map(|rule| Some((rule, rule.credentials.as_ref()?)))
+            .map(|(rule, list)| (rule.holds(moment, Some(request)), list.iter().any(|named| named == name)))
+            .filter(|(holds, _)| *holds != Holds::No)
+            .collect();
+        match lists.iter().any(|(holds, _)| *holds == Holds::Yes) {
+            true => lists.contains(&(Holds::Yes, true)),
+            // A list whose condition has no value excludes as if that held.
+            false => lists.iter().all(|(_, names)| *names),
+        }
     })
 }
 
@@ -146,6 +152,15 @@ mod tests {
             assert!(!usable(std::slice::from_ref(&excluding)), "{excluding}");
             assert!(!usable(&[named.clone(), excluding.clone()]), "{excluding}");
         }
+        // The condition has no value: there is no field `missing`.
+        let unknown = |list: &str| {
+            format!(
+                r#"{{"egress": {{"rules": [{{"name": "a", "hosts": ["api.github.com"]}}, {{"name": "b",
+                    "hosts": ["api.github.com"], "when": "task.missing == 1", "credentials": {list}}}]}}}}"#
+            )
+        };
+        assert!(!usable(&[unknown("[]")]) && !usable(&[unknown(r#"["other"]"#)]));
+        assert!(usable(&[unknown(r#"["github"]"#)]));
         let observing =
             r#"{"mode": "Observe", "egress": {"rules": [{"name": "a", "any": true, "credentials": []}]}}"#;
         assert!(usable(&[open, observing.to_owned()]));

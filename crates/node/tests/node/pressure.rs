@@ -202,7 +202,7 @@ async fn sandbox(machine: &Machine, name: &str) -> Pod {
         }))
         .await;
     let ready = json!({"type": "Ready", "status": "True", "reason": "r", "message": "",
-        "lastTransitionTime": "2020-01-01T00:00:00Z"});
+        "lastTransitionTime": "2020-01-01T00:00:00Z", "observedGeneration": sandbox.metadata.generation});
     let api: Api<Sandbox> = Api::namespaced(machine.client.clone(), "default");
     let status = json!({"status": {"conditions": [ready]}});
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.expect("a status");

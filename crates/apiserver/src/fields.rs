@@ -3,7 +3,6 @@
 
 use serde_json::Value;
 
-use crate::admission::policy;
 use crate::body::Decoded;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
@@ -104,7 +103,7 @@ fn cannot_be_handled(call: &Call) -> String {
 
 fn validation(call: &Call) -> Result<Validation, Failure> {
     // A field that is dropped could be the one that closes something.
-    if call.kind().group == policy::GROUP {
+    if call.kind().group == kinds::POLICIES {
         return Ok(Validation::Strict);
     }
     match call.query.get("fieldValidation") {

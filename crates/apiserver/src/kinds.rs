@@ -24,6 +24,9 @@ pub(crate) use fields::{Mistyped, check, prune};
 pub(crate) use shape::{Field, ListType, Shape};
 pub(crate) use strict::problems;
 
+/// API group of the policies of the network.
+pub(crate) const POLICIES: &str = "policy.hutch.dev";
+
 /// One kind in one version, as the API server serves it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Kind {

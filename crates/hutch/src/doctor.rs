@@ -54,7 +54,7 @@ pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
 struct Report<'a> {
     #[serde(flatten)]
     facts: &'a Facts,
-    /// What idle Sandboxes can become here.
+    /// Tiers of idle Sandboxes that this machine has, and does not have.
     tiers: [tiers::Tier; 4],
     processes: &'a [processes::Process],
 }

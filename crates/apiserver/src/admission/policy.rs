@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::access::Action;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
-use crate::kinds::Kind;
+use crate::kinds::{self, Kind};
 use crate::meta;
 
 /// Group of the policies.
-pub(crate) const GROUP: &str = "policy.hutch.dev";
+pub(crate) const GROUP: &str = kinds::POLICIES;
 
 /// Warning of a NetworkPolicy.
 const NO_EFFECT: &str = "a NetworkPolicy opens and closes nothing on one machine; a SandboxPolicy does \

@@ -1,4 +1,4 @@
-//! What an idle Sandbox can become on this machine: frozen, paged out, memory on disk, disk only.
+//! Tiers of idle Sandboxes that this machine has: frozen, paged out, memory on disk, disk only.
 
 use hutch_jail::facts::{Facts, Runsc};
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! Measures suspends with memory and resumes, compared with `runsc checkpoint` and `runsc restore` by hand; forks; and how long
-//! a snapshot of files pauses a Sandbox.
+//! Measures suspends with memory and resumes, compared with `runsc checkpoint` and `runsc restore` by hand; forks; how long a
+//! snapshot of files pauses a Sandbox; and Sandboxes that begin with their imports.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -46,17 +46,17 @@ class Server(http.server.ThreadingHTTPServer):
 Server(("0.0.0.0", int(sys.argv[2])), Handler).serve_forever()
 "#;
 
+/// Import before that server, which takes long.
+const IMPORTS: &str = "import pandas";
+/// Folder of the packages in the Sandboxes that import them.
+const PACKAGES: &str = "/packages";
+
 struct Bench {
     runtime: tokio::runtime::Runtime,
     client: kube::Client,
     router: SocketAddr,
     server: Server,
 }
-
-/// The same after an import that takes long.
-const IMPORTS: &str = "import pandas";
-/// Folder of the packages in the Sandboxes that import them.
-const PACKAGES: &str = "/packages";
 
 /// Measures and prints the tables.
 pub(crate) fn run() -> anyhow::Result<()> {

@@ -41,7 +41,7 @@ pub(crate) const REFUSING: usize = 16;
 
 /// Port for which the reason is given why a name has no address.
 const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
-/// Maximum requests at once. Each has buffers of some 150 KiB if neither side reads.
+/// Maximum requests at once. Each has buffers of some 200 KiB if neither side reads.
 const REQUESTS: usize = 128;
 /// Maximum large bodies that are scanned at the same time: their values need some times their bytes.
 const LARGE: usize = 2;

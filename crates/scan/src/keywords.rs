@@ -1,8 +1,9 @@
 //! Search for keywords, without regard to case.
 //!
-//! A table of bits answers for every second place of a text whether three bytes of a keyword can stand there. Unlike an
-//! automaton, the steps of this search do not depend on each other, and its table fits the fastest cache. A second table
-//! answers the same for four bytes of the places that are left, and few of those remain. No branch depends on either answer.
+//! A table of bits answers for every second place of a text whether three bytes of a keyword can stand there, and another one for
+//! the places between them whether a short keyword can begin there. Unlike an automaton, the steps of this search do not depend
+//! on each other. A third table answers for four bytes of the places that are left, and few of those remain. No branch depends
+//! on any answer.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -212,9 +213,9 @@ impl Keywords {
         for number in 0..count {
             let at = places[number & (PLACES - 1)];
             let eight = eight(block, at as usize);
-            let is_short = [0, 1].map(|first| bit(&self.short[..], hash(eight, first)));
+            let is_short = bit(&self.short[..], hash(eight, 0)) | bit(&self.short[..], hash(eight, 1));
             places[left & (PLACES - 1)] = at;
-            left += (is_short[0] | is_short[1] | bit(&self.fours[..], hash_of_four(eight))) as usize;
+            left += (is_short | bit(&self.fours[..], hash_of_four(eight))) as usize;
         }
         left
     }

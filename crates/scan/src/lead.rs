@@ -68,14 +68,13 @@ pub(crate) struct Near {
 }
 
 impl Near {
-    /// Returns those of an expression: the first bytes of the part that begins with the fewest. `None` if no part but the first
-    /// limits them.
+    /// Returns those of an expression: the first bytes of the part that begins with the fewest. `None` if no part after its first
+    /// bytes limits them.
     pub(crate) fn of(hir: &Hir) -> Option<Near> {
         let HirKind::Concat(parts) = hir.kind() else { return None };
         let (mut within, mut best) = (0_usize, None::<(usize, Near)>);
-        for (number, part) in parts.iter().enumerate() {
-            if number > 0
-                && within < NEAR
+        for part in parts {
+            if (1..NEAR).contains(&within)
                 && let Some(bytes) = firsts(part)
             {
                 let count = bytes.iter().filter(|is_first| **is_first).count();

@@ -66,8 +66,8 @@ impl Sleepers {
             let mut woken_at = Instant::now();
             while resolver.resolve(&any).await.is_err() {
                 if woken_at.elapsed() >= AGAIN {
-                    // False is of a Sandbox that is about to run.
-                    let _ = self.wake.wake(target).await?;
+                    // It may be starting since the first time, so neither outcome ends the wait.
+                    let _ = self.wake.wake(target).await;
                     woken_at = Instant::now();
                 }
                 // The result does not matter: the next loop resolves again.

@@ -50,15 +50,17 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     let levels = attached.applying()?.levels;
     let is_own = |level: &Level| level.authority == Authority::Namespace && level.name == name;
     let (own, mut others): (Vec<_>, Vec<_>) = levels.into_iter().partition(|level| is_own(level));
-    if rule.cidrs.is_empty() {
+    let mut note = "";
+    if rule.cidrs.is_empty() && others.iter().any(|level| level.is_network_policy()) {
         // It opens no name, and decides only about the addresses to which one leads.
         others.retain(|level| !level.is_network_policy());
+        note = "\nthe networkPolicy of its template must allow the addresses of the host too";
     }
     let facts = attached.facts();
     let moment = Moment { facts: &facts, seconds: now.as_second(), ..Moment::default() };
     match other_policies(&others, &arguments.host, &moment)? {
         Others::Decide(policy) if own.is_empty() => {
-            println!("sandbox {sandbox} may connect to {} already, by policy {policy}", arguments.host);
+            println!("sandbox {sandbox} may connect to {} already, by policy {policy}{note}", arguments.host);
             return Ok(0);
         }
         _ => {}
@@ -86,7 +88,7 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     };
     written.map_err(described(format!("SandboxPolicy {name}")))?;
     let until = expires.map(|time| format!(" until {time}")).unwrap_or_default();
-    println!("sandbox {sandbox} may connect to {}{until} (SandboxPolicy {name})", arguments.host);
+    println!("sandbox {sandbox} may connect to {}{until} (SandboxPolicy {name}){note}", arguments.host);
     Ok(0)
 }
 

@@ -323,6 +323,13 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Runs a command of hutch for this server.
+pub(crate) fn hutch(up: &Up, arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command.args(arguments).arg("--kubeconfig").arg(up.kubeconfig()).env_clear();
+    command.output().expect("hutch")
+}
+
 #[track_caller]
 pub(crate) fn succeeded(what: &str, output: &Output) -> String {
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));

@@ -525,6 +525,17 @@ fn explicit_network_policy_of_a_template_decides_about_addresses_and_the_managed
     assert_eq!(get(&up, &managed, "web.example", &server), "hello");
     let refused = get(&up, &explicit, "web.example", &server);
     assert!(refused.contains("the `networkPolicy` of the template does not allow it"), "{refused}");
+    let host = format!("web.example:{}", server.port);
+    for (sandbox, is_explicit) in [(&explicit, true), (&managed, false)] {
+        let output = harness::hutch(&up, &["allow", sandbox, &host]);
+        let printed = harness::succeeded("hutch allow", &output);
+        assert!(printed.contains("already, by policy all"), "{printed}");
+        assert_eq!(
+            printed.contains("the networkPolicy of its template must allow"),
+            is_explicit,
+            "{printed}"
+        );
+    }
 }
 
 /// Attributes are sent to the proxy that all sandboxes share. Control characters take six bytes of JSON each.

@@ -5,14 +5,8 @@ use std::process::{Command, Output};
 use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
-use crate::harness::{Up, binary, refused, succeeded, text};
+use crate::harness::{Up, binary, hutch, refused, succeeded, text};
 use crate::policies::{applied, apply, policy, sandbox};
-
-fn hutch(up: &Up, arguments: &[&str]) -> Output {
-    let mut command = Command::new(binary());
-    command.args(arguments).arg("--kubeconfig").arg(up.kubeconfig()).env_clear();
-    command.output().expect("hutch")
-}
 
 /// Returns the output of `hutch policy explain`, whose exit status must be this one.
 pub(crate) fn explained(up: &Up, status: i32, arguments: &[&str]) -> String {

@@ -7,8 +7,10 @@
 mod idle;
 mod machine;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::condition::{READY, TRUE};
 use crate::{Sandbox, annotation};
 
 pub use idle::{IdleTimes, InvalidIdleTime, LEAST, MOST_SELDOM, drop_memory_after, report_every};
@@ -26,6 +28,18 @@ pub fn suspension(sandbox: &Sandbox) -> Value {
         },
         "spec": {"operatingMode": "Suspended"},
     })
+}
+
+/// Returns the time since which a ready Sandbox is idle; `None` while it is not ready, or as long as its activity is not known.
+pub fn idle_since(sandbox: &Sandbox) -> Option<Timestamp> {
+    let conditions = sandbox.status.as_ref()?.conditions.as_deref()?;
+    // A condition of an earlier generation is that of a Pod which may be gone: of a Sandbox that runs again since.
+    let ready = conditions.iter().find(|one| {
+        one.type_ == READY && one.status == TRUE && one.observed_generation == sandbox.metadata.generation
+    })?;
+    let active = sandbox.metadata.annotations.as_ref()?.get(annotation::LAST_ACTIVITY)?;
+    // Activity before the last start does not count.
+    Some(active.parse::<Timestamp>().ok()?.max(ready.last_transition_time.0))
 }
 
 /// Condition of a Pod and of its Sandbox while it is frozen: True; absent otherwise.

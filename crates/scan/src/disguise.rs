@@ -5,9 +5,9 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use crate::escape;
-use crate::finding::Step;
+use crate::finding::{Direction, Step};
 use crate::view::{Builder, View};
+use crate::{escape, flow};
 
 /// Bytes around what was found that are read in the same way.
 const AROUND: usize = 256;
@@ -59,6 +59,8 @@ enum Disguise {
     Rotated,
     Reversed,
     Between,
+    /// Words of instructions, in any case: marks and ends of lines can stand between them.
+    Flow,
 }
 
 fn all() -> &'static [(String, Disguise)] {
@@ -73,13 +75,15 @@ fn all() -> &'static [(String, Disguise)] {
         changed(rotated, Disguise::Rotated)
             .chain(changed(reversed, Disguise::Reversed))
             .chain(between)
+            .chain(flow::NEEDLES.iter().map(|text| ((*text).to_owned(), Disguise::Flow)))
             .collect()
     })
 }
 
-/// Returns the texts that disguises contain. The search for keywords finds them.
-pub(crate) fn needles() -> impl Iterator<Item = &'static str> {
-    all().iter().map(|(text, _)| text.as_str())
+/// Returns the texts that disguises contain. The search for keywords finds them. No instructions leave a sandbox.
+pub(crate) fn needles(direction: Direction) -> impl Iterator<Item = &'static str> {
+    let flow = if direction == Direction::Inbound { 0 } else { flow::NEEDLES.len() };
+    all()[..all().len() - flow].iter().map(|(text, _)| text.as_str())
 }
 
 /// Places of disguises in a text.
@@ -88,19 +92,21 @@ pub(crate) struct Places {
     rotated: Vec<Range<usize>>,
     reversed: Vec<Range<usize>>,
     between: Vec<Range<usize>>,
+    flow: Vec<Range<usize>>,
 }
 
 impl Places {
     /// Adds a place of a text of [`needles`] by its number, found in any case.
     pub(crate) fn add(&mut self, bytes: &[u8], needle: usize, range: Range<usize>) {
         let (text, disguise) = &all()[needle];
-        if bytes[range.clone()] != *text.as_bytes() {
+        if *disguise != Disguise::Flow && bytes[range.clone()] != *text.as_bytes() {
             return;
         }
         match disguise {
             Disguise::Rotated => self.rotated.push(range),
             Disguise::Reversed => self.reversed.push(range),
             Disguise::Between => self.between.push(range),
+            Disguise::Flow => self.flow.push(range),
         }
     }
 
@@ -111,6 +117,7 @@ impl Places {
             read(view, sorted(self.rotated), Step::Rotated, rotated),
             read(view, sorted(self.reversed), Step::Reversed, reversed),
             escape::regional(view, between, Step::Literals),
+            flow::read(view, sorted(self.flow)),
         ];
         views.into_iter().flatten()
     }
@@ -164,7 +171,7 @@ mod tests {
 
     fn texts(text: &str) -> Vec<String> {
         let (view, mut places) = (View::root(text.as_bytes()), Places::default());
-        crate::keywords::Keywords::new(needles())
+        crate::keywords::Keywords::new(needles(Direction::Inbound))
             .find(text.as_bytes(), |needle, range| places.add(text.as_bytes(), needle, range));
         places.views(&view).map(|view| String::from_utf8_lossy(&view.bytes).into_owned()).collect()
     }

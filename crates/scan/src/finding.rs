@@ -178,6 +178,8 @@ pub enum Step {
     Rotated,
     /// Literals that a program puts together.
     Literals,
+    /// Lines of a paragraph as one, without marks of HTML and Markdown.
+    Flow,
     /// ZIP archive.
     Zip,
     /// gzip.
@@ -207,6 +209,7 @@ impl Step {
             Step::Reversed => "reversed",
             Step::Rotated => "rot13",
             Step::Literals => "literals",
+            Step::Flow => "flow",
             Step::Zip => "zip",
             Step::Gzip => "gzip",
             Step::Deflate => "deflate",

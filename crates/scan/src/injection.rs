@@ -55,7 +55,7 @@ fn sum<'a>(hits: impl Iterator<Item = (usize, &'a Hit)>) -> Option<(u32, usize)>
 }
 
 fn value(hit: &Hit) -> u32 {
-    let hiding = |step: &&Step| !matches!(step, Step::Join | Step::Escapes | Step::Percent);
+    let hiding = |step: &&Step| !matches!(step, Step::Join | Step::Escapes | Step::Percent | Step::Flow);
     let encoded = u32::from(hit.steps.iter().any(|step| hiding(&step))) * ENCODED;
     match hit.quoted {
         true => hit.score / 2,

@@ -14,6 +14,7 @@ mod earlier;
 mod effort;
 mod escape;
 mod finding;
+mod flow;
 mod host;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;

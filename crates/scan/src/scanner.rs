@@ -78,7 +78,7 @@ impl Search {
                 by_keyword.entry(keyword).or_default().push(Owner { number, starts_word });
             }
         }
-        let needles = disguise::needles().map(|needle: &str| needle);
+        let needles = disguise::needles(direction).map(|needle: &str| needle);
         let keywords = Keywords::new(by_keyword.keys().copied().chain(needles));
         let owners = by_keyword.into_values().collect();
         let of = |scan: Scan| active.iter().copied().filter(|number| rules[*number].scan == scan).collect();
@@ -251,8 +251,8 @@ impl Scanner {
                 hits.add(Hit { rule, kind, severity, score, range, place, steps, fingerprint, quoted });
             }
         }
-        // Programs and tests name such characters by escapes.
-        if !view.steps.iter().any(|step| matches!(step, Step::Escapes | Step::Percent)) {
+        // Programs and tests name such characters by escapes. Those of a text that flows are found in the text.
+        if !view.steps.iter().any(|step| matches!(step, Step::Escapes | Step::Percent | Step::Flow)) {
             for (form, range) in text::hidden(&view.bytes) {
                 hits.form(form.id(), Kind::Form, Severity::Medium, view, range);
             }
@@ -267,6 +267,10 @@ impl Scanner {
         disguised: disguise::Places,
         hits: &mut Hits,
     ) -> Vec<View<'static>> {
+        if view.steps.last() == Some(&Step::Flow) {
+            // The text from which it comes is decoded.
+            return Vec::new();
+        }
         let layers = view.steps.iter().filter(|step| **step == Step::Percent).count();
         let depth = view.steps.len() - layers;
         let mut views = Vec::new();
@@ -286,7 +290,8 @@ impl Scanner {
         let binary = std::mem::take(&mut decoded.binary);
         self.decompress_parts(view, binary, &mut decoded.views, hits);
         // Short views are read further: a key fits.
-        match depth >= DEPTH && decoded.views.iter().any(|view| view.bytes.len() > SHORT) {
+        let is_long = |view: &View<'_>| view.bytes.len() > SHORT && view.steps.last() != Some(&Step::Flow);
+        match depth >= DEPTH && decoded.views.iter().any(is_long) {
             true => hits.too_complex(view),
             false => views.extend(decoded.views),
         }

@@ -5,18 +5,16 @@
 
 use std::time::Duration;
 
-use hutch_api::condition::{READY, TRUE};
-use hutch_api::sleep::{IdleTimes, InvalidIdleTime, suspension};
+use hutch_api::sleep::{IdleTimes, InvalidIdleTime, idle_since, suspension};
 use hutch_api::{Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde_json::json;
 
 use super::plan::{Action, Plan};
 use super::{Observed, memory};
 use crate::clock::wait_until;
-use crate::{condition, owner};
+use crate::owner;
 
 /// Next change of a Sandbox by time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,17 +92,8 @@ fn next(observed: &Observed) -> Next {
         return time(annotation::WAKE_AT).map_or(Next::Never, Next::Wake);
     }
     let after = timeouts(sandbox).unwrap_or_default().suspend_after;
-    let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
-    // A condition of an earlier generation is that of a Pod which may be gone: of a Sandbox that runs again since.
-    let is_ready =
-        |ready: &&Condition| ready.status == TRUE && ready.observed_generation == sandbox.metadata.generation;
-    let ready = conditions.and_then(|list| condition::find(list, READY)).filter(is_ready);
-    // A starting Sandbox is not idle, and a failing one is not hidden by suspension.
-    let (Some(after), Some(ready)) = (after, ready) else { return Next::Never };
-    // Without reports of activity the Sandbox may be in use.
-    let Some(active) = time(annotation::LAST_ACTIVITY) else { return Next::Never };
-    // Activity before the last start does not count.
-    let since = active.max(ready.last_transition_time.0);
+    // A starting Sandbox is not idle, a failing one is not hidden by suspension, and one of unknown activity may be in use.
+    let (Some(after), Some(since)) = (after, idle_since(sandbox)) else { return Next::Never };
     let after = SignedDuration::try_from(after).unwrap_or(SignedDuration::MAX);
     since.checked_add(after).map_or(Next::Never, Next::Sleep)
 }

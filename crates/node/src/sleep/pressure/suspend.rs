@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_api::condition::{READY, TRUE};
-use hutch_api::sleep::{IdleTimes, Phase, suspension};
+use hutch_api::sleep::{IdleTimes, Phase, idle_since, suspension};
 use hutch_api::state::KEEPS_MEMORY;
 use hutch_api::syntax::is_path_segment;
 use hutch_api::{OperatingMode, Sandbox, annotation, owner};
@@ -72,14 +71,7 @@ fn may_suspend(sandbox: &Sandbox, uid: &str, idle: Duration, now: Timestamp) -> 
     let sets = std::iter::once(sandbox.annotations()).chain(template);
     let is_configured = sandbox.setting(annotation::SUSPEND_KEEPS) == Some(KEEPS_MEMORY)
         && IdleTimes::read(sets).is_ok_and(|times| times.suspend_after.is_some());
-    let time = |key: &str| sandbox.annotations().get(key).map(|value| value.parse::<Timestamp>());
-    let conditions = sandbox.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    // A condition of an earlier generation is that of a Pod which may be gone.
-    let ready = conditions.into_iter().find(|one| {
-        one.type_ == READY && one.status == TRUE && one.observed_generation == sandbox.metadata.generation
-    });
-    let (Some(Ok(active)), Some(ready)) = (time(annotation::LAST_ACTIVITY), ready) else { return false };
-    let since = active.max(ready.last_transition_time.0);
+    let Some(since) = idle_since(sandbox) else { return false };
     let idle = SignedDuration::try_from(idle).unwrap_or(SignedDuration::MAX);
     is_configured
         && sandbox.metadata.uid.as_deref() == Some(uid)
@@ -87,7 +79,7 @@ fn may_suspend(sandbox: &Sandbox, uid: &str, idle: Duration, now: Timestamp) -> 
         && sandbox.spec.operating_mode != Some(OperatingMode::Suspended)
         && owner::extension(sandbox, "SandboxWarmPool").is_none()
         // The controller does not suspend a Sandbox with an invalid time either.
-        && time(annotation::WAKE_AT).is_none_or(|time| time.is_ok())
+        && sandbox.annotations().get(annotation::WAKE_AT).is_none_or(|time| time.parse::<Timestamp>().is_ok())
         && now.duration_since(since) >= idle
 }
 

@@ -75,14 +75,14 @@ fn all() -> &'static [(String, Disguise)] {
         changed(rotated, Disguise::Rotated)
             .chain(changed(reversed, Disguise::Reversed))
             .chain(between)
-            .chain(flow::NEEDLES.iter().map(|text| ((*text).to_owned(), Disguise::Flow)))
+            .chain(flow::needles().map(|text| (text.to_owned(), Disguise::Flow)))
             .collect()
     })
 }
 
 /// Returns the texts that disguises contain. The search for keywords finds them. No instructions leave a sandbox.
 pub(crate) fn needles(direction: Direction) -> impl Iterator<Item = &'static str> {
-    let flow = if direction == Direction::Inbound { 0 } else { flow::NEEDLES.len() };
+    let flow = if direction == Direction::Inbound { 0 } else { flow::needles().count() };
     all()[..all().len() - flow].iter().map(|(text, _)| text.as_str())
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn escapes(view: &View<'_>) -> Option<View<'static>> {
 }
 
 /// Reads one escape: its range, its bytes, and whether it is the number of a character.
-fn escape(bytes: &[u8], at: usize) -> Option<(Range<usize>, Vec<u8>, bool)> {
+pub(crate) fn escape(bytes: &[u8], at: usize) -> Option<(Range<usize>, Vec<u8>, bool)> {
     let rest = &bytes[at..bytes.len().min(at + 12)];
     let number = |from: usize, length: usize, radix: u32| {
         let digits = std::str::from_utf8(rest.get(from..from + length)?).ok()?;

@@ -80,7 +80,12 @@ pub(crate) fn names(authority: &str, destination: &Destination) -> bool {
     };
     let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let same_port = port.is_none_or(|port| digits(port) && port.parse() == Ok(destination.port));
-    name.parse().as_ref() == Ok(&destination.host) && same_port
+    let same_name = match &destination.host {
+        // As most clients write it.
+        Host::Name(known) if name == known.as_str() => true,
+        host => name.parse().as_ref() == Ok(host),
+    };
+    same_name && same_port
 }
 
 #[cfg(test)]

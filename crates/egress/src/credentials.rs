@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 pub(crate) use answer::answer;
-pub(crate) use body::{Guarded, filled};
+pub(crate) use body::{Guarded, completed};
 pub(crate) use frames::Placeholders;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use frames::any_placeholders;
@@ -27,7 +27,6 @@ use hutch_policy::{Aws, Binding, Destination, Path};
 use hutch_scan::Credentials as Exact;
 pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
-pub(crate) use sign::hashed;
 use zeroize::Zeroizing;
 
 /// Secret text, which is erased when it is dropped.

@@ -16,21 +16,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hutch_policy::{
-    Call, Decision, Destination, Mode, Moment, Path, Session, decide, decide_request, denies_calls,
-    reads_calls,
+    Call, Decision, Mode, Moment, Path, Session, decide, decide_request, denies_calls, reads_calls,
 };
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use crate::body::{Body, Lending, full, without_body};
 use crate::check::names;
-use crate::credentials::{self, Guarded, Placed, filled, hashed, place};
+use crate::credentials::{self, Guarded, Placed, completed, place};
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
+use crate::origin::Origin;
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, WITH_USER, problem};
 use crate::room::{Held, Sent};
 use crate::sandbox::{Rules, Sandbox};
@@ -52,9 +52,8 @@ const METHOD: usize = 20;
 #[derive(Clone)]
 pub(crate) struct Exchange {
     pub(crate) sandbox: Arc<Sandbox>,
-    pub(crate) destination: Destination,
-    /// The client speaks TLS, and so does the server.
-    pub(crate) tls: bool,
+    /// The client speaks TLS if the server does.
+    pub(crate) origin: Arc<Origin>,
     /// Work that remains after its last request, if that was for a WebSocket.
     pub(crate) tunnel: Tunnel,
     /// Heads of the connection, if it is one of HTTP/1.
@@ -120,7 +119,7 @@ pub(crate) async fn exchange(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let method = if is_plain(request.method()) { request.method().clone() } else { Method::default() };
-    let line = Line::new(method, of.tls, &of.destination, request.uri().path());
+    let line = Line::new(method, &of.origin, request.uri().path());
     let sends = !request.headers().contains_key(header::EXPECT);
     let of_head = request.method() == Method::HEAD;
     let (line, mut seen) = (Arc::new(line), Seen::default());
@@ -193,15 +192,17 @@ impl Exchange {
         let path = self.check(&parts).map_err(Reason::Ambiguous)?;
         let mut accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
         let room = &self.sandbox.room;
-        accepted.body = filled(&mut accepted.placed, &parts.headers, accepted.body, room).await?;
-        accepted.body = hashed(&mut accepted.placed, accepted.body, room).await?;
+        if accepted.placed.reads_body() {
+            let completed = completed(&mut accepted.placed, &parts.headers, accepted.body, room);
+            accepted.body = Box::pin(completed).await?;
+        }
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
         let by = accepted.judged;
         let (scan, standing) = (accepted.scan.clone(), accepted.standing.clone());
         let (sent, placed) = self.request(&parts, accepted, line, websocket)?;
-        self.sandbox.records.uses(&placed.used, &self.destination).await?;
+        self.sandbox.records.uses(&placed.used, &self.origin.destination).await?;
         let of = parts.headers;
-        let mut response = self.sandbox.upstream().send(sent, http2, by).await?;
+        let mut response = self.sandbox.upstream().send(sent, &self.origin, http2, by).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let unwanted = || Reason::Ambiguous("the server switches to another protocol".to_owned());
             let upgrade = upgrade.ok_or_else(unwanted)?;
@@ -226,7 +227,7 @@ impl Exchange {
         // The words of the status: no rule reads them.
         parts.extensions.clear();
         if let Some(scan) = scan {
-            body = self.scan_answer(&scan, &of, &mut parts, body, line, seen).await?;
+            body = Box::pin(self.scan_answer(&scan, &of, &mut parts, body, line, seen)).await?;
         }
         Ok(Response::from_parts(parts, body))
     }
@@ -253,7 +254,7 @@ impl Exchange {
             if name.contains('@') {
                 return Err(WITH_USER.to_owned());
             }
-            if !names(name, &self.destination) {
+            if !names(name, &self.origin.destination) {
                 return Err(format!("it is for {name:?}"));
             }
         }
@@ -279,14 +280,14 @@ impl Exchange {
 
     /// Returns what is scanned of requests to the destination.
     fn scan(&self, rules: &Rules) -> Option<Scan> {
-        let scan = Scan::of(&rules.levels, Some(&self.destination))?;
-        Some(scan.with_credentials(&rules.credentials, Some(&self.destination)))
+        let scan = Scan::of(&rules.levels, Some(&self.origin.destination))?;
+        Some(scan.with_credentials(&rules.credentials, Some(&self.origin.destination)))
     }
 
     /// Returns true if a rule decides about requests to the destination.
     fn is_judged(&self) -> bool {
         let rules = self.sandbox.rules();
-        decide(&rules.levels, &self.destination, &self.moment(&rules)).inspect
+        decide(&rules.levels, &self.origin.destination, &self.moment(&rules)).inspect
     }
 
     /// Returns the moment for the next request, which may be counted already.
@@ -309,16 +310,16 @@ impl Exchange {
             Some(body) if !body.is_end_stream() => body.size_hint().exact(),
             _ => Some(0),
         };
-        let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.destination);
+        let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.origin.destination);
         let (mut are_calls, mut read) = (false, None);
         if let Some(body) = seen.unread.take_if(|_| reads) {
-            let held = read_calls(parts, body, &self.sandbox.room).await?;
+            let held = Box::pin(read_calls(parts, body, &self.sandbox.room)).await?;
             length = Some(held.bytes.len() as u64);
             seen.id = id_of(&held.bytes);
             let calls = Call::parse(&held.bytes);
             are_calls = calls.is_some();
             if !are_calls
-                && denies_calls(&self.sandbox.rules().levels, &self.destination)
+                && denies_calls(&self.sandbox.rules().levels, &self.origin.destination)
                 && Call::may_be_in(&held.bytes)
             {
                 return Err(Reason::Ambiguous(UNREADABLE_CALLS.to_owned()));
@@ -328,11 +329,8 @@ impl Exchange {
         }
         // After the body was read: the rules may have changed meanwhile.
         let rules = self.sandbox.rules();
-        let host = self.destination.host.to_string();
         let judged = Judged {
-            destination: &self.destination,
-            host: &host,
-            tls: self.tls,
+            origin: &self.origin,
             parts: (&parts.method, &parts.uri, &parts.headers),
             path,
             websocket,
@@ -341,7 +339,7 @@ impl Exchange {
         };
         let request = judged.request();
         let moment = self.moment(&rules);
-        let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
+        let verdict = decide_request(&rules.levels, &self.origin.destination, &request, &moment);
         if let Some(denial) = Denial::first(&verdict.opinions, Mode::Observe) {
             let refusal = line.refusal(Reason::Observed(denial), &seen.calls);
             self.sandbox.refused_request(refusal, &line.asked(&seen.calls));
@@ -351,29 +349,25 @@ impl Exchange {
             return Err(Reason::Denied(denial));
         }
         let max_body = verdict.max_body;
-        let placed = place((&rules.credentials, &rules.levels), parts, &self.destination, &request, &moment)?;
+        let placed =
+            place((&rules.credentials, &rules.levels), parts, &self.origin.destination, &request, &moment)?;
         if !self.counted.swap(false, Ordering::Relaxed) {
-            self.sandbox.usage.request(&rules.levels, &self.destination)?;
+            self.sandbox.usage.request(&rules.levels, &self.origin.destination)?;
         }
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.records.ground(&verdict.opinions);
         let standing = Standing::of(self, &rules, parts, &judged);
-        let lent = seen.unread.take().map(|body| Sent::Stream(seen.lent.lend(body)));
+        let unread = seen.unread.take().filter(|body| !body.is_end_stream());
+        let lent = unread.map(|body| Sent::Stream(seen.lent.lend(body)));
         let mut body = read.or(lent).unwrap_or_else(|| Sent::Whole(Held::default(), None));
         let (scan, mut changes) = (self.scan(&rules), false);
         if let Some(scan) = &scan {
-            (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
+            (body, changes) = Box::pin(self.scan_request(scan, parts, body, line, seen)).await?;
         }
-        self.sandbox.allowed(&self.destination, Some(&line.asked(&seen.calls)), ground.as_ref()).await?;
+        self.sandbox
+            .allowed(&self.origin.destination, Some(&line.asked(&seen.calls)), ground.as_ref())
+            .await?;
         Ok(Accepted { max_body, body, scan, changes, placed, standing, judged: moment.session, rules })
-    }
-
-    /// Returns the destination as a URI names it: without the port of HTTPS.
-    fn authority(&self) -> String {
-        match self.tls && self.destination.port.get() == 443 {
-            true => self.destination.host.to_string(),
-            false => self.destination.to_string(),
-        }
     }
 
     /// Returns the request that is sent to the server.
@@ -384,12 +378,8 @@ impl Exchange {
         line: &Arc<Line>,
         websocket: bool,
     ) -> Result<(Request<Body>, Placed), Reason> {
-        let scheme = if self.tls { "https" } else { "http" };
         let Accepted { rules, max_body, body, scan, changes, mut placed, standing, judged: _ } = accepted;
-        let target =
-            placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
-        let uri = Uri::builder().scheme(scheme).authority(self.authority()).path_and_query(target);
-        let uri = uri.build().map_err(|error| Reason::Ambiguous(error.to_string()))?;
+        let uri = self.origin.uri(placed.target.as_ref().or(parts.uri.path_and_query()))?;
         let mut headers = placed.headers.take().unwrap_or_else(|| parts.headers.clone());
         let trailers = headers.get(header::TE).is_some_and(|value| value == "trailers");
         keep_end_to_end(&mut headers, websocket);
@@ -411,13 +401,18 @@ impl Exchange {
             headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
         placed.sign(&parts.method, &uri, &mut headers)?;
-        let (sandbox, line) = (self.sandbox.clone(), line.clone());
-        let (reporter, of) = (sandbox.clone(), line.clone());
-        let report = Arc::new(move |reason| of.end(&reporter, reason));
-        let body = Guarded::body(body.into_body(), std::mem::take(&mut placed.foreign), report);
-        let watch = standing.map(Watch::new);
-        let body = Metered { body, left: max_body, rules, sandbox, line, watch };
-        let mut request = Request::new(body.boxed_unsync());
+        let body = match body.is_empty() {
+            true => full(Bytes::new()),
+            false => {
+                let (sandbox, line) = (self.sandbox.clone(), line.clone());
+                let (reporter, of) = (sandbox.clone(), line.clone());
+                let report = Arc::new(move |reason| of.end(&reporter, reason));
+                let body = Guarded::body(body.into_body(), std::mem::take(&mut placed.foreign), report);
+                let watch = standing.map(Watch::new);
+                Metered { body, left: max_body, rules, sandbox, line, watch }.boxed_unsync()
+            }
+        };
+        let mut request = Request::new(body);
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
             (parts.method.clone(), uri, headers);
         Ok((request, placed))

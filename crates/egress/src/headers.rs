@@ -70,7 +70,10 @@ pub(crate) fn keep_end_to_end(headers: &mut HeaderMap, websocket: bool) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
+    // Few are there, and to search for each would take longer.
+    let of_connection = |name: &&HeaderName| HOP_BY_HOP.contains(name);
+    let found: Vec<HeaderName> = headers.keys().filter(of_connection).cloned().collect();
+    for name in named.iter().chain(&found) {
         headers.remove(name);
     }
     if websocket {

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -14,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Maximum bytes of a head, of what is read ahead of a body, and of what TLS keeps for a receiver that takes nothing. Each
 /// connection that is read has several such buffers, and those of a sandbox need less than 32 MiB together.
 pub(crate) const HEAD_BYTES: usize = 32 << 10;
-/// Maximum headers of a head.
-pub(crate) const HEADERS: usize = 128;
+/// Maximum headers of a head: as many as the server of HTTP/1 takes.
+const HEADERS: usize = 100;
 /// Maximum bytes of a line with the size of a chunk, or of a trailer.
 const LINE: usize = 16 << 10;
 
@@ -108,9 +109,9 @@ impl State {
             return bytes.len();
         }
         let partial = std::mem::take(&mut self.partial);
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS];
-        let mut request = httparse::Request::new(&mut headers);
-        match request.parse(&partial) {
+        let mut headers = [MaybeUninit::uninit(); HEADERS];
+        let mut request = httparse::Request::new(&mut []);
+        match request.parse_with_uninit_headers(&partial, &mut headers) {
             Ok(httparse::Status::Complete(length)) => {
                 let (two, body) = lengths(request.headers);
                 self.heads.push_back(two);

@@ -17,6 +17,7 @@ use tokio_rustls::server::TlsStream;
 use crate::check::Spoken;
 use crate::exchange::{Exchange, Tunnel, exchange};
 use crate::heads::{HEAD_BYTES, Heads};
+use crate::origin::Origin;
 use crate::refusal::{Reason, Refusal, reset};
 use crate::rest;
 use crate::resumed::Resumed;
@@ -48,18 +49,20 @@ pub(crate) async fn inspect(
     let refused = |why: String| {
         sandbox.refused(Refusal { destination: destination.to_string(), reason: Reason::OtherName(why) });
     };
-    let tunnel = Tunnel::default();
-    let exchange = |tls| {
-        let (sandbox, destination, tunnel) = (sandbox.clone(), destination.clone(), tunnel.clone());
-        let (counted, conversations) = (Arc::new(counted.into()), Conversations::default());
-        Exchange { sandbox, destination, tls, tunnel, heads: None, conversations, counted }
+    let of = match exchange_with(sandbox, destination, spoken == Spoken::Tls, counted) {
+        Ok(of) => of,
+        Err(reason) => {
+            reset(&client);
+            return sandbox.refused(Refusal { destination: destination.to_string(), reason });
+        }
     };
+    let tunnel = of.tunnel.clone();
     let changed = sandbox.changed(destination, sandbox.rules());
     if spoken == Spoken::Http {
         let stream = Resumed::new(client, first);
         stream.break_unless_closed();
         tokio::select! {
-            () = serve_http1(stream, exchange(false)) => {}
+            () = serve_http1(stream, of) => {}
             () = changed => {}
         };
         return tunnel.finish().await;
@@ -92,13 +95,29 @@ pub(crate) async fn inspect(
     tokio::select! {
         () = async {
             match is_http2 {
-                true => Box::pin(serve_http2(stream, exchange(true))).await,
-                false => serve_http1(stream, exchange(true)).await,
+                true => Box::pin(serve_http2(stream, of)).await,
+                false => serve_http1(stream, of).await,
             }
         } => {}
         () = changed => {}
     }
     tunnel.finish().await;
+}
+
+fn exchange_with(
+    sandbox: &Arc<Sandbox>,
+    destination: &Destination,
+    tls: bool,
+    counted: bool,
+) -> Result<Exchange, Reason> {
+    Ok(Exchange {
+        sandbox: sandbox.clone(),
+        origin: Origin::new(destination.clone(), tls)?,
+        tunnel: Tunnel::default(),
+        heads: None,
+        conversations: Conversations::default(),
+        counted: Arc::new(counted.into()),
+    })
 }
 
 /// Accepts TLS, which ends here. `None` if the client takes too long. The connection is on the heap: it is large, and each

@@ -45,6 +45,7 @@ pub mod hostile;
 mod inspect;
 mod metrics;
 pub mod names;
+mod origin;
 mod peers;
 mod pending;
 mod plan;

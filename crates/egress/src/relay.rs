@@ -2,12 +2,15 @@
 //!
 //! Single pieces are copied. While bytes come in bulk, the kernel moves them through a pipe and they are not copied.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
-use tokio::io::{AsyncWriteExt, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -58,14 +61,12 @@ pub(crate) async fn join<E: From<io::Error>>(
 /// Passes bytes on until their end. Memory is held only while there are bytes, since most connections are idle.
 async fn pass<E: From<io::Error>>(
     descriptors: &Descriptors,
-    from: ReadHalf<'_>,
+    mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     sent: &impl Fn(usize) -> Result<(), E>,
 ) -> Result<(), E> {
     loop {
-        from.readable().await?;
-        let ended = match copy(&from, &mut to, sent).await? {
-            Passed::All => false,
+        let ended = match copy(&mut from, &mut to, sent).await? {
             Passed::Ended => true,
             Passed::Bulk => match Pipe::new(descriptors) {
                 // Not part of the memory of every connection.
@@ -83,36 +84,40 @@ async fn pass<E: From<io::Error>>(
 
 /// Reason why copying has stopped.
 enum Passed {
-    /// No bytes wait.
-    All,
     /// Many bytes wait.
     Bulk,
     /// No further bytes will come.
     Ended,
 }
 
-/// Copies the bytes that wait.
+/// Copies bytes until many wait.
 async fn copy<E: From<io::Error>>(
-    from: &ReadHalf<'_>,
+    from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
     sent: &impl Fn(usize) -> Result<(), E>,
 ) -> Result<Passed, E> {
-    let mut piece = Vec::with_capacity(PIECE);
     let mut full = 0;
     while full < BULK {
-        piece.clear();
-        match from.try_read_buf(&mut piece) {
-            Ok(0) => return Ok(Passed::Ended),
-            Ok(count) => {
-                sent(count)?;
-                to.write_all(&piece).await?;
-                full = if count < PIECE { 0 } else { full + 1 };
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Passed::All),
-            Err(error) => return Err(error.into()),
+        let piece = read(from).await?;
+        if piece.is_empty() {
+            return Ok(Passed::Ended);
         }
+        sent(piece.len())?;
+        to.write_all(&piece).await?;
+        full = if piece.len() < PIECE { 0 } else { full + 1 };
     }
     Ok(Passed::Bulk)
+}
+
+/// Waits for bytes, and reads them: none if no further ones will come. While it waits it holds no memory.
+async fn read(from: &mut ReadHalf<'_>) -> io::Result<Vec<u8>> {
+    poll_fn(|context| {
+        let mut piece = Vec::with_capacity(PIECE);
+        // A part of a piece shows the runtime that no more bytes wait, without another system call.
+        ready!(pin!(from.read_buf(&mut piece)).poll(context))?;
+        Poll::Ready(Ok(piece))
+    })
+    .await
 }
 
 /// Moves bytes through a pipe as long as there are many. Returns `true` if no further bytes will come.

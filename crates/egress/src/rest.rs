@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{sleep, timeout};
 
 use crate::body::{Body, Keeping};
-use crate::heads::{Followed, HEAD_BYTES, HEADERS, Heads};
+use crate::heads::{Followed, HEAD_BYTES, Heads};
 
 /// Time after which a connection rests.
 const REST: Duration = Duration::from_secs(1);
@@ -138,7 +138,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
 /// Returns a server of HTTP/1 with the bounds of a connection.
 pub(crate) fn http1() -> hyper::server::conn::http1::Builder {
     let mut server = hyper::server::conn::http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEADERS);
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
     server
 }
 

@@ -1,12 +1,16 @@
 //! Requests to servers: connections are kept for the next request of the same sandbox.
 
+mod idle;
+
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{Request, Response, Uri};
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri, header};
 use hutch_policy::{Destination, Host, Session};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,12 +26,11 @@ use tower::Service;
 use crate::body::Body;
 use crate::descriptors::{Descriptors, Places};
 use crate::heads::HEAD_BYTES;
+use crate::origin::Origin;
 use crate::refusal::Reason;
 use crate::way::{Unreachable, Way};
+use idle::Idle;
 
-/// Idle connections to one server, and the time for which they are kept.
-const IDLE: usize = 4;
-const IDLE_TIME: Duration = Duration::from_secs(30);
 /// Maximum connections of a sandbox, idle ones included.
 const CONNECTIONS: usize = 192;
 /// Maximum time of a TLS handshake.
@@ -51,38 +54,34 @@ tokio::task_local! {
 /// Clients of one sandbox.
 pub(crate) struct Upstream {
     connector: Connector,
-    clients: Mutex<Clients>,
-}
-
-#[derive(Clone)]
-struct Clients {
-    /// HTTP/1.1 alone, which can become a WebSocket.
-    one: Client<Connector, Body>,
-    /// HTTP/2 where the server has it.
-    two: Client<Connector, Body>,
+    /// Connections of HTTP/1.1, each of which can become a WebSocket.
+    idle: Idle,
+    /// Sends by HTTP/2 where the server has it.
+    two: Mutex<Client<Connector, Body>>,
 }
 
 impl Upstream {
     pub(crate) fn new(dial: Dial, way: &Arc<Way>, descriptors: &Descriptors) -> Upstream {
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
         let (way, descriptors) = (way.clone(), descriptors.clone());
-        let connector = Connector { dial, way, connections, descriptors, http2: false };
-        Upstream { clients: Mutex::new(Clients::new(&connector)), connector }
+        let connector = Connector { dial, way, connections, descriptors };
+        Upstream { two: Mutex::new(client(&connector)), idle: Idle::default(), connector }
     }
 
     /// Closes idle connections.
     pub(crate) fn forget(&self) {
-        let new = Clients::new(&self.connector);
-        *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        self.idle.forget();
+        *self.two.lock().unwrap_or_else(PoisonError::into_inner) = client(&self.connector);
     }
 
-    /// Sends a request whose URI names its destination, and which was judged by these counters.
+    /// Sends a request whose URI names its origin, and which was judged by these counters.
     ///
     /// # Errors
     /// The reason, for the client.
     pub(crate) async fn send(
         &self,
         request: Request<Body>,
+        origin: &Arc<Origin>,
         http2: bool,
         judged: Session,
     ) -> Result<Response<Incoming>, Reason> {
@@ -90,53 +89,93 @@ impl Upstream {
             // Idle ones make room.
             self.forget();
         }
-        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let client = if http2 { clients.two } else { clients.one };
-        JUDGED.scope(judged, client.request(request)).await.map_err(|error| {
-            // The innermost error says most.
-            let mut text = error.to_string();
-            let mut source = std::error::Error::source(&error);
-            while let Some(inner) = source {
-                if let Some(unreachable) = inner.downcast_ref::<Unreachable>() {
-                    return unreachable.into();
+        if !http2 {
+            return self.send_by_one(request, origin, judged).await;
+        }
+        let client = self.two.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sent = Box::pin(JUDGED.scope(judged, client.request(request)));
+        sent.await.map_err(|error| failure(&error))
+    }
+
+    async fn send_by_one(
+        &self,
+        mut request: Request<Body>,
+        origin: &Arc<Origin>,
+        judged: Session,
+    ) -> Result<Response<Incoming>, Reason> {
+        let generation = self.idle.generation();
+        let target = request.uri().path_and_query().cloned();
+        *request.uri_mut() = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        request.headers_mut().insert(header::HOST, origin.header());
+        loop {
+            let kept = self.idle.take(origin);
+            let is_new = kept.is_none();
+            let mut sender = match kept {
+                Some(sender) => sender,
+                None => Box::pin(self.open(origin, judged)).await?,
+            };
+            match sender.try_send_request(request).await {
+                Ok(response) => {
+                    self.idle.keep(origin, sender, generation);
+                    return Ok(response);
                 }
-                text = inner.to_string();
-                source = inner.source();
+                Err(mut error) => match error.take_message() {
+                    // The server has closed the connection meanwhile, and nothing of the request was sent.
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => return Err(failure(&error.into_error())),
+                },
             }
-            Reason::Unreachable(text)
-        })
+        }
+    }
+
+    /// Makes a connection of HTTP/1.1.
+    async fn open(&self, origin: &Origin, judged: Session) -> Result<SendRequest<Body>, Reason> {
+        let stream = self.connector.connect(&origin.destination, origin.tls, false, Some(judged)).await?;
+        let mut connecting = hyper::client::conn::http1::Builder::new();
+        let made = connecting.max_buf_size(HEAD_BYTES).handshake(stream).await;
+        let (sender, connection) = made.map_err(|error| failure(&error))?;
+        // Its failure is that of the request or of the answer.
+        tokio::spawn(connection.with_upgrades());
+        Ok(sender)
     }
 }
 
-impl Clients {
-    fn new(connector: &Connector) -> Clients {
-        let client = |http2| {
-            let connector = Connector { http2, ..connector.clone() };
-            Client::builder(TokioExecutor::new())
-                .pool_timer(TokioTimer::new())
-                .timer(TokioTimer::new())
-                .pool_idle_timeout(IDLE_TIME)
-                .pool_max_idle_per_host(IDLE)
-                .http1_max_buf_size(HEAD_BYTES)
-                .http2_max_header_list_size(HEAD_BYTES as u32)
-                .set_host(true)
-                .http2_initial_stream_window_size(STREAM_WINDOW)
-                .http2_initial_connection_window_size(CONNECTION_WINDOW)
-                .http2_max_send_buf_size(SEND)
-                .build(connector)
-        };
-        Clients { one: client(false), two: client(true) }
+fn client(connector: &Connector) -> Client<Connector, Body> {
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .pool_idle_timeout(idle::TIME)
+        .pool_max_idle_per_host(idle::CONNECTIONS)
+        .http1_max_buf_size(HEAD_BYTES)
+        .http2_max_header_list_size(HEAD_BYTES as u32)
+        .set_host(true)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_max_send_buf_size(SEND)
+        .build(connector.clone())
+}
+
+/// Returns the reason why a request has failed. The innermost error says most.
+fn failure(error: &(dyn std::error::Error + 'static)) -> Reason {
+    let mut innermost = error;
+    loop {
+        if let Some(unreachable) = innermost.downcast_ref::<Unreachable>() {
+            return unreachable.into();
+        }
+        match innermost.source() {
+            Some(source) => innermost = source,
+            None => return Reason::Unreachable(innermost.to_string()),
+        }
     }
 }
 
-/// Connects to the destination that a URI names, by the rules that hold then.
+/// Connects to destinations, by the rules that hold then.
 #[derive(Clone)]
 struct Connector {
     dial: Dial,
     way: Arc<Way>,
     connections: Arc<Semaphore>,
     descriptors: Descriptors,
-    http2: bool,
 }
 
 impl Service<Uri> for Connector {
@@ -150,27 +189,35 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let this = self.clone();
-        Box::pin(async move { this.connect(&uri).await })
+        Box::pin(async move {
+            let named = uri.authority().and_then(|authority| authority.as_str().parse().ok());
+            let destination = named.ok_or_else(|| Unreachable::Tls("it has no name".to_owned()))?;
+            // A connection that no request waits for any more has none.
+            let judged = JUDGED.try_get().ok();
+            this.connect(&destination, uri.scheme_str() == Some("https"), true, judged).await
+        })
     }
 }
 
 impl Connector {
-    async fn connect(&self, uri: &Uri) -> Result<Stream, Unreachable> {
-        let named = uri.authority().and_then(|authority| authority.as_str().parse().ok());
-        let destination: Destination = named.ok_or_else(|| Unreachable::Tls("it has no name".to_owned()))?;
+    async fn connect(
+        &self,
+        destination: &Destination,
+        tls: bool,
+        http2: bool,
+        judged: Option<Session>,
+    ) -> Result<Stream, Unreachable> {
         let place = timeout(HANDSHAKE, self.connections.clone().acquire_owned()).await;
         let place = place.ok().and_then(Result::ok).ok_or(Unreachable::TooMany)?;
         let descriptor = self.descriptors.take(1)?;
         let place = (place, descriptor);
-        // A connection that no request waits for any more has none.
-        let judged = JUDGED.try_get().ok();
         let stream = (self.dial)(destination.clone(), judged).await?;
         let _ = stream.set_nodelay(true);
-        if uri.scheme_str() != Some("https") {
+        if !tls {
             return Ok(Stream { io: Io::Plain(TokioIo::new(stream)), _place: place });
         }
         let mut config = ClientConfig::clone(&*self.way.tls()?);
-        config.alpn_protocols = match self.http2 {
+        config.alpn_protocols = match http2 {
             true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             false => vec![b"http/1.1".to_vec()],
         };

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 use super::encode::{json, percent};
+use super::sign::hashed;
 use super::{Issued, Placed, contains};
 use crate::body::Body;
 use crate::refusal::Reason;
@@ -23,11 +24,28 @@ const BODY: usize = 256 << 10;
 /// Maximum time in which a body that is read arrives.
 const BODY_TIME: Duration = Duration::from_secs(120);
 
-/// Returns a body with its values, if the request may have some in it.
+impl Placed {
+    /// Returns true if [`completed`] has something to do.
+    pub(crate) fn reads_body(&self) -> bool {
+        !self.in_body.is_empty() || self.signing.is_some()
+    }
+}
+
+/// Returns a body with its values, if the request may have some in it, and hashes it if the request is signed.
 ///
 /// # Errors
 /// The body cannot be read, or is too long.
-pub(crate) async fn filled(
+pub(crate) async fn completed(
+    placed: &mut Placed,
+    headers: &HeaderMap,
+    body: Sent,
+    room: &Arc<Room>,
+) -> Result<Sent, Reason> {
+    let body = filled(placed, headers, body, room).await?;
+    hashed(placed, body, room).await
+}
+
+async fn filled(
     placed: &mut Placed,
     headers: &HeaderMap,
     body: Sent,

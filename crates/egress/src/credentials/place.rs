@@ -30,7 +30,7 @@ pub(crate) struct Placed {
     /// It is signed, and has no secret: its answer may be encoded, and a part.
     pub(super) only_signed: bool,
     /// Signature to be made for AWS.
-    pub(super) signing: Option<Signing>,
+    pub(super) signing: Option<Box<Signing>>,
     /// Placeholders that end the request where they stand in its body, and the names of their credentials.
     pub(crate) foreign: Vec<(String, String)>,
     /// Names of credentials whose values stand in the request.
@@ -73,7 +73,7 @@ pub(crate) fn place(
     }
     let mut placed = Placed::default();
     judged.refuse(set, parts.uri.path().as_bytes(), "a path cannot have it")?;
-    placed.signing = Signing::find(set, &judged, (parts, destination))?;
+    placed.signing = Signing::find(set, &judged, (parts, destination))?.map(Box::new);
     placed.target = judged.target(set, parts)?;
     placed.headers = judged.headers(set, parts, &mut placed.pairs)?;
     placed.used = judged.used.take();

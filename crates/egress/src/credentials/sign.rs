@@ -93,7 +93,7 @@ fn content(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
 ///
 /// # Errors
 /// It is too long, or cannot be read.
-pub(crate) async fn hashed(placed: &mut Placed, body: Sent, room: &Arc<Room>) -> Result<Sent, Reason> {
+pub(super) async fn hashed(placed: &mut Placed, body: Sent, room: &Arc<Room>) -> Result<Sent, Reason> {
     let Some(signing) = &mut placed.signing else { return Ok(body) };
     if signing.content.is_some() {
         return Ok(body);
@@ -116,7 +116,8 @@ impl Placed {
     /// # Errors
     /// It cannot be signed.
     pub(crate) fn sign(&mut self, method: &Method, uri: &Uri, headers: &mut HeaderMap) -> Result<(), Reason> {
-        let Some(Signing { key, id, signed, content }) = self.signing.take() else { return Ok(()) };
+        let Some(signing) = self.signing.take() else { return Ok(()) };
+        let Signing { key, id, signed, content } = *signing;
         let content = content.ok_or_else(|| refusal(&key, "the hash of its body"))?;
         self.used.extend([key.name.clone(), id.name.clone()]);
         if headers.contains_key(CONTENT) {

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Method;
-use hutch_policy::{Call, Destination};
+use hutch_policy::Call;
 
+use crate::origin::Origin;
 use crate::record::{Asked, named};
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::Sandbox;
@@ -19,8 +20,7 @@ const SHOWN: usize = 200;
 /// Facts about a request, for its answer and its record.
 pub(super) struct Line {
     method: Method,
-    scheme: &'static str,
-    pub(super) destination: Destination,
+    pub(super) origin: Arc<Origin>,
     /// Without the query, and cut.
     path: String,
     /// The scanner finds something in the target, which must not be shown.
@@ -41,17 +41,16 @@ enum Course {
 
 impl fmt::Display for Line {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Line { method, scheme, destination, .. } = self;
-        write!(formatter, "{method} {scheme}://{destination}{}", self.path())
+        let Line { method, origin, .. } = self;
+        write!(formatter, "{method} {}://{}{}", origin.scheme(), origin.destination, self.path())
     }
 }
 
 impl Line {
-    pub(super) fn new(method: Method, tls: bool, destination: &Destination, path: &str) -> Line {
+    pub(super) fn new(method: Method, origin: &Arc<Origin>, path: &str) -> Line {
         Line {
             method,
-            scheme: if tls { "https" } else { "http" },
-            destination: destination.clone(),
+            origin: origin.clone(),
             path: path.chars().take(SHOWN).collect(),
             hidden: AtomicBool::new(false),
             course: Mutex::default(),
@@ -108,7 +107,7 @@ impl Line {
     }
 
     pub(super) fn asked<'a>(&'a self, calls: &'a [Call]) -> Asked<'a> {
-        let Line { method, destination, .. } = self;
-        Asked { destination, method: method.as_str(), path: self.path(), calls }
+        let Line { method, origin, .. } = self;
+        Asked { destination: &origin.destination, method: method.as_str(), path: self.path(), calls }
     }
 }

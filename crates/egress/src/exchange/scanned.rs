@@ -118,10 +118,10 @@ impl Exchange {
     pub(super) fn talk(&self, headers: &HeaderMap) -> SharedTalk {
         let session = headers.get("mcp-session-id").map(|value| value.as_bytes()).unwrap_or_default();
         if session.is_empty() {
-            return self.conversations.talk(&self.sandbox.memory, self.destination.to_string());
+            return self.conversations.talk(&self.sandbox.memory, self.origin.destination.to_string());
         }
         let session = String::from_utf8_lossy(&session[..session.len().min(SESSION)]);
-        self.sandbox.memory.talk(format!("{} {session}", self.destination))
+        self.sandbox.memory.talk(format!("{} {session}", self.origin.destination))
     }
 
     /// Records what passes, and returns what is refused.

@@ -9,20 +9,18 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use http_body::{Frame, SizeHint};
-use hutch_policy::{Call, Decision, Destination, Mode, Path, Request, decide_request, has_conditions};
+use hutch_policy::{Call, Decision, Mode, Path, Request, decide_request, has_conditions};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{Exchange, Line};
 use crate::body::Body;
+use crate::origin::Origin;
 use crate::refusal::{Denial, Reason};
 use crate::sandbox::{RECHECK, Rules, Sandbox};
 
 /// Parts of a request that rules judge.
 pub(super) struct Judged<'a> {
-    pub(super) destination: &'a Destination,
-    /// The destination, as text.
-    pub(super) host: &'a str,
-    pub(super) tls: bool,
+    pub(super) origin: &'a Arc<Origin>,
     pub(super) parts: (&'a Method, &'a Uri, &'a HeaderMap),
     pub(super) path: &'a Path,
     pub(super) websocket: bool,
@@ -36,8 +34,8 @@ impl<'a> Judged<'a> {
         let (method, uri, headers) = self.parts;
         let headers = headers.iter();
         Request {
-            host: self.host,
-            port: self.destination.port.get(),
+            host: &self.origin.host,
+            port: self.origin.destination.port.get(),
             method: method.as_str(),
             path: self.path,
             query: uri.query().unwrap_or_default(),
@@ -45,7 +43,7 @@ impl<'a> Judged<'a> {
                 .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
                 .collect(),
             websocket: self.websocket,
-            tls: self.tls,
+            tls: self.origin.tls,
             length: self.length,
             calls: self.calls,
         }
@@ -61,9 +59,7 @@ const REST_MAX: Duration = Duration::from_secs(10);
 /// A request that was allowed by rules with conditions, until its answer or its WebSocket ends.
 pub(super) struct Standing {
     sandbox: Arc<Sandbox>,
-    destination: Destination,
-    host: String,
-    tls: bool,
+    origin: Arc<Origin>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -82,12 +78,10 @@ impl Standing {
         judged: &Judged<'_>,
     ) -> Option<Arc<Standing>> {
         let is_short = judged.calls.is_none() || judged.length.is_some_and(|length| length <= CALLS);
-        (is_short && has_conditions(&rules.levels, &exchange.destination)).then(|| {
+        (is_short && has_conditions(&rules.levels, &exchange.origin.destination)).then(|| {
             Arc::new(Standing {
                 sandbox: exchange.sandbox.clone(),
-                destination: exchange.destination.clone(),
-                host: judged.host.to_owned(),
-                tls: judged.tls,
+                origin: exchange.origin.clone(),
                 method: parts.method.clone(),
                 uri: parts.uri.clone(),
                 headers: parts.headers.clone(),
@@ -102,9 +96,7 @@ impl Standing {
     /// Returns why the rules no longer allow it, if they do not.
     fn denial(&self) -> Option<Denial> {
         let judged = Judged {
-            destination: &self.destination,
-            host: &self.host,
-            tls: self.tls,
+            origin: &self.origin,
             parts: (&self.method, &self.uri, &self.headers),
             path: &self.path,
             websocket: self.websocket,
@@ -114,7 +106,7 @@ impl Standing {
         let rules = self.sandbox.rules();
         let moment = self.sandbox.moment_of_allowed(&rules.facts);
         let request = judged.request();
-        let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
+        let verdict = decide_request(&rules.levels, &self.origin.destination, &request, &moment);
         let denied = verdict.decision != Decision::Allow;
         denied.then(|| Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default())
     }

@@ -46,7 +46,7 @@ impl Exchange {
             };
             let changed = async {
                 tokio::select! {
-                    () = sandbox.changed(&line.destination, rules) => "other rules decide about it now".to_owned(),
+                    () = sandbox.changed(&line.origin.destination, rules) => "other rules decide about it now".to_owned(),
                     reason = denied => {
                         let text = reason.to_string();
                         line.end(&sandbox, reason);

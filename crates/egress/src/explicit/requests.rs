@@ -15,6 +15,7 @@ use crate::body::Body;
 use crate::connection::Door;
 use crate::exchange::{Exchange, Tunnel, answer, exchange};
 use crate::heads::Heads;
+use crate::origin::Origin;
 use crate::record::Asked;
 use crate::refusal::{Reason, Refusal, WITH_USER};
 use crate::rest;
@@ -102,16 +103,23 @@ async fn serve_request(
             }
             _ => named.add(&destination, rules),
         });
-    if let Err(refusal) = permit {
-        let (method, path) = (request.method().as_str(), shown(request.uri().path()));
-        sandbox.refused_request(
-            refusal.clone(),
-            &Asked { destination: &destination, method, path: &path, calls: &[] },
-        );
-        return Ok(answer(&refusal, &sandbox.advice(&refusal), None));
-    }
+    let origin = permit.and_then(|()| {
+        let refused = |reason| Refusal { destination: destination.to_string(), reason };
+        Origin::new(destination.clone(), false).map_err(refused)
+    });
+    let origin = match origin {
+        Ok(origin) => origin,
+        Err(refusal) => {
+            let (method, path) = (request.method().as_str(), shown(request.uri().path()));
+            sandbox.refused_request(
+                refusal.clone(),
+                &Asked { destination: &destination, method, path: &path, calls: &[] },
+            );
+            return Ok(answer(&refusal, &sandbox.advice(&refusal), None));
+        }
+    };
     let (heads, counted) = (Some(heads), Arc::default());
-    let of = Exchange { sandbox, destination, tls: false, tunnel, heads, conversations, counted };
+    let of = Exchange { sandbox, origin, tunnel, heads, conversations, counted };
     exchange(of, Ok(()), request).await
 }
 

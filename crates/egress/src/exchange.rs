@@ -412,6 +412,13 @@ impl Exchange {
                 Metered { body, left: max_body, rules, sandbox, line, watch }.boxed_unsync()
             }
         };
+        if !body.is_end_stream()
+            && body.size_hint().exact().is_none()
+            && !headers.contains_key(header::CONTENT_LENGTH)
+        {
+            // Without it, hyper sends none for methods that rarely have one.
+            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
         let mut request = Request::new(body);
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
             (parts.method.clone(), uri, headers);

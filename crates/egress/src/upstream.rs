@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use http::{Request, Response, Uri, header};
+use http::{Request, Response, Uri, Version, header};
 use hutch_policy::{Destination, Host, Session};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
@@ -85,7 +85,7 @@ impl Upstream {
         http2: bool,
         judged: Session,
     ) -> Result<Response<Incoming>, Reason> {
-        if self.connector.connections.available_permits() == 0 {
+        if self.connector.is_full() {
             // Idle ones make room.
             self.forget();
         }
@@ -116,7 +116,10 @@ impl Upstream {
             };
             match sender.try_send_request(request).await {
                 Ok(response) => {
-                    self.idle.keep(origin, sender, generation);
+                    // hyper sends a server of HTTP/1.0 no body without a length.
+                    if response.version() == Version::HTTP_11 {
+                        self.keep(origin, sender, generation);
+                    }
                     return Ok(response);
                 }
                 Err(mut error) => match error.take_message() {
@@ -126,6 +129,20 @@ impl Upstream {
                 },
             }
         }
+    }
+
+    /// Keeps a connection for the next request, as soon as the answer to the last one has been read.
+    fn keep(&self, origin: &Arc<Origin>, mut sender: SendRequest<Body>, generation: u64) {
+        if sender.is_ready() {
+            return self.idle.put(origin, sender, generation, &self.connector);
+        }
+        let (idle, origin, connector) = (self.idle.clone(), origin.clone(), self.connector.clone());
+        tokio::spawn(async move {
+            // One that has failed or closed is never ready.
+            if sender.ready().await.is_ok() {
+                idle.put(&origin, sender, generation, &connector);
+            }
+        });
     }
 
     /// Makes a connection of HTTP/1.1.
@@ -200,6 +217,11 @@ impl Service<Uri> for Connector {
 }
 
 impl Connector {
+    /// Returns true if no further connection can be made.
+    fn is_full(&self) -> bool {
+        self.connections.available_permits() == 0
+    }
+
     async fn connect(
         &self,
         destination: &Destination,
@@ -306,3 +328,6 @@ impl hyper::rt::Write for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

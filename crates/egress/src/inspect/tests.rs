@@ -222,6 +222,29 @@ async fn requests_that_a_rule_allows_reach_the_server_and_others_get_the_reason(
     }
 }
 
+/// hyper sends no body of a GET whose length it does not know, unless a header announces it.
+#[tokio::test]
+async fn body_in_chunks_arrives_with_every_method() {
+    let site = Site::new(r#"{"name": "all", AT, "http": [{"paths": ["/**"]}]}"#).await;
+    for method in ["GET", "POST", "DELETE", "SEARCH"] {
+        let head = "Host: localhost:PORT\r\nConnection: close\r\nTransfer-Encoding: chunked";
+        let answer = site.raw(&format!("{method} /a HTTP/1.1\r\n{head}\r\n\r\n3\r\nabc\r\n0\r\n\r\n")).await;
+        assert!(answer.contains("transfer-encoding: chunked") && answer.contains("\n\nabc"), "{answer}");
+    }
+}
+
+/// Two parsers read a head, of which the second has no bound of this program.
+#[tokio::test]
+async fn head_has_at_most_100_headers() {
+    let site = Site::new(r#"{"name": "all", AT, "http": [{"paths": ["/**"]}]}"#).await;
+    for (more, expected) in [(98, "HTTP/1.1 200 "), (99, "HTTP/1.1 431 ")] {
+        let more: String = (0..more).map(|number| format!("X-{number}: a\r\n")).collect();
+        let head = "Host: localhost:PORT\r\nConnection: close\r\n";
+        let answer = site.raw(&format!("GET /a HTTP/1.1\r\n{head}{more}\r\n")).await;
+        assert!(answer.starts_with(expected), "{expected}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn request_with_more_than_one_meaning_is_refused() {
     let site = Site::new(r#"{"name": "all", AT, "http": [{"paths": ["/a/**"]}]}"#).await;

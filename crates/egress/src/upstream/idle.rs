@@ -6,6 +6,7 @@ use std::time::Duration;
 use hyper::client::conn::http1::SendRequest;
 use tokio::time::{Instant, sleep_until};
 
+use super::Connector;
 use crate::body::Body;
 use crate::origin::Origin;
 
@@ -50,6 +51,11 @@ impl Idle {
         self.kept().generation
     }
 
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.kept().connections.len()
+    }
+
     /// Takes the newest connection to an origin.
     pub(super) fn take(&self, origin: &Origin) -> Option<SendRequest<Body>> {
         let mut kept = self.kept();
@@ -62,24 +68,18 @@ impl Idle {
         }
     }
 
-    /// Keeps a connection for the next request, as soon as the answer to the last one has been read.
-    pub(super) fn keep(&self, origin: &Arc<Origin>, mut sender: SendRequest<Body>, generation: u64) {
-        if sender.is_ready() {
-            return self.put(origin, sender, generation);
-        }
-        let (idle, origin) = (self.clone(), origin.clone());
-        tokio::spawn(async move {
-            // One that has failed or closed is never ready.
-            if sender.ready().await.is_ok() {
-                idle.put(&origin, sender, generation);
-            }
-        });
-    }
-
-    fn put(&self, origin: &Arc<Origin>, sender: SendRequest<Body>, generation: u64) {
+    /// Keeps a connection, unless it is one too many or others wait for its place.
+    pub(super) fn put(
+        &self,
+        origin: &Arc<Origin>,
+        sender: SendRequest<Body>,
+        generation: u64,
+        connector: &Connector,
+    ) {
         let mut kept = self.kept();
+        kept.connections.retain(|one| !one.sender.is_closed());
         let to_same = kept.connections.iter().filter(|one| one.origin == *origin).count();
-        if generation != kept.generation || to_same >= CONNECTIONS {
+        if generation != kept.generation || to_same >= CONNECTIONS || connector.is_full() {
             return;
         }
         kept.connections.push(Connection { origin: origin.clone(), sender, since: Instant::now() });

@@ -1,0 +1,236 @@
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+
+use http_body_util::BodyExt;
+
+use super::*;
+use crate::body::full;
+use crate::way::Way;
+
+/// Bytes of a long answer: more than buffers hold.
+const LONG: usize = 8 << 20;
+
+/// A server, with a thread for each connection.
+#[derive(Clone)]
+struct Server {
+    origin: Arc<Origin>,
+    connections: Arc<AtomicUsize>,
+    closed: Arc<AtomicUsize>,
+    heads: Arc<Mutex<Vec<String>>>,
+    /// Ends connections after `/last`.
+    ends: Arc<AtomicBool>,
+}
+
+impl Server {
+    fn start() -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let destination = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let origin = Origin::new(destination, false).unwrap();
+        let (connections, closed) = (Arc::default(), Arc::default());
+        let (heads, ends) = (Arc::default(), Arc::default());
+        let server = Server { origin, connections, closed, heads, ends };
+        let of = server.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                of.connections.fetch_add(1, Ordering::SeqCst);
+                let of = of.clone();
+                std::thread::spawn(move || {
+                    of.serve(stream);
+                    of.closed.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+        });
+        server
+    }
+
+    /// Answers requests without a body: `/long`, `/old` by HTTP/1.0, `/last`, after which the connection may end, and others.
+    fn serve(&self, mut stream: std::net::TcpStream) {
+        loop {
+            let (mut head, mut byte) = (Vec::new(), [0]);
+            while !head.ends_with(b"\r\n\r\n") {
+                match stream.read(&mut byte) {
+                    Ok(1) => head.push(byte[0]),
+                    _ => return,
+                }
+            }
+            let head = String::from_utf8(head).unwrap();
+            let length = if head.contains("/long ") { LONG } else { 2 };
+            let is_last = head.contains("/last ");
+            let begin = match head.contains("/old ") {
+                true => "HTTP/1.0 200 OK\r\nConnection: keep-alive",
+                false => "HTTP/1.1 200 OK",
+            };
+            self.heads.lock().unwrap().push(head);
+            let answer = format!("{begin}\r\nContent-Length: {length}\r\n\r\n{}", "x".repeat(length));
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+            if is_last {
+                while !self.ends.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                return;
+            }
+        }
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    fn requests(&self) -> usize {
+        self.heads.lock().unwrap().len()
+    }
+}
+
+fn upstream() -> Upstream {
+    let dial: Dial = Arc::new(|destination, _| {
+        Box::pin(
+            async move { TcpStream::connect(destination.to_string()).await.map_err(Unreachable::Connect) },
+        )
+    });
+    let way = Arc::new(Way::default());
+    Upstream::new(dial, &way, &way.descriptors.of_sandbox())
+}
+
+impl Upstream {
+    /// Sends a request, whose answer begins.
+    async fn ask(&self, server: &Server, path: &'static str) -> Response<Incoming> {
+        let mut request = Request::new(full(bytes::Bytes::new()));
+        *request.uri_mut() = server.origin.uri(Some(&PathAndQuery::from_static(path))).unwrap();
+        self.send(request, &server.origin, false, Session::default()).await.unwrap()
+    }
+
+    async fn get(&self, server: &Server, path: &'static str) -> usize {
+        self.ask(server, path).await.into_body().collect().await.unwrap().to_bytes().len()
+    }
+
+    /// Waits until so many connections are idle.
+    async fn rest(&self, connections: usize) {
+        while self.idle.count() != connections {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn connection_is_for_the_next_request_to_the_same_origin() {
+    let (upstream, server, other) = (upstream(), Server::start(), Server::start());
+    for path in ["/a", "/b?c", "/"] {
+        for (number, server) in [&server, &other].into_iter().enumerate() {
+            assert_eq!(upstream.get(server, path).await, 2);
+            upstream.rest(if path == "/a" { number + 1 } else { 2 }).await;
+        }
+    }
+    assert_eq!((server.connections(), other.connections()), (1, 1));
+    let heads = server.heads.lock().unwrap();
+    assert!(heads[1].starts_with("GET /b?c HTTP/1.1\r\n"), "{heads:?}");
+    let host = format!("host: {}\r\n", server.origin.destination);
+    assert!(heads.iter().all(|head| head.contains(&host)), "{heads:?}");
+    // The same host and port with TLS is another origin.
+    let secure = Origin::new(server.origin.destination.clone(), true).unwrap();
+    assert!(upstream.idle.take(&secure).is_none());
+    assert!(upstream.idle.take(&server.origin).is_some());
+}
+
+#[tokio::test]
+async fn answer_that_is_not_read_keeps_its_connection() {
+    let (upstream, server) = (upstream(), Server::start());
+    let long = upstream.ask(&server, "/long").await;
+    assert_eq!(upstream.get(&server, "/a").await, 2);
+    assert_eq!(server.connections(), 2);
+    assert_eq!(long.into_body().collect().await.unwrap().to_bytes().len(), LONG);
+    // One that is given up is not for another request.
+    drop(upstream.ask(&server, "/long").await);
+    for _ in 0..4 {
+        assert_eq!(upstream.get(&server, "/a").await, 2);
+    }
+}
+
+#[tokio::test]
+async fn request_is_sent_by_another_connection_if_the_server_has_closed_the_idle_one() {
+    let (upstream, server) = (upstream(), Server::start());
+    assert_eq!(upstream.get(&server, "/last").await, 2);
+    upstream.rest(1).await;
+    server.ends.store(true, Ordering::SeqCst);
+    // The runtime learns of the end and of this time at once, and continues here first.
+    let mut time = Box::pin(tokio::time::sleep(Duration::from_millis(1)));
+    let waits = std::future::poll_fn(|context| Poll::Ready(time.as_mut().poll(context).is_pending())).await;
+    assert!(waits);
+    while server.closed.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    time.await;
+    assert_eq!(upstream.idle.count(), 1);
+    assert_eq!(upstream.get(&server, "/a").await, 2);
+    assert_eq!((server.connections(), server.requests()), (2, 2));
+}
+
+#[tokio::test]
+async fn connection_of_former_rules_is_not_for_another_request() {
+    let (upstream, server) = (upstream(), Server::start());
+    assert_eq!(upstream.get(&server, "/a").await, 2);
+    upstream.rest(1).await;
+    let long = upstream.ask(&server, "/long").await;
+    upstream.forget();
+    assert_eq!(long.into_body().collect().await.unwrap().to_bytes().len(), LONG);
+    // What was in use ends too.
+    while server.closed.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(upstream.get(&server, "/a").await, 2);
+    assert_eq!((server.connections(), server.requests()), (2, 3));
+}
+
+/// A later request with a body of unknown length would have lost it.
+#[tokio::test]
+async fn connection_to_a_server_of_http_1_0_is_not_for_another_request() {
+    let (upstream, server) = (upstream(), Server::start());
+    for _ in 0..2 {
+        assert_eq!(upstream.get(&server, "/old").await, 2);
+    }
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn connection_is_not_kept_while_others_wait_for_its_place() {
+    let (upstream, server) = (upstream(), Server::start());
+    let places = &upstream.connector.connections;
+    let held = places.clone().acquire_many_owned(CONNECTIONS as u32 - 1).await.unwrap();
+    assert_eq!(upstream.get(&server, "/a").await, 2);
+    let last = timeout(HANDSHAKE, places.acquire()).await;
+    assert!(last.is_ok(), "an idle connection has it");
+    drop((held, last));
+    assert_eq!(upstream.get(&server, "/a").await, 2);
+    upstream.rest(1).await;
+}
+
+#[tokio::test]
+async fn idle_connections_are_few_and_end() {
+    let (upstream, server) = (Arc::new(upstream()), Server::start());
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..2 * idle::CONNECTIONS {
+        let (upstream, server) = (upstream.clone(), server.clone());
+        all.spawn(async move { upstream.get(&server, "/a").await });
+    }
+    assert_eq!(all.join_all().await, [2; 2 * idle::CONNECTIONS]);
+    let all = server.connections();
+    assert!(all > idle::CONNECTIONS, "{all}");
+    let closed = || server.closed.load(Ordering::SeqCst);
+    while closed() < all - idle::CONNECTIONS {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(closed(), all - idle::CONNECTIONS);
+    tokio::time::pause();
+    tokio::time::advance(idle::TIME - Duration::from_secs(1)).await;
+    assert!(upstream.idle.take(&server.origin).is_some());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    tokio::time::resume();
+    while closed() < all {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(upstream.idle.take(&server.origin).is_none());
+}

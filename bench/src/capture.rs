@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, ensure};
 use hutch_jail::{NetworkPlan, Warden};
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use serde_json::json;
 
 use crate::audit::ratio;
-use crate::claims::{NAMESPACE, make_pool, one, wait_for_pool};
+use crate::claims::{NAMESPACE, api, make_pool, one, wait_for_pool};
 use crate::server::Server;
 use crate::stats::{Samples, millis};
 
@@ -92,14 +92,22 @@ async fn prepare(client: &kube::Client, rules: usize) -> anyhow::Result<()> {
         let rules: Vec<_> = (0..rules).map(rule).collect();
         let policy = serde_json::from_value(json!({
             "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy",
-            "metadata": {"name": "bench", "namespace": NAMESPACE}, "spec": {"egress": {"rules": rules}},
+            "metadata": {"name": "bench", "namespace": NAMESPACE}, "spec": {"appliesTo": {}, "egress": {"rules": rules}},
         }))?;
         let kind = GroupVersionKind::gvk("policy.hutch.dev", "v1alpha1", "SandboxPolicy");
         let resource = ApiResource::from_gvk_with_plural(&kind, "sandboxpolicies");
         let policies: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &resource);
         policies.create(&PostParams::default(), &policy).await?;
     }
-    make_pool(client, POOL).await
+    make_pool(client, POOL).await?;
+    for sandbox in api(client, "Sandbox").list(&ListParams::default()).await? {
+        let conditions =
+            sandbox.data["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let enforced =
+            conditions.iter().any(|one| one["type"] == "PolicyEnforced" && one["status"] == "True");
+        ensure!(rules == 0 || enforced, "the policy does not hold for {:?}", sandbox.metadata.name);
+    }
+    Ok(())
 }
 
 /// Makes some claims, one after the other.

@@ -26,6 +26,8 @@ use changed::Snapshot;
 pub(super) struct Rules<'a> {
     /// True for the workspace.
     pub(super) is_workspace: bool,
+    /// True for the home of the caller, whose shells read files there.
+    pub(super) is_home: bool,
     /// Paths in the folder; what is at or below them is not protected.
     pub(super) allow: &'a [PathBuf],
     /// Further entries.
@@ -59,6 +61,26 @@ const PROTECTED: [(&str, Placeholder); 13] = [
     // The older name of the same, which cargo prefers.
     (".cargo/config", Placeholder::Nothing),
 ];
+
+/// Entries to protect in a home: what the caller's next shell or `git` reads. Empty ones mean what missing ones do.
+const OF_HOME: [(&str, Placeholder); 14] = [
+    (".profile", Placeholder::File("")),
+    (".bash_profile", Placeholder::File(PROFILE)),
+    (".bash_login", Placeholder::File(PROFILE)),
+    (".bash_logout", Placeholder::File("")),
+    (".bashrc", Placeholder::File("")),
+    (".bash_aliases", Placeholder::File("")),
+    (".zshenv", Placeholder::File("")),
+    (".zprofile", Placeholder::File("")),
+    (".zshrc", Placeholder::File("")),
+    (".zlogin", Placeholder::File("")),
+    (".zlogout", Placeholder::File("")),
+    (".gitconfig", Placeholder::File("")),
+    (".config/git/config", Placeholder::File("")),
+    (".ssh", Placeholder::Folder),
+];
+/// Without this file, bash reads that one.
+const PROFILE: &str = "[ -r ~/.profile ] && . ~/.profile\n";
 
 /// Returns true if a path of a workspace is a protected entry, in one, or above one.
 pub(super) fn is_protected(path: &Path) -> bool {
@@ -107,7 +129,8 @@ impl Protection {
         let allowed = |path: &Path| rules.allow.iter().any(|allowed| path.starts_with(allowed));
         let fixed = PROTECTED.iter().map(|(path, kind)| (Path::new(path), *kind));
         let further = rules.further.iter().map(|(path, kind)| (path.as_path(), *kind));
-        for (path, kind) in fixed.filter(|(path, _)| !allowed(path)).chain(further) {
+        let of_home = OF_HOME.iter().filter(|_| rules.is_home).map(|(path, kind)| (Path::new(path), *kind));
+        for (path, kind) in fixed.chain(of_home).filter(|(path, _)| !allowed(path)).chain(further) {
             if let Some(entry) = all.protect(path, kind).with_context(named)? {
                 on_the_way
                     .extend(entry.ancestors().skip(1).filter(|a| *a != Path::new("")).map(Path::to_owned));
@@ -319,9 +342,12 @@ pub(crate) fn allowed(text: &str) -> Result<PathBuf, String> {
         return Err("must be a path within the workspace, such as .git/config".to_owned());
     }
     let known = |(protected, _): &(&str, Placeholder)| Path::new(protected).starts_with(&path);
-    if !PROTECTED.iter().any(known) {
+    if !PROTECTED.iter().chain(&OF_HOME).any(known) {
         let names: Vec<&str> = PROTECTED.iter().map(|(path, _)| *path).collect();
-        return Err(format!("is not protected; protected are {}", names.join(", ")));
+        return Err(format!(
+            "is not protected; protected are {}, and startup files in a home",
+            names.join(", ")
+        ));
     }
     Ok(path)
 }

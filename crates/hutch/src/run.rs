@@ -207,23 +207,52 @@ fn protect(
     spec: &mut Spec,
 ) -> anyhow::Result<Vec<Protection>> {
     let (mut mounts, mut protections) = (Vec::new(), Vec::new());
-    for mount in spec.mounts.iter().filter(|mount| !mount.read_only) {
+    let listed = arguments.listed.as_deref();
+    let denied = by_every_name(listed.map_or(&[], |listed| &listed.deny_write));
+    let opened = listed.map_or(&[][..], |listed| &listed.write_within);
+    let home = std::env::var_os("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
+    for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };
-        if path != Path::new("") {
-            continue; // a file
+        let source = if path == Path::new("") { folder.path().to_owned() } else { folder.path().join(path) };
+        // A part of a folder that can otherwise only be read is not.
+        if !opened.contains(&source) && denied.iter().any(|(denied, _)| source.starts_with(denied)) {
+            mount.read_only = true;
         }
-        let denied = arguments.listed.as_ref().map(|listed| listed.deny_write.as_slice());
-        let further = further(denied.unwrap_or_default(), folder.path());
-        let rules = match mount.target == workspace.path {
-            true => Rules { is_workspace: true, allow: &arguments.allow_write, further: &further },
-            false => Rules { further: &further, ..Rules::default() },
-        };
+        if mount.read_only || path != Path::new("") {
+            continue; // nothing in it can be written, or it is a file
+        }
+        let further = further(&denied, folder.path());
+        let is_workspace = mount.target == workspace.path;
+        let allow = if is_workspace { &arguments.allow_write[..] } else { &[] };
+        let is_home = home.as_deref() == Some(folder.path());
+        let rules = Rules { is_workspace, is_home, allow, further: &further };
         let (over, protection) = Protection::prepare(folder, &mount.target, &rules)?;
         mounts.extend(over);
         protections.push(protection);
     }
     spec.mounts.extend(mounts);
     Ok(protections)
+}
+
+/// Returns paths as they are named, and as they are without links: a mount has one of these names.
+fn by_every_name(paths: &[(PathBuf, bool)]) -> Vec<(PathBuf, bool)> {
+    let names = |(path, is_folder): &(PathBuf, bool)| {
+        let named = below_root(path);
+        let plain = without_links(&named);
+        let plain = Some(plain).filter(|plain| *plain != named).map(|plain| (plain, *is_folder));
+        [Some((named, *is_folder)), plain]
+    };
+    paths.iter().flat_map(names).flatten().collect()
+}
+
+/// Returns a path of which the part that exists has no links.
+fn without_links(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|part| Some((part, part.canonicalize().ok()?)));
+    let Some((part, plain)) = found else { return path.to_owned() };
+    match path.strip_prefix(part) {
+        Ok(rest) if rest != Path::new("") => plain.join(rest),
+        _ => plain,
+    }
 }
 
 /// Returns those of the paths that are in a folder, as entries to protect there.
@@ -302,17 +331,22 @@ fn absolute(path: &Path) -> std::io::Result<PathBuf> {
     Ok(plain)
 }
 
+/// Returns an absolute path without a link right below `/`, such as `/home`, where only root can create any.
+fn below_root(path: &Path) -> PathBuf {
+    let mut parts = path.components();
+    let top: PathBuf = parts.by_ref().take(2).collect();
+    let mut plain = top.canonicalize().unwrap_or(top);
+    plain.extend(parts);
+    plain
+}
+
 /// Opens a folder that a flag names.
 ///
 /// A link on the way is refused: code of an earlier run may have made it. Only those right below `/` are followed, such
 /// as `/home`, where only root can create any.
 fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
     let named = || format!("{flag} {}", folder.display());
-    let absolute = absolute(folder).with_context(named)?;
-    let mut parts = absolute.components();
-    let top: PathBuf = parts.by_ref().take(2).collect();
-    let mut path = top.canonicalize().with_context(named)?;
-    path.extend(parts);
+    let path = below_root(&absolute(folder).with_context(named)?);
     CheckedFolder::look(&path).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::NOTDIR) => anyhow!("{}: not a folder", named()),
         Some(Errno::LOOP) => match folder.canonicalize() {
@@ -422,3 +456,31 @@ fn host(mount: &HostMount) -> Mount {
 
 /// Result of [`gvisor::run`] and of the native jail.
 type Ran = Result<Outcome, Error>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_have_every_name_that_a_mount_can_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        std::fs::create_dir_all(folder.join("work/docs")).unwrap();
+        std::os::unix::fs::symlink(folder.join("work"), folder.join("link")).unwrap();
+        std::fs::write(folder.join("work/docs/a"), "").unwrap();
+        let names = |path: &str| -> Vec<String> {
+            let all = by_every_name(&[(folder.join(path), false)]);
+            let beneath =
+                |(path, _): &(PathBuf, bool)| path.strip_prefix(&folder).unwrap().display().to_string();
+            all.iter().map(beneath).collect()
+        };
+        assert_eq!(names("work/docs/a"), ["work/docs/a"]);
+        assert_eq!(names("link/docs/a"), ["link/docs/a", "work/docs/a"]);
+        assert_eq!(names("link/missing/b"), ["link/missing/b", "work/missing/b"]);
+        assert_eq!(names("missing"), ["missing"]);
+        // Where the machine has a link right below its root, only what it leads to counts.
+        if std::fs::read_link("/bin").is_ok_and(|target| target == Path::new("usr/bin")) {
+            assert_eq!(by_every_name(&[("/bin/x".into(), false)]), [(PathBuf::from("/usr/bin/x"), false)]);
+        }
+    }
+}

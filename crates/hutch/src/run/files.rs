@@ -22,7 +22,11 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
     if restrictions.is_empty() {
         return Ok(unenforced);
     }
-    let workspace = arguments.workspace.as_deref().map(super::absolute).transpose().context("--workspace")?;
+    let absolute = |path: &Path| super::absolute(path).map(|path| super::below_root(&path));
+    let workspace = arguments.workspace.as_deref().map(absolute).transpose().context("--workspace")?;
+    for mount in &mut arguments.mount {
+        mount.source = super::absolute(&mount.source).context("--mount")?;
+    }
     // A policy opens nothing that the caller has closed.
     let closed = arguments.read_only;
     let mut listed = arguments.listed.take().unwrap_or_default();
@@ -87,7 +91,9 @@ fn restrict(
     arguments: &mut RunArguments,
     listed: &mut Listed,
 ) -> anyhow::Result<()> {
-    let in_workspace = workspace.and_then(|workspace| path.strip_prefix(workspace).ok());
+    // As the workspace has it, which is opened without a link below `/`.
+    let plain = super::below_root(path);
+    let in_workspace = workspace.and_then(|workspace| plain.strip_prefix(workspace).ok());
     let in_mount = arguments.mount.iter().any(|mount| path.starts_with(&mount.source));
     let in_memory = IN_MEMORY.iter().any(|folder| path.starts_with(folder));
     if OF_KERNEL.iter().any(|folder| path.starts_with(folder)) {
@@ -97,14 +103,11 @@ fn restrict(
         bail!("it is in memory in a sandbox, and each command has its own");
     }
     match access {
-        // A path that does not exist cannot be read.
-        Access::None if path.symlink_metadata().is_err() => {}
+        // A path that does not exist cannot be read, and must not be made.
+        Access::None if path.symlink_metadata().is_err() => listed.deny_write.push((path.to_owned(), false)),
         Access::None => arguments.deny_read.push(path.to_owned()),
         Access::Read => {
-            arguments.read_only |= workspace.is_some_and(|workspace| workspace.starts_with(path));
-            for mount in arguments.mount.iter_mut().filter(|mount| mount.source.starts_with(path)) {
-                mount.read_only = true;
-            }
+            arguments.read_only |= workspace.is_some_and(|workspace| workspace.starts_with(&plain));
             listed.deny_write.push((path.to_owned(), path.is_dir()));
         }
         Access::Write => {
@@ -114,7 +117,7 @@ fn restrict(
             };
             ensure!(!is_protected(rest), "programs of this machine run it, so it stays protected");
             ensure!(path.is_dir(), "a folder that can be written in a read-only workspace must exist");
-            listed.write_within.push(path.to_owned());
+            listed.write_within.push(plain);
         }
     }
     Ok(())

@@ -169,6 +169,8 @@ impl Place {
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
         }
+        // The working directory is known without a link below `/`.
+        let path = super::below_root(&path);
         Ok(Named { field, path, folder: plain.ends_with('/') || plain != text })
     }
 

@@ -272,7 +272,7 @@ impl Journal for AuditLog {
     }
 
     fn found(&self, pod: &str, sighting: &Sighting<'_>) {
-        if let Some(subject) = self.subject(pod) {
+        if let Some(subject) = self.recent(pod) {
             self.push(&sighted(&subject.sandbox(), sighting));
         }
     }
@@ -288,7 +288,11 @@ impl Journal for AuditLog {
 impl AuditLog {
     /// Returns the event of a change of a container, which is `planned` or made.
     fn lifecycle(&self, pod: &str, container: &str, what: ContainerChange, planned: bool) -> Option<Event> {
-        let subject = self.subject(pod)?;
+        let subject = match what {
+            // It is reported by another task than the end of the Pod.
+            ContainerChange::Ended { .. } => self.recent(pod)?,
+            _ => self.subject(pod)?,
+        };
         let (change, code, reason) = match what {
             ContainerChange::Started => (Change::Started, None, None),
             ContainerChange::Ended { code, out_of_memory } => {
@@ -455,7 +459,8 @@ mod tests {
             log.used(pod, "github", "a.example:443", None);
             log.named(pod, "a.example", None);
         }
-        // A Pod that has ended has no containers.
+        // Its last container can be reported as ended after it.
+        log.happened("u", "main", ContainerChange::Ended { code: 0, out_of_memory: false });
         log.happened("u", "main", ContainerChange::Started);
         log.close().await;
         let mut reader = hutch_audit::Reader::new(&folder, 0);
@@ -469,7 +474,7 @@ mod tests {
             }
         }
         let of_box = |kind| (kind, "team/box".to_owned());
-        assert_eq!(found, [of_box(Kind::Credential), of_box(Kind::Dns)]);
+        assert_eq!(found, [of_box(Kind::Credential), of_box(Kind::Dns), of_box(Kind::Lifecycle)]);
         assert_eq!(lost, 2, "the use and the name of the other Pod");
     }
 

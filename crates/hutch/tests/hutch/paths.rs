@@ -269,6 +269,109 @@ fn policy_takes_files_away_and_opens_none() {
     }
 }
 
+/// The command made it, and read what it had written. With a second policy, the rule of the first was lost.
+#[test]
+fn missing_file_that_a_policy_closes_is_not_made() {
+    hutch_testkit::require!(root, user_namespaces);
+    let rule = |access: &str| format!(r#"{{"path": "/workspace/sub/.env", "access": "{access}"}}"#);
+    for caller in callers() {
+        for all in [&["None"][..], &["Read"], &["Read", "None"], &["None", "Read"]] {
+            let home = Home::new();
+            make(&home, &["work/sub/a"]);
+            let mut options = Vec::new();
+            for (number, access) in all.iter().enumerate() {
+                let text = format!(
+                    r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "p{number}"}},
+                        "spec": {{"files": [{}]}}}}"#,
+                    rule(access)
+                );
+                let name = format!("policy{number}.json");
+                std::fs::write(home.path(&name), text).expect("written");
+                home.own(&name);
+                options.extend(["--policy".to_owned(), home.path(&name).display().to_string()]);
+            }
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            let script = "echo x > sub/.env; cat sub/.env; mv sub/.env b; mv sub c; ln sub/a sub/.env; echo y > sub/a; cat sub/a";
+            let output = home.run(caller, &options, script);
+            assert_eq!(text(&output.stdout), "y\n", "{caller:?} {all:?}: {}", text(&output.stderr));
+            assert!(
+                !home.path("work/sub/.env").exists() && !home.path("work/c").exists(),
+                "{caller:?} {all:?}"
+            );
+        }
+    }
+}
+
+/// Rules were compared with paths as the flags wrote them, so some had no effect.
+#[test]
+fn rules_for_files_hold_however_a_path_is_written() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        make(&home, &["work/docs/a"]);
+        let at = |path: &str| home.path(path).display().to_string();
+        for (rule, options, script) in [
+            (at("data"), &["--mount", "data"][..], "echo x > @/data/new; echo x > @/data/file"),
+            (at("data"), &["--mount", "./work/../data:/d"], "echo x > /d/new; echo x > /d/file"),
+            (at("data/file"), &["--mount", "data"], "echo x > @/data/file"),
+            (at("data/file"), &["--mount", "data/file:/f"], "echo x > /f"),
+            (at("work/docs"), &["--workspace", "work/."], "echo x > docs/new; rm docs/a; mv docs d"),
+        ] {
+            let rules = format!(r#"{{"path": "{rule}", "access": "Read"}}"#);
+            let policy = file_rules(&home, &rules);
+            let all = [&[policy[0].as_str(), policy[1].as_str()][..], options].concat();
+            let output = home.run_at(caller, &home.path(""), &all, &format!("{script}; echo over"));
+            let error = text(&output.stderr);
+            assert_eq!(text(&output.stdout), "over\n", "{caller:?} {rule} {options:?}: {error}");
+            assert_eq!(
+                (home.read("data/file"), home.read("work/docs/a")),
+                ("before\n".into(), "SECRET\n".into())
+            );
+            for new in ["data/new", "work/docs/new", "work/new", "work/d"] {
+                assert!(!home.path(new).exists(), "{caller:?} {rule} {options:?}: {new}");
+            }
+        }
+    }
+}
+
+#[test]
+fn startup_files_of_a_home_are_protected() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        make(&home, &["home/.bashrc", "home/.ssh/authorized_keys"]);
+        let names = ".bashrc .bash_profile .profile .zshrc .zshenv .gitconfig .config/git/config .ssh/config .ssh/authorized_keys";
+        let script = format!(
+            "for name in {names}; do echo x > $name; rm -f $name; mv $name moved; done; mv .ssh s; mv .config c; rm -f moved; echo over > fine"
+        );
+        let options = ["--workspace", "@/home"];
+        let output = home.run_at(caller, Path::new("/"), &options, &script);
+        assert_eq!(home.read("home/fine"), "over\n", "{caller:?}: {}", text(&output.stderr));
+        for new in [
+            ".bash_profile",
+            ".profile",
+            ".zshrc",
+            ".zshenv",
+            ".gitconfig",
+            ".config",
+            ".ssh/config",
+            "s",
+            "c",
+        ] {
+            assert!(!home.path("home").join(new).exists(), "{caller:?}: {new}");
+        }
+        assert_eq!(home.read("home/.bashrc"), "SECRET\n", "{caller:?}");
+        assert_eq!(home.read("home/.ssh/authorized_keys"), "SECRET\n", "{caller:?}");
+        // In another folder they mean nothing, and the caller can open one.
+        make(&home, &["work/.bashrc"]);
+        home.run(caller, &[], "echo x > .bashrc");
+        assert_eq!(home.read("work/.bashrc"), "x\n", "{caller:?}");
+        let options = ["--workspace", "@/home", "--allow-write", ".bashrc"];
+        home.run_at(caller, Path::new("/"), &options, "echo x > .bashrc");
+        assert_eq!(home.read("home/.bashrc"), "x\n", "{caller:?}");
+    }
+}
+
 #[test]
 fn rules_for_files_that_cannot_be_enforced_are_refused() {
     hutch_testkit::require!(root);

@@ -169,17 +169,28 @@ fn sandbox_whose_memory_finds_no_room_runs_on_and_is_suspended_when_there_is_roo
     assert_eq!(answer(&up, "s"), "1");
     std::fs::remove_file(&filler).expect("removed");
     // While it is written.
+    let writes = || running(&format!("checkpoint --leave-running --image-path {}", data.display()));
+    let is_suspended =
+        || up.ok("get sandbox s -o jsonpath={.status.conditions[?(@.type==\"Suspended\")].status}") == "True";
+    // It can be written between two looks.
     let patch = json!({"spec": {"operatingMode": "Suspended"}}).to_string();
-    let mut kubectl = up.kubectl_command(&["patch", "sandbox", "s", "--type=merge", "-p", &patch]);
-    let mut kubectl = kubectl.stdout(std::process::Stdio::null()).spawn().expect("kubectl");
-    until("runsc writes the memory", || {
-        running(&format!("checkpoint --leave-running --image-path {}", data.display()))
-    });
+    for _ in 0..10 {
+        let mut kubectl = up.kubectl_command(&["patch", "sandbox", "s", "--type=merge", "-p", &patch]);
+        let mut kubectl = kubectl.stdout(std::process::Stdio::null()).spawn().expect("kubectl");
+        let mut seen = false;
+        until("runsc writes the memory, or has written it", || {
+            seen = (0..100).any(|_| writes());
+            seen || is_suspended()
+        });
+        let _ = kubectl.wait();
+        if seen {
+            break;
+        }
+        set(&up, "s", "Running");
+        ready(&up, "s");
+    }
     let filler = fill(&disk.path(), 0);
-    let _ = kubectl.wait();
-    until("runsc has written the memory, or could not", || {
-        !running(&format!("checkpoint --leave-running --image-path {}", data.display()))
-    });
+    until("runsc has written the memory, or could not", || !writes());
     std::fs::remove_file(&filler).expect("removed");
     up.eventually("get sandboxsnapshots -o json", |said| {
         said.contains("\"Failed\"") || said.contains("\"Completed\"")

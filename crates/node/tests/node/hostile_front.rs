@@ -124,7 +124,7 @@ async fn request_with_a_foreign_name_opens_nothing() {
     drop(file);
     assert!(number > 150, "{number}");
     // Those of the last requests are closed by tasks of their own.
-    for _ in 0..500 {
+    for _ in 0..6000 {
         if descriptors() <= before + 1 {
             break;
         }

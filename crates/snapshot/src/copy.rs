@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::attributes::{self, Subject, clear, nanoseconds, xattrs};
 use crate::content::read;
-use crate::error::{Cause, Fault, MAKE, OPEN};
+use crate::error::{Cause, Fault, MAKE, OPEN, READ_LINK};
 use crate::links::{Links, is_whiteout, may_be_linked};
 use crate::walk::{Visit, identity, open_below, open_parent, walk};
 
@@ -135,7 +135,8 @@ impl Visit for Copier {
         match kind {
             FileType::RegularFile => self.file(parent, name, found)?,
             FileType::Symlink => {
-                let target = rustix::fs::readlinkat(parent, name, Vec::new()).map_err(Cause::io("read"))?;
+                let target =
+                    rustix::fs::readlinkat(parent, name, Vec::new()).map_err(Cause::io(READ_LINK))?;
                 rustix::fs::symlinkat(target.as_c_str(), &self.here, name).map_err(Cause::io(MAKE))?;
                 self.attributes(parent, name, found)?;
             }

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 
 use crate::attributes::{Subject, nanoseconds, xattrs};
 use crate::content::{self, ContentKey, Digest};
-use crate::error::{Cause, Fault};
+use crate::error::{Cause, Fault, READ_LINK};
 use crate::links::{Links, is_whiteout, may_be_linked};
 use crate::walk::{Visit, open_below, walk};
 
@@ -114,7 +114,8 @@ impl Visit for Digester<'_> {
             FileType::RegularFile => return self.file(parent, name, found),
             FileType::Symlink => {
                 self.begin(b'l', name);
-                let target = rustix::fs::readlinkat(parent, name, Vec::new()).map_err(Cause::io("read"))?;
+                let target =
+                    rustix::fs::readlinkat(parent, name, Vec::new()).map_err(Cause::io(READ_LINK))?;
                 self.bytes(target.to_bytes());
             }
             FileType::Fifo => self.begin(b'p', name),

@@ -268,6 +268,8 @@ impl Cause {
             Errno::NOENT if action != MAKE => Cause::CHANGED,
             Errno::XDEV if action == OPEN => Cause::Refused("a file system is mounted in the tree"),
             Errno::LOOP | Errno::NOTDIR if action == OPEN => Cause::CHANGED,
+            // It is no link any more.
+            Errno::INVAL if action == READ_LINK => Cause::CHANGED,
             Errno::AGAIN if action == OPEN => Cause::Refused("a process has a lease of it"),
             errno => Cause::Io { action, source: errno.into() },
         }
@@ -277,6 +279,7 @@ impl Cause {
 /// Actions of [`Cause::io`] that some errors have another meaning for.
 pub(crate) const OPEN: &str = "open";
 pub(crate) const MAKE: &str = "make";
+pub(crate) const READ_LINK: &str = "read the link";
 
 /// A cause with the path of the entry, shortened.
 #[derive(Debug)]

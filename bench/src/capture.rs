@@ -13,6 +13,7 @@ use crate::audit::ratio;
 use crate::claims::{NAMESPACE, api, make_pool, one, wait_for_pool};
 use crate::server::Server;
 use crate::stats::{Samples, millis};
+use crate::wake::is;
 
 const ROUNDS: usize = 300;
 /// Between two namespaces, so that the warden has always one in stock.
@@ -101,10 +102,7 @@ async fn prepare(client: &kube::Client, rules: usize) -> anyhow::Result<()> {
     }
     make_pool(client, POOL).await?;
     for sandbox in api(client, "Sandbox").list(&ListParams::default()).await? {
-        let conditions =
-            sandbox.data["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let enforced =
-            conditions.iter().any(|one| one["type"] == "PolicyEnforced" && one["status"] == "True");
+        let enforced = is(&sandbox.data, "PolicyEnforced");
         ensure!(rules == 0 || enforced, "the policy does not hold for {:?}", sandbox.metadata.name);
     }
     Ok(())

@@ -17,6 +17,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::server::Server;
 use crate::stats::{Samples, millis};
+use crate::wake::is;
 
 const ROUNDS: usize = 200;
 const POOL: usize = 12;
@@ -118,9 +119,7 @@ async fn wait_ready(claims: &Api<DynamicObject>, name: &str, version: &str) -> a
     while let Some(event) = events.try_next().await? {
         let WatchEvent::Modified(claim) = event else { continue };
         let status = &claim.data["status"];
-        let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
-        if let (true, Some(sandbox)) = (ready, status["sandbox"]["name"].as_str()) {
+        if let (true, Some(sandbox)) = (is(&claim.data, "Ready"), status["sandbox"]["name"].as_str()) {
             return Ok(sandbox.to_owned());
         }
     }

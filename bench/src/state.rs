@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::claims::NAMESPACE;
 use crate::server::Server;
 use crate::stats::{Samples, millis};
+use crate::wake::is;
 
 const ROUNDS: usize = 10;
 const FORKS: usize = 10;
@@ -243,9 +244,7 @@ impl Bench {
         let started = Instant::now();
         loop {
             let object = self.runtime.block_on(api.get(name))?;
-            let conditions = object.data["status"]["conditions"].as_array();
-            let mut conditions = conditions.into_iter().flatten();
-            if conditions.any(|one| one["type"] == kind && one["status"] == "True") {
+            if is(&object.data, kind) {
                 return Ok(object);
             }
             ensure!(started.elapsed() < WAIT_LIMIT, "{name} is not {kind}: {:#}", object.data["status"]);

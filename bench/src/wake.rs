@@ -109,8 +109,9 @@ async fn start(sandboxes: &Api<DynamicObject>, samples: &mut Samples) -> anyhow:
     bail!("the watch ended")
 }
 
-fn is(sandbox: &Value, condition: &str) -> bool {
-    let conditions = sandbox["status"]["conditions"].as_array();
+/// Returns true if an object has this condition.
+pub(crate) fn is(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
     conditions.is_some_and(|all| all.iter().any(|one| one["type"] == condition && one["status"] == "True"))
 }
 

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::contender::{self, Contender};
+use crate::wake::is;
 
 /// Number of claims and of Sandboxes; also the size of the pool.
 const MANY: usize = 40;
@@ -142,8 +143,7 @@ where
 
 fn is_ready<K: Serialize>(object: &K) -> bool {
     let object = serde_json::to_value(object).unwrap_or_default();
-    let conditions = object["status"]["conditions"].as_array();
-    conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+    is(&object, "Ready")
 }
 
 fn print(title: &str, columns: &[(&str, &Counts)]) {

@@ -17,6 +17,7 @@ use crate::claims::{NAMESPACE, api};
 use crate::machine::busy;
 use crate::server::Server;
 use crate::stats::{Samples, millis};
+use crate::wake::is;
 
 /// Connections for creating and deleting claims, used in turn.
 const CLIENTS: usize = 4;
@@ -192,8 +193,7 @@ impl Waiting {
 
     fn tell(&self, claim: &DynamicObject) {
         let status = &claim.data["status"];
-        let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
+        let ready = is(&claim.data, "Ready");
         let (true, Some(sandbox), Some(name)) =
             (ready, status["sandbox"]["name"].as_str(), &claim.metadata.name)
         else {

@@ -52,7 +52,7 @@ const METHOD: usize = 20;
 #[derive(Clone)]
 pub(crate) struct Exchange {
     pub(crate) sandbox: Arc<Sandbox>,
-    /// The client speaks TLS if the server does.
+    /// Where requests go. The client speaks TLS exactly if the server does.
     pub(crate) origin: Arc<Origin>,
     /// Work that remains after its last request, if that was for a WebSocket.
     pub(crate) tunnel: Tunnel,

@@ -1,9 +1,10 @@
 //! The origin of a request: scheme, host and port, in the forms in which requests name it.
 
+use std::fmt;
 use std::sync::Arc;
 
+use http::HeaderValue;
 use http::uri::{self, Authority, PathAndQuery, Scheme, Uri};
-use http::{HeaderValue, header};
 use hutch_policy::Destination;
 
 use crate::refusal::Reason;
@@ -40,9 +41,8 @@ impl Origin {
         let authority = if tls && destination.port.get() == HTTPS { &host } else { &with_port };
         let without = if tls { HTTPS } else { HTTP };
         let header = if destination.port.get() == without { &host } else { &with_port };
-        let invalid = |error: &dyn std::error::Error| Reason::Ambiguous(error.to_string());
-        let authority = authority.parse().map_err(|error: uri::InvalidUri| invalid(&error))?;
-        let header = header.parse().map_err(|error: header::InvalidHeaderValue| invalid(&error))?;
+        let authority = authority.parse::<Authority>().map_err(invalid)?;
+        let header = header.parse::<HeaderValue>().map_err(invalid)?;
         Ok(Arc::new(Origin { destination, tls, host, authority, header }))
     }
 
@@ -60,13 +60,17 @@ impl Origin {
         parts.scheme = Some(if self.tls { Scheme::HTTPS } else { Scheme::HTTP });
         parts.authority = Some(self.authority.clone());
         parts.path_and_query = Some(target.cloned().unwrap_or_else(|| PathAndQuery::from_static("/")));
-        Uri::from_parts(parts).map_err(|error| Reason::Ambiguous(error.to_string()))
+        Uri::from_parts(parts).map_err(invalid)
     }
 
     /// Returns the value of `Host`. The port of the scheme is left out.
     pub(crate) fn header(&self) -> HeaderValue {
         self.header.clone()
     }
+}
+
+fn invalid(error: impl fmt::Display) -> Reason {
+    Reason::Ambiguous(error.to_string())
 }
 
 #[cfg(test)]

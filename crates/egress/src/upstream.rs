@@ -65,7 +65,8 @@ impl Upstream {
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
         let (way, descriptors) = (way.clone(), descriptors.clone());
         let connector = Connector { dial, way, connections, descriptors };
-        Upstream { two: Mutex::new(client(&connector)), idle: Idle::default(), connector }
+        let idle = Idle::new(&connector.connections);
+        Upstream { two: Mutex::new(client(&connector)), idle, connector }
     }
 
     /// Closes idle connections.
@@ -85,7 +86,7 @@ impl Upstream {
         http2: bool,
         judged: Session,
     ) -> Result<Response<Incoming>, Reason> {
-        if self.connector.is_full() {
+        if self.idle.is_full() {
             // Idle ones make room.
             self.forget();
         }
@@ -118,7 +119,7 @@ impl Upstream {
                 Ok(response) => {
                     // hyper sends a server of HTTP/1.0 no body without a length.
                     if response.version() == Version::HTTP_11 {
-                        self.keep(origin, sender, generation);
+                        self.idle.keep(origin, sender, generation);
                     }
                     return Ok(response);
                 }
@@ -129,20 +130,6 @@ impl Upstream {
                 },
             }
         }
-    }
-
-    /// Keeps a connection for the next request, as soon as the answer to the last one has been read.
-    fn keep(&self, origin: &Arc<Origin>, mut sender: SendRequest<Body>, generation: u64) {
-        if sender.is_ready() {
-            return self.idle.put(origin, sender, generation, &self.connector);
-        }
-        let (idle, origin, connector) = (self.idle.clone(), origin.clone(), self.connector.clone());
-        tokio::spawn(async move {
-            // One that has failed or closed is never ready.
-            if sender.ready().await.is_ok() {
-                idle.put(&origin, sender, generation, &connector);
-            }
-        });
     }
 
     /// Makes a connection of HTTP/1.1.
@@ -217,11 +204,6 @@ impl Service<Uri> for Connector {
 }
 
 impl Connector {
-    /// Returns true if no further connection can be made.
-    fn is_full(&self) -> bool {
-        self.connections.available_permits() == 0
-    }
-
     async fn connect(
         &self,
         destination: &Destination,

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use hyper::client::conn::http1::SendRequest;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
-use super::Connector;
 use crate::body::Body;
 use crate::origin::Origin;
 
@@ -15,8 +15,12 @@ pub(super) const CONNECTIONS: usize = 4;
 pub(super) const TIME: Duration = Duration::from_secs(30);
 
 /// Idle connections of one sandbox. Those that were made before [`Idle::forget`] do not come back.
-#[derive(Clone, Default)]
-pub(super) struct Idle(Arc<Mutex<Kept>>);
+#[derive(Clone)]
+pub(super) struct Idle {
+    kept: Arc<Mutex<Kept>>,
+    /// Places of all connections of the sandbox.
+    places: Arc<Semaphore>,
+}
 
 #[derive(Default)]
 struct Kept {
@@ -35,8 +39,17 @@ struct Connection {
 }
 
 impl Idle {
+    pub(super) fn new(places: &Arc<Semaphore>) -> Idle {
+        Idle { kept: Arc::default(), places: places.clone() }
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        lock(&self.0)
+        lock(&self.kept)
+    }
+
+    /// Returns true if no further connection can be made.
+    pub(super) fn is_full(&self) -> bool {
+        self.places.available_permits() == 0
     }
 
     /// Closes all connections.
@@ -68,24 +81,32 @@ impl Idle {
         }
     }
 
+    /// Keeps a connection for the next request, as soon as the answer to the last one has been read.
+    pub(super) fn keep(&self, origin: &Arc<Origin>, mut sender: SendRequest<Body>, generation: u64) {
+        if sender.is_ready() {
+            return self.put(origin, sender, generation);
+        }
+        let (idle, origin) = (self.clone(), origin.clone());
+        tokio::spawn(async move {
+            // One that has failed or closed is never ready.
+            if sender.ready().await.is_ok() {
+                idle.put(&origin, sender, generation);
+            }
+        });
+    }
+
     /// Keeps a connection, unless it is one too many or others wait for its place.
-    pub(super) fn put(
-        &self,
-        origin: &Arc<Origin>,
-        sender: SendRequest<Body>,
-        generation: u64,
-        connector: &Connector,
-    ) {
+    fn put(&self, origin: &Arc<Origin>, sender: SendRequest<Body>, generation: u64) {
         let mut kept = self.kept();
         kept.connections.retain(|one| !one.sender.is_closed());
         let to_same = kept.connections.iter().filter(|one| one.origin == *origin).count();
-        if generation != kept.generation || to_same >= CONNECTIONS || connector.is_full() {
+        if generation != kept.generation || to_same >= CONNECTIONS || self.is_full() {
             return;
         }
         kept.connections.push(Connection { origin: origin.clone(), sender, since: Instant::now() });
         if !kept.is_watched {
             kept.is_watched = true;
-            tokio::spawn(watch(Arc::downgrade(&self.0)));
+            tokio::spawn(watch(Arc::downgrade(&self.kept)));
         }
     }
 }

@@ -62,11 +62,12 @@ const PROTECTED: [(&str, Placeholder); 13] = [
     (".cargo/config", Placeholder::Nothing),
 ];
 
-/// Entries to protect in a home: what the caller's next shell or `git` reads. Empty ones mean what missing ones do.
+/// Entries to protect in a home: what the caller's next shell, `git` or `ssh` reads. A placeholder has the effect of a missing
+/// entry.
 const OF_HOME: [(&str, Placeholder); 14] = [
     (".profile", Placeholder::File("")),
-    (".bash_profile", Placeholder::File(PROFILE)),
-    (".bash_login", Placeholder::File(PROFILE)),
+    (".bash_profile", Placeholder::File(READ_LOGIN)),
+    (".bash_login", Placeholder::File(READ_PROFILE)),
     (".bash_logout", Placeholder::File("")),
     (".bashrc", Placeholder::File("")),
     (".bash_aliases", Placeholder::File("")),
@@ -79,12 +80,20 @@ const OF_HOME: [(&str, Placeholder); 14] = [
     (".config/git/config", Placeholder::File("")),
     (".ssh", Placeholder::Folder),
 ];
-/// Without this file, bash reads that one.
-const PROFILE: &str = "[ -r ~/.profile ] && . ~/.profile\n";
+/// A login shell of bash reads only the first of `.bash_profile`, `.bash_login` and `.profile`. So a placeholder reads the next.
+const READ_LOGIN: &str =
+    "if [ -r ~/.bash_login ]; then . ~/.bash_login; elif [ -r ~/.profile ]; then . ~/.profile; fi\n";
+const READ_PROFILE: &str = "if [ -r ~/.profile ]; then . ~/.profile; fi\n";
 
-/// Returns true if a path of a workspace is a protected entry, in one, or above one.
-pub(super) fn is_protected(path: &Path) -> bool {
-    PROTECTED.iter().any(|(entry, _)| path.starts_with(entry) || Path::new(entry).starts_with(path))
+/// Returns true if a path of a workspace, which may be a home, is a protected entry, in one, or above one.
+pub(super) fn is_protected(path: &Path, is_home: bool) -> bool {
+    entries(is_home).any(|(entry, _)| path.starts_with(entry) || entry.starts_with(path))
+}
+
+/// Returns the protected entries of a folder, which may be a home.
+fn entries<'a>(is_home: bool) -> impl Iterator<Item = (&'a Path, Placeholder)> {
+    let of_home = if is_home { &OF_HOME[..] } else { &[] };
+    PROTECTED.iter().chain(of_home).map(|(path, kind)| (Path::new(*path), *kind))
 }
 
 /// Marks a placeholder, so that the next run knows one that a killed run left.
@@ -127,10 +136,9 @@ impl Protection {
         let mut all = Protection { workspace: folder, shown_at, made: Vec::new(), before };
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
         let allowed = |path: &Path| rules.allow.iter().any(|allowed| path.starts_with(allowed));
-        let fixed = PROTECTED.iter().map(|(path, kind)| (Path::new(path), *kind));
+        let fixed = entries(rules.is_home).filter(|(path, _)| !allowed(path));
         let further = rules.further.iter().map(|(path, kind)| (path.as_path(), *kind));
-        let of_home = OF_HOME.iter().filter(|_| rules.is_home).map(|(path, kind)| (Path::new(path), *kind));
-        for (path, kind) in fixed.chain(of_home).filter(|(path, _)| !allowed(path)).chain(further) {
+        for (path, kind) in fixed.chain(further) {
             if let Some(entry) = all.protect(path, kind).with_context(named)? {
                 on_the_way
                     .extend(entry.ancestors().skip(1).filter(|a| *a != Path::new("")).map(Path::to_owned));
@@ -341,8 +349,7 @@ pub(crate) fn allowed(text: &str) -> Result<PathBuf, String> {
     if !plain || path.as_os_str().is_empty() {
         return Err("must be a path within the workspace, such as .git/config".to_owned());
     }
-    let known = |(protected, _): &(&str, Placeholder)| Path::new(protected).starts_with(&path);
-    if !PROTECTED.iter().chain(&OF_HOME).any(known) {
+    if !entries(true).any(|(protected, _)| protected.starts_with(&path)) {
         let names: Vec<&str> = PROTECTED.iter().map(|(path, _)| *path).collect();
         return Err(format!(
             "is not protected; protected are {}, and startup files in a home",

@@ -210,7 +210,6 @@ fn protect(
     let listed = arguments.listed.as_deref();
     let denied = by_every_name(listed.map_or(&[], |listed| &listed.deny_write));
     let opened = listed.map_or(&[][..], |listed| &listed.write_within);
-    let home = std::env::var_os("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
     for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };
         let source = if path == Path::new("") { folder.path().to_owned() } else { folder.path().join(path) };
@@ -224,8 +223,7 @@ fn protect(
         let further = further(&denied, folder.path());
         let is_workspace = mount.target == workspace.path;
         let allow = if is_workspace { &arguments.allow_write[..] } else { &[] };
-        let is_home = home.as_deref() == Some(folder.path());
-        let rules = Rules { is_workspace, is_home, allow, further: &further };
+        let rules = Rules { is_workspace, is_home: is_home(folder.path()), allow, further: &further };
         let (over, protection) = Protection::prepare(folder, &mount.target, &rules)?;
         mounts.extend(over);
         protections.push(protection);
@@ -365,6 +363,13 @@ fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
 fn is_root(folder: &CheckedFolder) -> anyhow::Result<bool> {
     let (folder, root) = (folder.metadata()?, std::fs::metadata("/")?);
     Ok((folder.st_dev, folder.st_ino) == (root.dev(), root.ino()))
+}
+
+/// Returns true if a folder is the home of the caller, by any name.
+fn is_home(folder: &Path) -> bool {
+    let found = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    let home = std::env::var_os("HOME").and_then(|home| found(Path::new(&home)));
+    home.is_some() && home == found(folder)
 }
 
 fn process(

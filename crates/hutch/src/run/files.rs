@@ -115,7 +115,8 @@ fn restrict(
             let Some(rest) = within.filter(|_| arguments.read_only) else {
                 bail!("`Write` within a folder that is not to be written is possible in the workspace only");
             };
-            ensure!(!is_protected(rest), "programs of this machine run it, so it stays protected");
+            let is_home = workspace.is_some_and(super::is_home);
+            ensure!(!is_protected(rest, is_home), "programs of this machine run it, so it stays protected");
             ensure!(path.is_dir(), "a folder that can be written in a read-only workspace must exist");
             listed.write_within.push(plain);
         }

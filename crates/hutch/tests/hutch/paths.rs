@@ -224,13 +224,18 @@ fn hidden_path_must_exist_and_leave_a_workspace() {
 
 /// Writes a policy with these rules for files, and returns the options that name it.
 fn file_rules(home: &Home, rules: &str) -> [String; 2] {
+    policy_of_files(home, "files", rules)
+}
+
+fn policy_of_files(home: &Home, name: &str, rules: &str) -> [String; 2] {
     let text = format!(
-        r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "files"}},
+        r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "{name}"}},
             "spec": {{"files": [{rules}]}}}}"#
     );
-    std::fs::write(home.path("policy.json"), text).expect("written");
-    home.own("policy.json");
-    ["--policy".to_owned(), home.path("policy.json").display().to_string()]
+    let file = format!("policy-{name}.json");
+    std::fs::write(home.path(&file), text).expect("written");
+    home.own(&file);
+    ["--policy".to_owned(), home.path(&file).display().to_string()]
 }
 
 #[test]
@@ -278,18 +283,10 @@ fn missing_file_that_a_policy_closes_is_not_made() {
         for all in [&["None"][..], &["Read"], &["Read", "None"], &["None", "Read"]] {
             let home = Home::new();
             make(&home, &["work/sub/a"]);
-            let mut options = Vec::new();
-            for (number, access) in all.iter().enumerate() {
-                let text = format!(
-                    r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "p{number}"}},
-                        "spec": {{"files": [{}]}}}}"#,
-                    rule(access)
-                );
-                let name = format!("policy{number}.json");
-                std::fs::write(home.path(&name), text).expect("written");
-                home.own(&name);
-                options.extend(["--policy".to_owned(), home.path(&name).display().to_string()]);
-            }
+            let policies = all.iter().enumerate();
+            let options: Vec<String> = policies
+                .flat_map(|(number, access)| policy_of_files(&home, &format!("p{number}"), &rule(access)))
+                .collect();
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             let script = "echo x > sub/.env; cat sub/.env; mv sub/.env b; mv sub c; ln sub/a sub/.env; echo y > sub/a; cat sub/a";
             let output = home.run(caller, &options, script);
@@ -362,6 +359,21 @@ fn startup_files_of_a_home_are_protected() {
         }
         assert_eq!(home.read("home/.bashrc"), "SECRET\n", "{caller:?}");
         assert_eq!(home.read("home/.ssh/authorized_keys"), "SECRET\n", "{caller:?}");
+        // The placeholders of two files have the effect of missing ones.
+        for login in [".profile", ".bash_login"] {
+            std::fs::write(home.path("home").join(login), format!("echo {login}\n")).expect("written");
+            home.own(&format!("home/{login}"));
+            let output = home.run_at(caller, Path::new("/"), &options, "bash -lc true");
+            assert_eq!(text(&output.stdout), format!("{login}\n"), "{caller:?}");
+        }
+        // A policy can open none of them.
+        let folder = home.path("home").display().to_string();
+        let rules = format!(
+            r#"{{"path": "{folder}", "access": "Read"}}, {{"path": "{folder}/.ssh", "access": "Write"}}"#
+        );
+        let opened = file_rules(&home, &rules);
+        let opened = [&options[..], &[&opened[0], &opened[1]]].concat();
+        refused(&home.run_at(caller, Path::new("/"), &opened, "true"), 125, &["stays protected"]);
         // In another folder they mean nothing, and the caller can open one.
         make(&home, &["work/.bashrc"]);
         home.run(caller, &[], "echo x > .bashrc");

@@ -170,6 +170,12 @@ impl<K: Object> Collection<K> {
         Ok(())
     }
 
+    /// Returns the object of the server: for what the watch may have not reported yet.
+    pub(crate) async fn read(&self, key: &Key) -> Result<Option<Arc<K>>, Error> {
+        self.refresh(key).await?;
+        Ok(self.get(key))
+    }
+
     /// Returns the object of the cache, or that of the server if the cache does not have it.
     pub(crate) async fn fetch(&self, key: &Key) -> Result<Option<Arc<K>>, Error> {
         if self.get(key).is_none() {

@@ -40,7 +40,8 @@ impl Observed {
         let snapshot = ctx.snapshots.get(&snapshot_key);
         let source = match source_name(&fork, snapshot.as_deref()) {
             None => None,
-            Some(name) => ctx.sandboxes.fetch(&key.beside(&name)).await?,
+            // Refusals are final, and the copies get its annotations: what was written to it before the fork must count.
+            Some(name) => ctx.sandboxes.read(&key.beside(&name)).await?,
         };
         let names = fork.child_names();
         let mut children = vec![None; names.len()];

@@ -69,11 +69,13 @@ impl Observed {
         let key = Key::of(trigger.as_ref());
         let name = trigger.uid().unwrap_or_default();
         let pod = ctx.pods.fetch(&key.beside(&trigger.spec.target_pod)).await?;
+        let snapshot = ctx.snapshots.fetch(&key.beside(&name)).await?;
         let sandbox = match pod.as_deref().and_then(owner::sandbox) {
+            // A refusal is final: what was written to the Sandbox before the trigger must count.
+            Some(owner) if snapshot.is_none() => ctx.sandboxes.read(&key.beside(&owner.name)).await?,
             Some(owner) => ctx.sandboxes.fetch(&key.beside(&owner.name)).await?,
             None => None,
         };
-        let snapshot = ctx.snapshots.fetch(&key.beside(&name)).await?;
         let view = ctx.pod_snapshots.get(&key.beside(&name));
         let uid = sandbox.as_ref().and_then(|sandbox| sandbox.uid()).unwrap_or_default();
         let others = ctx.snapshots.find(&origin_term(&uid)).into_iter();

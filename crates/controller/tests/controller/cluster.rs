@@ -1,12 +1,15 @@
 //! An API server in memory, a kubelet that says that Pods are Ready, and the controllers.
 
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
+use http_body::{Body as HttpBody, Frame};
+use http_body_util::{BodyExt, StreamBody};
 use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool};
 use hutch_apiserver::{ApiServer, Identity};
 use hutch_controller::Config;
@@ -14,6 +17,7 @@ use hutch_serve::Shutdown;
 use hutch_testkit::cluster::kubelet;
 pub(crate) use hutch_testkit::wait::{eventually, eventually_or};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::client::Body;
 use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -29,6 +33,7 @@ pub(crate) struct Cluster {
     server: ApiServer,
     written: Arc<Mutex<Vec<Written>>>,
     losing: Arc<AtomicU32>,
+    late: Arc<AtomicBool>,
     kubelet: JoinHandle<()>,
     controllers: Option<(Shutdown, JoinHandle<()>)>,
 }
@@ -55,13 +60,23 @@ impl Written {
 }
 
 /// The client with a note of every write and its answer. The answers to as many creations of Sandboxes as `losing` says
-/// are lost, after the server has done what was asked.
-fn counted(client: Client, written: Arc<Mutex<Vec<Written>>>, losing: Arc<AtomicU32>) -> Client {
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (client, written, losing) = (client.clone(), written.clone(), losing.clone());
+/// are lost, after the server has done what was asked. Watches of Sandboxes report nothing while they are `late`.
+fn counted(
+    client: Client,
+    written: Arc<Mutex<Vec<Written>>>,
+    losing: Arc<AtomicU32>,
+    late: Arc<AtomicBool>,
+) -> Client {
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (client, written, losing, late) = (client.clone(), written.clone(), losing.clone(), late.clone());
         let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+        let watches =
+            path.ends_with("/sandboxes") && request.uri().query().unwrap_or_default().contains("watch");
         async move {
             let answer = client.send(request).await?;
+            if watches {
+                return Ok(answer.map(|body| held(body, late).boxed_unsync()));
+            }
             let creates = method == "POST" && path.ends_with("/sandboxes");
             let one_less = |left: u32| left.checked_sub(1);
             if creates && losing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
@@ -71,10 +86,24 @@ fn counted(client: Client, written: Arc<Mutex<Vec<Written>>>, losing: Arc<Atomic
                 let status = answer.status().as_u16();
                 written.lock().unwrap().push(Written { method, path, status });
             }
-            Ok::<_, kube::Error>(answer)
+            Ok::<_, kube::Error>(answer.map(BodyExt::boxed_unsync))
         }
     });
     Client::new(service, "default")
+}
+
+/// The body, of which nothing arrives while the flag is set.
+fn held(body: Body, late: Arc<AtomicBool>) -> impl HttpBody<Data = Bytes, Error = kube::Error> + Send {
+    let chunks = body.into_data_stream().then(move |chunk| {
+        let late = late.clone();
+        async move {
+            while late.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            chunk.map(Frame::data)
+        }
+    });
+    StreamBody::new(chunks)
 }
 
 /// Kind of object that the tests read.
@@ -114,6 +143,7 @@ impl Cluster {
             server,
             written: Arc::default(),
             losing: Arc::default(),
+            late: Arc::default(),
             kubelet,
             controllers: None,
         }
@@ -126,8 +156,8 @@ impl Cluster {
 
     pub(crate) fn start_controllers_with(mut self, config: Config) -> Cluster {
         let client: Client = self.server.client(Identity::admin(), "default");
-        let (client, shutdown) =
-            (counted(client, self.written.clone(), self.losing.clone()), Shutdown::new());
+        let client = counted(client, self.written.clone(), self.losing.clone(), self.late.clone());
+        let shutdown = Shutdown::new();
         let trigger = shutdown.clone();
         let task = tokio::spawn(async move {
             hutch_controller::run(client, config, shutdown).await;
@@ -163,6 +193,11 @@ impl Cluster {
     /// The controllers will not hear the answers to their next so many creations of Sandboxes.
     pub(crate) fn lose_answers(&self, count: u32) {
         self.losing.store(count, Ordering::SeqCst);
+    }
+
+    /// From now on the controllers' watches report no change of a Sandbox, or they do again.
+    pub(crate) fn delay_watches(&self, late: bool) {
+        self.late.store(late, Ordering::SeqCst);
     }
 
     /// Waits until the controllers have written nothing for that long.

@@ -3,6 +3,7 @@
 use hutch_api::Sandbox;
 use hutch_api::state::{SandboxFork, SandboxSnapshot};
 use hutch_controller::Config;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -104,6 +105,20 @@ async fn fork_reports_names_that_others_have_and_sources_that_are_missing() {
     fork(&cluster, "same", json!({"sandbox": "bare"}), 1).await;
     fork_says(&cluster, "same", "NeedsAfterRestore").await;
     assert!(cluster.get::<SandboxSnapshot>("same").await.is_none());
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_to_the_source_before_a_fork_counts() {
+    let cluster = with_snapshots().await;
+    cluster.sandbox("a", json!({})).await;
+    eventually("a Pod", || async { cluster.get::<Pod>("a").await }).await;
+    cluster.delay_watches(true);
+    let shares = json!({"metadata": {"annotations": {"hutch.dev/shares-generators": "true"}}});
+    cluster.patch::<Sandbox>("a", shares).await;
+    fork(&cluster, "f", json!({"sandbox": "a"}), 1).await;
+    snapshot(&cluster, "f").await;
+    cluster.delay_watches(false);
     cluster.stop().await;
 }
 

@@ -139,6 +139,22 @@ async fn snapshot_that_fails_leaves_only_its_trigger() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_to_the_sandbox_before_a_trigger_counts() {
+    let cluster = with_sandbox().await;
+    let shares = |value: &str| json!({"metadata": {"annotations": {"hutch.dev/shares-generators": value}}});
+    cluster.patch::<Sandbox>("a", shares("false")).await;
+    let settled =
+        || async { cluster.get::<Pod>("a").await?.annotations().get("hutch.dev/shares-generators").cloned() };
+    eventually("the controllers know it", || async { (settled().await? == "false").then_some(()) }).await;
+    cluster.delay_watches(true);
+    cluster.patch::<Sandbox>("a", shares("true")).await;
+    let snapshot = trigger(&cluster, "one").await;
+    eventually("a snapshot", || async { cluster.get::<SandboxSnapshot>(&snapshot).await }).await;
+    cluster.delay_watches(false);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn controllers_of_a_cluster_leave_the_objects_to_gke() {
     let cluster = Cluster::start().await;
     sandbox(&cluster).await;

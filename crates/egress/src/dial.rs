@@ -1,33 +1,29 @@
 //! Connections to the outside: a name is resolved once, and an address is judged before it is dialed.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_policy::{Destination, Forbidden, Host, Level, Moment, may_dial};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::descriptors::{Descriptors, LOOKUP};
+use crate::descriptors::Descriptors;
+use crate::resolve::Resolver;
 use crate::way::{Remedy, Unreachable, Way};
 
-/// Maximum time to resolve a name.
-const RESOLVE: Duration = Duration::from_secs(10);
 /// Maximum time for one address.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Maximum number of addresses of a name that are tried.
-const ADDRESSES: usize = 8;
 
-/// Connects to a destination that these levels allow. `turns` and `descriptors` are those of the sandbox. `begin` is done before
+/// Connects to a destination that these levels allow. The resolver and the descriptors are those of the sandbox. `begin` is done before
 /// the first connection, when an address to which the destination leads is allowed.
 pub(crate) async fn dial<E: From<Unreachable>>(
     way: &Way,
     destination: &Destination,
     levels: &[Arc<Level>],
     moment: &Moment<'_>,
-    (turns, descriptors): (&Arc<Semaphore>, &Descriptors),
+    (resolver, descriptors): (&Resolver, &Descriptors),
     begin: impl Future<Output = Result<(), E>> + Send,
 ) -> Result<TcpStream, E> {
     if let Some(proxy) = &way.proxy {
@@ -43,7 +39,7 @@ pub(crate) async fn dial<E: From<Unreachable>>(
     }
     let mut begin = Some(begin);
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
-    for address in resolve(destination, turns, descriptors).await? {
+    for address in addresses(destination, (resolver, descriptors)).await? {
         if way.is_sandbox(address.ip()) {
             last = Unreachable::Sandbox(address.ip());
             continue;
@@ -60,6 +56,9 @@ pub(crate) async fn dial<E: From<Unreachable>>(
             Ok(Err(error)) => last = Unreachable::Connect(error),
             Err(_) => last = Unreachable::Connect(io::ErrorKind::TimedOut.into()),
         }
+    }
+    if let Host::Name(name) = &destination.host {
+        resolver.forget(name);
     }
     Err(last.into())
 }
@@ -81,36 +80,15 @@ pub(crate) fn may_stay(
 }
 
 /// Returns the addresses of a destination.
-async fn resolve(
+async fn addresses(
     destination: &Destination,
-    turns: &Arc<Semaphore>,
-    descriptors: &Descriptors,
+    (resolver, descriptors): (&Resolver, &Descriptors),
 ) -> Result<Vec<SocketAddr>, Unreachable> {
-    let port = destination.port.get();
-    match &destination.host {
-        Host::Address(address) => Ok(vec![SocketAddr::new(*address, port)]),
-        Host::Name(name) => {
-            let (name, turns) = (name.as_str().to_owned(), turns.clone());
-            let found = async move {
-                let turn =
-                    turns.acquire_owned().await.map_err(io::Error::other).map_err(Unreachable::Name)?;
-                let lookup = descriptors.take(LOOKUP)?;
-                let resolve = move || {
-                    let found = (name.as_str(), port).to_socket_addrs();
-                    // A thread that waits for a slow server keeps both after the time has passed.
-                    drop((turn, lookup));
-                    found.map(|found| found.take(ADDRESSES).collect())
-                };
-                let found: io::Result<Vec<SocketAddr>> = tokio::task::spawn_blocking(resolve)
-                    .await
-                    .map_err(io::Error::other)
-                    .map_err(Unreachable::Name)?;
-                found.map_err(Unreachable::Name)
-            };
-            let late = |_| Unreachable::Name(io::ErrorKind::TimedOut.into());
-            timeout(RESOLVE, found).await.map_err(late)?
-        }
-    }
+    let found = match &destination.host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => resolver.addresses(name, descriptors).await?,
+    };
+    Ok(found.into_iter().map(|address| SocketAddr::new(address, destination.port.get())).collect())
 }
 
 /// Returns the address if it is one of this machine: then a UDP socket that is connected to it has it too. No packet is sent.
@@ -145,15 +123,12 @@ mod tests {
         vec![Arc::new(Level::new(Authority::Invocation, "test", Some(egress)))]
     }
 
-    fn turns() -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(1))
-    }
-
     /// Dials a destination for which a level opens these ranges.
     async fn dialed(destination: &Destination, private: &[&str]) -> Result<TcpStream, Unreachable> {
         let (way, levels, moment) = (Way::default(), levels(destination, private), Moment::default());
         let begin = async { Ok(()) };
-        dial(&way, destination, &levels, &moment, (&turns(), &Descriptors::default()), begin).await
+        dial(&way, destination, &levels, &moment, (&Resolver::default(), &Descriptors::default()), begin)
+            .await
     }
 
     #[tokio::test]
@@ -214,6 +189,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn closed_address_of_a_name_is_passed_over_and_an_open_one_is_dialed() {
+        let listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let destination: Destination = format!("both.invalid:{port}").parse().unwrap();
+        let Host::Name(name) = &destination.host else { panic!("no name") };
+        let (way, moment, resolver) = (Way::default(), Moment::default(), Resolver::default());
+        let to = async |private: &[&str]| {
+            let (levels, own) = (levels(&destination, private), (&resolver, &Descriptors::default()));
+            dial(&way, &destination, &levels, &moment, own, async { Ok::<(), Unreachable>(()) }).await
+        };
+        let [closed, open]: [IpAddr; 2] = ["127.0.0.1", "127.0.0.2"].map(|text| text.parse().unwrap());
+        for order in [[closed, open], [open, closed]] {
+            resolver.keep(name.clone(), order.to_vec());
+            assert_eq!(to(&["127.0.0.2/32"]).await.unwrap().peer_addr().unwrap().ip(), open);
+        }
+        // Nothing listens at the other one. The name, of which no address could be reached, is resolved again.
+        to(&["127.0.0.1/32"]).await.unwrap_err();
+        let error = to(&["127.0.0.2/32"]).await.unwrap_err();
+        assert!(matches!(error, Unreachable::Name(_)), "{error}");
+    }
+
+    #[tokio::test]
     async fn address_of_a_sandbox_is_dialed_by_no_rule_for_addresses() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
@@ -221,7 +218,7 @@ mod tests {
         way.set_sandboxes(Box::new(|address| address.is_loopback()));
         let levels = levels(&destination, &["127.0.0.0/8"]);
         let begin = std::future::pending();
-        let own = (&turns(), &Descriptors::default());
+        let own = (&Resolver::default(), &Descriptors::default());
         let error: Unreachable = dial(&way, &destination, &levels, &moment, own, begin).await.unwrap_err();
         assert!(matches!(error, Unreachable::Sandbox(_)), "{error}");
         assert!(!may_stay(&way, &levels, &destination, listener.local_addr().unwrap(), &moment));

@@ -53,6 +53,7 @@ mod record;
 mod records;
 mod refusal;
 mod relay;
+mod resolve;
 mod rest;
 mod resumed;
 mod room;

@@ -24,6 +24,7 @@ use crate::peers::Peers;
 use crate::record::{Asked, Counters, Outcome, outcome};
 use crate::records::Records;
 use crate::refusal::{Denial, Reason, Refusal, reset};
+use crate::resolve::Resolver;
 use crate::room::Room;
 use crate::scan::{Memory, Scan, scanner};
 use crate::upstream::{Dial, Upstream};
@@ -45,8 +46,6 @@ const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
 const REQUESTS: usize = 128;
 /// Maximum large bodies that are scanned at the same time: their values need some times their bytes.
 const LARGE: usize = 2;
-/// Maximum names that are resolved at once. Each holds a thread of the process.
-const RESOLVING: usize = 16;
 
 /// Receives refusals.
 pub(crate) type Report = Box<dyn Fn(Refusal) + Send + Sync>;
@@ -114,7 +113,7 @@ pub(crate) struct Sandbox {
     /// Places of refused clients whose TLS ends here.
     pub(crate) refusing: Semaphore,
     pub(crate) requests: Arc<Semaphore>,
-    pub(crate) resolving: Arc<Semaphore>,
+    resolver: Resolver,
     /// Memory for bodies that are held.
     pub(crate) room: Arc<Room>,
     /// Places of large bodies that are scanned.
@@ -151,7 +150,7 @@ impl Sandbox {
             inspected: Semaphore::new(INSPECTED),
             refusing: Semaphore::new(REFUSING),
             requests: Arc::new(Semaphore::new(REQUESTS)),
-            resolving: Arc::new(Semaphore::new(RESOLVING)),
+            resolver: Resolver::default(),
             room: Arc::default(),
             large: Arc::new(Semaphore::new(LARGE)),
             usage: Usage::default(),
@@ -312,7 +311,7 @@ impl Sandbox {
         moment: &Moment<'_>,
         begin: impl Future<Output = Result<(), E>> + Send,
     ) -> Result<TcpStream, E> {
-        dial(&self.way, destination, levels, moment, (&self.resolving, &self.descriptors), begin).await
+        dial(&self.way, destination, levels, moment, (&self.resolver, &self.descriptors), begin).await
     }
 
     /// Returns the clients by which requests are sent.

@@ -16,6 +16,7 @@ use crate::mount::MountArgument;
 use crate::policy::import::srt::credentials::checked;
 use crate::policy::import::srt::{Filesystem, Settings};
 use crate::policy::import::{Notes, read_file};
+use crate::protect::is_protected;
 
 /// Folders of the image, which are shown anyway.
 const OF_THE_IMAGE: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -200,6 +201,13 @@ impl Place {
             } else if !path.starts_with(&self.workspace) {
                 arguments.mount.push(MountArgument { source: path.clone(), target: None, read_only: denied });
             } else if arguments.read_only {
+                let rest = path.strip_prefix(&self.workspace).unwrap_or(path);
+                ensure!(
+                    !is_protected(rest, super::is_home(&self.workspace)),
+                    "{}: programs of this machine run {}, so it stays protected; name what is to be written beside it",
+                    named.field,
+                    path.display()
+                );
                 within.push(path.clone());
             }
         }

@@ -150,7 +150,7 @@ fn network_is_as_the_settings_say() {
 fn setting_that_cannot_be_enforced_is_refused_by_name() {
     hutch_testkit::require!(root, user_namespaces);
     let home = Home::new();
-    make(&home, &["work/a/b"]);
+    make(&home, &["work/a/b", "work/.git/hooks/pre-commit"]);
     for (settings, named) in [
         (
             json!({"credentials": {"allowPlaintextInject": true}}),
@@ -178,6 +178,11 @@ fn setting_that_cannot_be_enforced_is_refused_by_name() {
         (files(json!({"denyWrite": ["**/.env"]})), "filesystem.denyWrite[0]: `**/.env` is a pattern"),
         (files(json!({"denyRead": ["/*/x"]})), "filesystem.denyRead[0]: a pattern needs a folder"),
         (files(json!({"allowWrite": ["/"]})), "filesystem.allowWrite[0]: / is above"),
+        (files(json!({"allowWrite": [".git"]})), "filesystem.allowWrite[0]: programs of this machine run"),
+        (
+            files(json!({"allowWrite": ["a", ".git/hooks"]})),
+            "filesystem.allowWrite[1]: programs of this machine",
+        ),
         (files(json!({"denyRead": ["@"]})), "filesystem.denyRead[0]: the working directory is in"),
         (files(json!({"denyRead": ["a"], "allowRead": ["a/b"]})), "filesystem.allowRead[0]"),
         (json!([]), "not a JSON object"),

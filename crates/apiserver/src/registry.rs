@@ -110,6 +110,10 @@ impl Served {
         self.old_openapi.get_or_init(|| openapi::Old::of(self.kinds(), SERVER_VERSION))
     }
 
+    pub(crate) fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.iter()
+    }
+
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &Kind> {
         self.resources.iter().map(|resource| &resource.kind)
     }

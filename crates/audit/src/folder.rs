@@ -12,7 +12,7 @@ use crate::Error;
 /// File of the last signed head.
 pub(crate) const HEAD: &str = "head";
 /// File with the number of the last record that is on the disk.
-const DURABLE: &str = "durable";
+pub(crate) const DURABLE: &str = "durable";
 /// Folder of the cursors of exporters.
 pub(crate) const CURSORS: &str = "cursors";
 /// File that a writer locks.

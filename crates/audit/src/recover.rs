@@ -1,7 +1,7 @@
 //! State of a log when it is opened, also after a crash.
 //!
 //! A line that a crash has cut is overwritten by the record that reports it. Whatever contradicts a signed head is left in
-//! place, and the log continues in a new segment after the last record that was signed.
+//! place, and the log continues in a new segment after the last record that was signed, or was on the disk.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::Error;
 use crate::event::LogEvent;
-use crate::folder::{HEAD, Segment, segments};
+use crate::folder::{HEAD, Segment, durable, segments};
 use crate::head::{Head, Statement};
 use crate::line::{Hash, LINE_MAX, parse};
 
@@ -81,6 +81,7 @@ pub(crate) fn tail(folder: &Path) -> Result<Tail, Error> {
         tail.seq = tail.seq.max((segment.first + ending.damaged).saturating_sub(1));
     }
     continue_after(head, &mut tail);
+    miss(durable(folder), &mut tail);
     Ok(tail)
 }
 
@@ -99,6 +100,14 @@ fn continue_after(head: Option<Statement>, tail: &mut Tail) {
         && segment.first != tail.seq + 1
     {
         tail.segment = None;
+    }
+}
+
+/// Takes the number of the last record on the disk into account: no number is used twice, also if no head is left.
+fn miss(durable: Option<u64>, tail: &mut Tail) {
+    if let Some(last) = durable.filter(|last| *last > tail.seq) {
+        tail.found.push(Found::Missing { first: tail.seq + 1, last });
+        (tail.seq, tail.segment) = (last, None);
     }
 }
 

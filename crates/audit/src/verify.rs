@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::Error;
-use crate::folder::{HEAD, Segment, is_written, segments};
+use crate::folder::{DURABLE, HEAD, Segment, durable, is_written, segments};
 use crate::head::{Head, PUBLIC, PublicKey, Statement};
 use crate::line::{Hash, parse};
 use crate::read::{Lines, Raw};
@@ -117,11 +117,24 @@ pub fn verify(folder: &Path, key: Option<PublicKey>, saved: Option<&Path>) -> Re
     if check.key.is_none() && !segments.is_empty() {
         check.fault(PUBLIC, 0, "no public key, so signatures cannot be checked");
     }
+    if check.key.is_some() && segments.is_empty() && !is_written {
+        check.fault(HEAD, 0, "there is a key, and no record: the log was emptied");
+    }
+    // Before the records, too: the number grows.
+    let on_disk = durable(folder).unwrap_or(0);
     for (index, segment) in segments.iter().enumerate() {
         let is_last = index + 1 == segments.len();
         check.segment(segment, is_last && is_written)?;
     }
     check.end(segments.last());
+    let last = check.report.last;
+    if !segments.is_empty() && on_disk > last {
+        check.fault(
+            DURABLE,
+            0,
+            format!("records {} to {on_disk} were on the disk and are missing at the end", last + 1),
+        );
+    }
     Ok(check.report)
 }
 

@@ -118,6 +118,12 @@ impl Set {
         self.issued.iter().find(|one| contains(bytes, &one.placeholder))
     }
 
+    /// Returns the first credential whose placeholder stands in the name of a header, in any case.
+    pub(crate) fn named_in(&self, name: &str) -> Option<&Issued> {
+        let name = name.to_ascii_lowercase();
+        self.issued.iter().find(|one| contains(name.as_bytes(), &one.placeholder.to_ascii_lowercase()))
+    }
+
     /// Returns the search for the values in what leaves; `None` without values.
     pub(crate) fn exact(&self) -> Option<Arc<Exact>> {
         let made = self.exact.get_or_init(|| {
@@ -136,10 +142,7 @@ impl Set {
 
     /// Returns the set that takes the place of this one.
     pub(crate) fn followed_by(&self, issued: Vec<Issued>) -> Set {
-        let is_kept = |one: &Issued| !one.missing && issued.iter().all(|now| now.value != one.value);
-        let mut former: Vec<Issued> =
-            self.former.iter().chain(&self.issued).filter(|one| is_kept(one)).cloned().collect();
-        former.drain(..former.len().saturating_sub(FORMER));
+        let former = Issued::former(self.former.iter().chain(&self.issued), &issued);
         Set { issued, former, exact: OnceLock::new() }
     }
 
@@ -166,9 +169,14 @@ impl Set {
         self.of(destination).filter_map(|one| one.ends).filter(|ends| *ends > now).min()
     }
 
-    /// Returns true if values may go to the destination, so that its answers are redacted.
-    pub(crate) fn covers(&self, destination: &Destination) -> bool {
-        self.of(destination).next().is_some()
+    /// Returns true if values may go to the destination, or could before, so that its answers are redacted.
+    pub(crate) fn redacts(&self, destination: &Destination) -> bool {
+        self.redacted(destination).next().is_some()
+    }
+
+    /// Returns true without values, present or former.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.issued.is_empty() && self.former.is_empty()
     }
 }
 
@@ -179,6 +187,15 @@ fn contains(bytes: &[u8], placeholder: &str) -> bool {
 }
 
 impl Issued {
+    /// Returns those of earlier credentials, the newest last, whose values are not in use now. They may be valid for a while, so
+    /// they are still redacted.
+    pub fn former<'a>(earlier: impl Iterator<Item = &'a Issued>, now: &[Issued]) -> Vec<Issued> {
+        let is_former = |one: &&Issued| !one.missing && now.iter().all(|now| now.value != one.value);
+        let mut former: Vec<Issued> = earlier.filter(is_former).cloned().collect();
+        former.drain(..former.len().saturating_sub(FORMER));
+        former
+    }
+
     /// Returns true if the value may go to the destination, with some path.
     pub(crate) fn covers(&self, destination: &Destination) -> bool {
         self.binding.covers(destination)

@@ -168,8 +168,21 @@ fn failure(error: &(dyn std::error::Error + 'static)) -> Reason {
         }
         match innermost.source() {
             Some(source) => innermost = source,
-            None => return Reason::Unreachable(innermost.to_string()),
+            None => {
+                return Reason::Unreachable(
+                    innermost.downcast_ref().map_or_else(|| innermost.to_string(), said),
+                );
+            }
         }
+    }
+}
+
+/// Returns what an error of HTTP/2 says, without the text of the server: it may repeat the value of a credential.
+fn said(error: &h2::Error) -> String {
+    match (error.reason(), error.get_io()) {
+        (Some(reason), _) => format!("HTTP/2: {reason}"),
+        (None, Some(error)) => error.to_string(),
+        (None, None) => "HTTP/2 failed".to_owned(),
     }
 }
 

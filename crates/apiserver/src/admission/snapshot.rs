@@ -2,15 +2,16 @@
 //!
 //! A snapshot is restored where an annotation names it. Who writes one anew needs the verb `restore` on the snapshot,
 //! whichever object has it: every template from which a component of this program makes Pods counts. Components copy only
-//! what a user was allowed to write, and are exempt.
+//! what a user was allowed to write, and are exempt. The same verb is needed to make a snapshot that an object names already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hutch_api::annotation::{
     AFTER_RESTORE, POD_SNAPSHOT, RESTORE_FROM, RESTORE_POLICY, SHARES_GENERATORS, SUSPEND_KEEPS,
 };
 use hutch_api::state::Retention;
 use hutch_api::{EXTENSIONS_GROUP, state, syntax};
+use hutch_store::Page;
 use serde_json::Value;
 
 use crate::access::{self, Action};
@@ -42,6 +43,9 @@ pub(crate) fn check(call: &Call, before: Option<&Value>, object: &Value) -> Resu
         (state::GROUP, state::SANDBOX_SNAPSHOTS)
             if is_changed || state::is_suspend(meta::text(object, "name")) =>
         {
+            if before.is_none() {
+                named_before(call, object)?;
+            }
             snapshot(call, object)
         }
         (state::GROUP, state::SANDBOX_FORKS) if is_changed => {
@@ -158,6 +162,34 @@ fn snapshot(call: &Call, object: &Value) -> Result<(), Failure> {
     let sandbox = object["spec"]["source"]["sandbox"].as_str().unwrap_or_default();
     let update = Action::on("update", hutch_api::GROUP, "sandboxes", sandbox);
     allow(call, object, "spec.afterwards", update, sandbox)
+}
+
+/// Checks the name of a new snapshot: a Sandbox of an object that has named it before starts from it.
+fn named_before(call: &Call, object: &Value) -> Result<(), Failure> {
+    let name = meta::text(object, "name");
+    let names = |other: &Value| {
+        other["spec"]["source"]["snapshot"].as_str() == Some(name)
+            || marks(other).values().any(|(key, value)| {
+                matches!(*key, RESTORE_FROM | POD_SNAPSHOT) && value.as_str() == Some(name)
+            })
+    };
+    let served = call.core.registry.served();
+    let restores =
+        |kind: &Kind| makes_pods(kind) || (kind.group == state::GROUP && kind.plural == state::SANDBOX_FORKS);
+    let collections: BTreeSet<&str> = served
+        .resources()
+        .filter(|resource| resource.kind.namespaced && restores(&resource.kind))
+        .map(|resource| &*resource.collection)
+        .collect();
+    let prefix = call.prefix();
+    let is_named = |collection: &&str| {
+        let page = Page { prefix: &prefix, ..Page::default() };
+        call.store.list(collection, page).entries.iter().any(|entry| names(&entry.value.value()))
+    };
+    match collections.iter().any(is_named) {
+        true => may_restore(call, object, "metadata.name", name),
+        false => Ok(()),
+    }
 }
 
 /// Checks the snapshot from which the Sandboxes of a fork start. That of a Sandbox has the name of the fork.

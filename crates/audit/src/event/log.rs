@@ -40,7 +40,7 @@ pub enum LogEvent<'a> {
         /// Segment.
         segment: &'a str,
     },
-    /// Records that a signed head covers are not in the log.
+    /// Records are not in the log that a signed head covers, or that were on the disk.
     Missing {
         /// First of them.
         first: u64,
@@ -99,7 +99,7 @@ fn describe(what: &LogEvent<'_>) -> (&'static str, String, Severity) {
             ("damaged", format!("the last line of {segment} is damaged"), Severity::High)
         }
         LogEvent::Missing { first, last } => {
-            ("missing", format!("records {first} to {last} were signed and are missing"), Severity::Critical)
+            ("missing", format!("records {first} to {last} were written and are missing"), Severity::Critical)
         }
         LogEvent::Lost { records } => {
             ("lost", format!("{records} records were lost, since the log did not keep up"), Severity::High)

@@ -237,7 +237,48 @@ async fn log_shorter_than_its_head_continues_with_a_gap() {
     let report = verify(folder.path(), None, None).unwrap();
     assert!(report.last > before && report.faults.len() == 1, "{report:?}");
     assert!(report.faults[0].fault.contains("are missing before this line"), "{report:?}");
-    assert!(content(folder.path()).iter().any(|line| line.ends_with("were signed and are missing")));
+    assert!(content(folder.path()).iter().any(|line| line.ends_with("were written and are missing")));
+}
+
+#[tokio::test]
+async fn log_that_was_emptied_is_found_and_uses_no_number_twice() {
+    let folder = written(2, Options::default()).await;
+    let before = intact(folder.path()).last;
+    for segment in segments(folder.path()).unwrap() {
+        fs::remove_file(segment.path).unwrap();
+    }
+    fs::remove_file(folder.path().join(HEAD)).unwrap();
+    let found = faults(folder.path());
+    assert!(found.len() == 1 && found[0].contains("the log was emptied"), "{found:?}");
+    drop(Log::open(folder.path(), Options::default()).unwrap());
+    let report = verify(folder.path(), None, None).unwrap();
+    assert!(report.first == before + 1 && report.faults.len() == 1, "{report:?}");
+    assert!(report.faults[0].fault.contains("no record says why"), "{report:?}");
+    let missing = format!("records 1 to {before} were written and are missing");
+    assert!(content(folder.path()).contains(&missing), "{:?}", content(folder.path()));
+}
+
+#[tokio::test]
+async fn end_that_was_cut_with_its_heads_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = Log::open(folder.path(), Options::default()).unwrap();
+    let head = fs::read(folder.path().join(HEAD)).unwrap();
+    let segment = segments(folder.path()).unwrap()[0].path.clone();
+    let signed = fs::read(&segment).unwrap();
+    log.record_durably(record("h.example")).await.unwrap();
+    log.close();
+    let last = intact(folder.path()).last;
+    fs::write(segment, signed).unwrap();
+    fs::write(folder.path().join(HEAD), head).unwrap();
+    let found = faults(folder.path());
+    let expected = format!("to {last} were on the disk and are missing at the end");
+    assert!(found.len() == 1 && found[0].ends_with(&expected), "{found:?}");
+    drop(Log::open(folder.path(), Options::default()).unwrap());
+    assert!(
+        content(folder.path())
+            .iter()
+            .any(|line| line.ends_with(&format!("to {last} were written and are missing")))
+    );
 }
 
 #[tokio::test]

@@ -18,6 +18,9 @@ use crate::body::Body;
 use crate::refusal::Reason;
 use crate::room::Room;
 
+/// Headers of gRPC and Connect that say how the messages of a body are compressed.
+const ENCODINGS_OF_MESSAGES: [&str; 2] = ["grpc-encoding", "connect-content-encoding"];
+
 /// Returns an answer without the values of the request. `parts` are as the server has sent them.
 ///
 /// # Errors
@@ -56,6 +59,9 @@ fn hidden(parts: &Parts) -> Option<&'static str> {
     };
     if !only(header::CONTENT_ENCODING, &["", "identity"]) {
         return Some("compressed");
+    }
+    if ENCODINGS_OF_MESSAGES.iter().any(|name| !only(HeaderName::from_static(name), &["", "identity"])) {
+        return Some("of compressed messages");
     }
     if !only(header::TRANSFER_ENCODING, &["", "identity", "chunked"]) {
         return Some("compressed on its way");

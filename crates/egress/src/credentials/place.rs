@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use http::HeaderValue;
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
@@ -37,6 +37,9 @@ pub(crate) struct Placed {
     pub(crate) used: BTreeSet<String>,
 }
 
+/// Headers by which clients of gRPC and Connect allow a server to compress messages: no value could be found in them.
+const ENCODINGS_OF_MESSAGES: [&str; 2] = ["grpc-accept-encoding", "connect-accept-encoding"];
+
 /// Credentials that one request may use, and those that it may not, with the reason.
 pub(super) struct Judged<'a> {
     open: Vec<&'a Issued>,
@@ -56,7 +59,7 @@ pub(crate) fn place(
     request: &hutch_policy::Request<'_>,
     moment: &Moment<'_>,
 ) -> Result<Placed, Reason> {
-    if set.issued.is_empty() {
+    if set.is_empty() {
         return Ok(Placed::default());
     }
     let mut judged = Judged { open: Vec::new(), closed: Vec::new(), used: RefCell::default() };
@@ -77,9 +80,10 @@ pub(crate) fn place(
     placed.target = judged.target(set, parts)?;
     placed.headers = judged.headers(set, parts, &mut placed.pairs)?;
     placed.used = judged.used.take();
-    if set.covers(destination) && request.tls {
+    if set.redacts(destination) && request.tls {
         let headers = placed.headers.get_or_insert_with(|| parts.headers.clone());
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        ENCODINGS_OF_MESSAGES.iter().for_each(|name| drop(headers.remove(*name)));
         placed.only_signed = placed.signing.is_some() && set.is_of_aws(destination);
         if !placed.only_signed {
             // They could split a value.
@@ -89,8 +93,8 @@ pub(crate) fn place(
         set.redacted(destination)
             .for_each(|one| placed.pairs.extend(forms(one.value.expose(), &one.placeholder)));
     }
-    if set.covers(destination) && request.websocket {
-        let why = "the host has a credential, and frames of a WebSocket cannot be redacted";
+    if set.redacts(destination) && request.websocket {
+        let why = "the host has or had a credential, and frames of a WebSocket cannot be redacted";
         return Err(Reason::Ambiguous(why.to_owned()));
     }
     placed.in_body = judged.open.iter().filter(|one| one.binding.body).map(|one| (*one).clone()).collect();
@@ -165,7 +169,10 @@ impl Judged<'_> {
     fn headers(&self, set: &Set, parts: &Parts, pairs: &mut Vec<Pair>) -> Result<Option<HeaderMap>, Reason> {
         let mut headers: Option<HeaderMap> = None;
         for name in parts.headers.keys() {
-            self.refuse(set, name.as_str().as_bytes(), "the name of a header cannot have it")?;
+            // It arrives in small letters.
+            if let Some(one) = set.named_in(name.as_str()) {
+                return Err(refusal(one, self.why(one).unwrap_or("the name of a header cannot have it")));
+            }
             let values = parts.headers.get_all(name);
             let found = values.iter().map(|value| self.value(set, name, value, pairs));
             let found: Vec<Option<HeaderValue>> = found.collect::<Result<_, Reason>>()?;
@@ -203,7 +210,7 @@ impl Judged<'_> {
             return self.refuse(set, value.as_bytes(), "the header is not text").map(|()| None);
         };
         let basic = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"));
-        let decoded = basic.and_then(|(_, encoded)| STANDARD.decode(encoded.trim()).ok());
+        let decoded = basic.and_then(|(_, encoded)| in_base64(encoded.trim()));
         if let Some(decoded) = decoded.and_then(|bytes| String::from_utf8(bytes).ok())
             && let Some(found) = self.replace(set, &decoded, Some(name), str::to_owned)?
         {
@@ -220,6 +227,12 @@ impl Judged<'_> {
             || Reason::Ambiguous(format!("its header {name} cannot have the value of a credential"));
         sensitive(&found).map(Some).ok_or_else(invalid)
     }
+}
+
+/// Returns what a text in base64 says, with or without padding, also with the letters of URLs.
+fn in_base64(text: &str) -> Option<Vec<u8>> {
+    let text = Zeroizing::new(text.trim_end_matches('=').replace('-', "+").replace('_', "/"));
+    STANDARD_NO_PAD.decode(text.as_bytes()).ok()
 }
 
 fn secret(one: &Issued, text: &str) -> Result<HeaderValue, Reason> {

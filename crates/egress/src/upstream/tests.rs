@@ -3,7 +3,9 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 
+use bytes::Bytes;
 use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::body::full;
@@ -233,4 +235,38 @@ async fn idle_connections_are_few_and_end() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(upstream.idle.take(&server.origin).is_none());
+}
+
+#[tokio::test]
+async fn text_of_a_server_that_ends_http2_is_in_no_reason() {
+    const PREFACE: usize = 24;
+    let text = b"bad header authorization: Bearer real-value";
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let mut end = vec![0, 0, u8::try_from(8 + text.len()).unwrap(), 7, 0, 0, 0, 0, 0];
+    end.extend([0, 0, 0, 0, 0, 0, 0, 11]);
+    end.extend(text);
+    let (client, mut server) = tokio::io::duplex(1 << 14);
+    tokio::spawn(async move {
+        server.write_all(&settings).await.unwrap();
+        server.read_exact(&mut [0; PREFACE]).await.unwrap();
+        // Up to the headers of a request.
+        let mut kind = 0;
+        while kind != 1 {
+            let mut head = [0; 9];
+            server.read_exact(&mut head).await.unwrap();
+            kind = head[3];
+            let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+            server.read_exact(&mut vec![0; length]).await.unwrap();
+        }
+        server.write_all(&end).await.unwrap();
+    });
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake::<_, _, Body>(TokioExecutor::new(), TokioIo::new(client))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("https://localhost/").body(full(Bytes::new())).unwrap();
+    let error = sender.send_request(request).await.unwrap_err();
+    let Reason::Unreachable(why) = failure(&error) else { panic!("{error:?}") };
+    assert!(why.starts_with("HTTP/2: ") && !why.contains("real-value"), "{why}");
 }

@@ -246,6 +246,8 @@ struct About {
     authority: Option<AuthorityKeys>,
     facts: Facts,
     credentials: Vec<Issued>,
+    /// Earlier ones, for a process that takes the place of one that knew them.
+    former: Vec<Issued>,
     /// Number of the task that has issued them.
     issued_by: u64,
 }
@@ -412,6 +414,7 @@ impl Supervisor {
         if task < about.issued_by || (about.issued_by, &about.credentials) == (task, &issued) {
             return Ok(());
         }
+        about.former = Issued::former(about.former.iter().chain(&about.credentials), &issued);
         (about.issued_by, about.credentials) = (task, issued.clone());
         send(channel, Order::Credentials { sandbox: pod.number, credentials: issued }).await
     }
@@ -445,11 +448,13 @@ impl Supervisor {
         channel.send(&Order::Levels { sandbox, levels }, &[]).await?;
         send(channel, pod.peers()).await?;
         let about = self.about.get(uid).into_iter().flat_map(|about| {
-            let credentials = about.credentials.clone();
+            // What is followed by others is former.
+            let [former, credentials] = [&about.former, &about.credentials].map(Clone::clone);
             // Refused clients of TLS are answered by it, so every Pod needs it.
             let authority = about.authority.clone().map(|keys| Order::Authority { sandbox, keys });
             [
                 Order::Facts { sandbox, facts: about.facts.clone() },
+                Order::Credentials { sandbox, credentials: former },
                 Order::Credentials { sandbox, credentials },
             ]
             .into_iter()

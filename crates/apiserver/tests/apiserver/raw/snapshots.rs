@@ -246,6 +246,51 @@ async fn annotation_that_restores_needs_the_right_in_every_object_and_by_every_v
 }
 
 #[tokio::test]
+async fn snapshot_whose_name_an_object_has_already_needs_the_right_to_restore() {
+    let site = Site::start().await;
+    let named = |name: &str| {
+        let spec = json!({"source": {"sandbox": "a"}, "content": "Full"});
+        object("hutch.dev/v1alpha1", "SandboxSnapshot", name, json!({"spec": spec}))
+    };
+    let remove = async |path: String| {
+        assert!(
+            call(&site.admin, "DELETE", &format!("{path}?gracePeriodSeconds=0"), "").await.0.is_success()
+        );
+    };
+    let spec = json!({"source": {"snapshot": "image"}, "replicas": 1});
+    let fork = object("hutch.dev/v1alpha1", "SandboxFork", "x", json!({"spec": spec}));
+    let mut all = vec![(FORKS, fork)];
+    for (path, plain, places) in carriers() {
+        let keys = [RESTORE, "podsnapshot.gke.io/ps-name"];
+        let keys = keys.iter().filter(|key| **key == RESTORE || path.contains("agents.x-k8s.io"));
+        let marked =
+            keys.flat_map(|key| places.iter().map(|place| marked(&plain, place, key, &"image".into())));
+        all.extend(marked.map(|object| (path, object)));
+    }
+    let mut served = 0;
+    for (path, object) in all {
+        let what = object.to_string();
+        let (code, made) = site.post("bob", path, &object).await;
+        if code == 404 {
+            continue;
+        }
+        assert_eq!(code, 201, "{what}: {made}");
+        served += 1;
+        let (code, refused) = site.post("alice", SNAPSHOTS, &named("image")).await;
+        let why = "metadata.name: User \"alice\" cannot restore resource \"sandboxsnapshots\"";
+        assert!(code == 403 && refused["message"].as_str().unwrap().contains(why), "{what}: {refused}");
+        // Controls: another name, and the right.
+        for (user, name) in [("alice", "other"), ("bob", "image")] {
+            let (code, made) = site.post(user, SNAPSHOTS, &named(name)).await;
+            assert_eq!(code, 201, "{user} {name}, {what}: {made}");
+            remove(format!("{SNAPSHOTS}/{name}")).await;
+        }
+        remove(format!("{path}/{}", made["metadata"]["name"].as_str().unwrap())).await;
+    }
+    assert!(served >= 20, "{served}");
+}
+
+#[tokio::test]
 async fn annotation_that_restores_needs_the_right_in_the_status_of_a_pod() {
     let site = Site::start().await;
     let pod =

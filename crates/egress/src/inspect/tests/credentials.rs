@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use tokio::time::timeout;
 
 use super::*;
@@ -60,6 +60,39 @@ async fn answer_of_the_server_has_the_placeholder_for_every_form_of_the_value() 
     }
     let answer = site.raw(&head(&format!("GET /a?key={PLACEHOLDER}&b=1"), "")).await;
     assert!(answer.contains(&format!("/a?key={PLACEHOLDER}&b=1")) && !answer.contains("real"), "{answer}");
+}
+
+#[tokio::test]
+async fn no_compressed_message_of_grpc_is_requested() {
+    let site = site("").await;
+    let headers =
+        "Grpc-Accept-Encoding: gzip\r\nConnect-Accept-Encoding: gzip\r\nX-Answer: grpc-encoding=identity\r\n";
+    let answer = site.raw(&head("GET /a", headers)).await;
+    assert!(answer.contains("grpc-encoding: identity") && !answer.contains("gzip"), "{answer}");
+}
+
+#[tokio::test]
+async fn answer_of_a_host_that_had_a_credential_is_redacted() {
+    let site = Site::new(r#"{"name": "open", AT}"#).await;
+    let value = Secret::new("Real-Value-Of-Letters".into());
+    site.sandbox.set_credentials(vec![Issued { value, ..issued("localhost", site.port, "") }]);
+    site.sandbox.set_credentials(Vec::new());
+    let answer = site.raw(&head("GET /a", "X-Own: Real-Value-Of-Letters\r\n")).await;
+    assert!(answer.contains(&format!("x-own: {PLACEHOLDER}")), "{answer}");
+    assert!(!answer.contains("Real-Value"), "{answer}");
+}
+
+#[tokio::test]
+async fn placeholder_in_the_name_of_a_header_is_refused() {
+    let mut site = Site::new(OPEN).await;
+    let placeholder = "ghp_ABCdefghijklmnopqrstuvwxyz0123456789";
+    site.sandbox.set_credentials(vec![Issued {
+        placeholder: placeholder.into(),
+        ..issued("other.example", site.port, "")
+    }]);
+    site.raw(&head("GET /a", &format!("{placeholder}: 1\r\n"))).await;
+    let refusal = site.refused.try_recv().unwrap();
+    assert!(matches!(&refusal.reason, Reason::Credential(name, _) if name == "github"), "{refusal:?}");
 }
 
 #[tokio::test]
@@ -145,6 +178,8 @@ async fn answer_in_which_a_value_cannot_be_found_is_refused() {
     let site = site("").await;
     for (headers, why) in [
         ("X-Answer: content-encoding=gzip\r\n", "compressed"),
+        ("X-Answer: grpc-encoding=gzip\r\n", "of compressed messages"),
+        ("X-Answer: connect-content-encoding=br\r\n", "of compressed messages"),
         ("X-Answer: transfer-encoding=gzip, chunked\r\n", "compressed on its way"),
         ("X-Status: 206\r\n", "only a part"),
         ("X-Answer: content-range=bytes 1-2/9\r\n", "only a part"),
@@ -468,6 +503,9 @@ fn uses(site: &Site, written: bool) -> Arc<std::sync::Mutex<Vec<String>>> {
 #[tokio::test]
 async fn use_is_recorded_at_every_place_of_a_value_and_sends_nothing_without_its_record() {
     let basic = format!("Authorization: Basic {}\r\n", STANDARD.encode(format!("user:{PLACEHOLDER}")));
+    let of_url = URL_SAFE_NO_PAD.encode(format!("<<???>>:{PLACEHOLDER}"));
+    assert!(of_url.contains(['-', '_']), "{of_url}");
+    let of_url = format!("Authorization: Basic {of_url}\r\n");
     let query = format!("GET /a?key={PLACEHOLDER}");
     let added = r#", "header": "Authorization", "format": "token {}""#;
     let (json, form) = (format!(r#"{{"key": "{PLACEHOLDER}"}}"#), format!("key={PLACEHOLDER}"));
@@ -478,6 +516,7 @@ async fn use_is_recorded_at_every_place_of_a_value_and_sends_nothing_without_its
     for (more, line, headers, body, is_used) in [
         ("", "GET /a", format!("X-Key: {PLACEHOLDER}\r\n"), "", true),
         ("", "GET /a", basic, "", true),
+        ("", "GET /a", of_url, "", true),
         ("", &query, String::new(), "", true),
         (added, "GET /a", String::new(), "", true),
         (r#", "body": true"#, "POST /a", of_json, &json, true),

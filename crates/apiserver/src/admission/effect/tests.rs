@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use hutch_api::UNSCHEDULABLE_TAINT;
+use hutch_api::{API_AUDIENCE, UNSCHEDULABLE_TAINT};
 use serde_json::json;
 
 use super::fields::SERVICE;
@@ -35,6 +35,13 @@ const OTHERS: &[(&[Field], &str, &str, &str)] = &[
          portworxVolume projected quobyte rbd scaleIO secret storageos vsphereVolume",
     ),
     (POD, "volumes[].emptyDir.", "core.v1.EmptyDirVolumeSource", "sizeLimit"),
+    (POD, "volumes[].projected.", "core.v1.ProjectedVolumeSource", "defaultMode"),
+    (
+        POD,
+        "volumes[].projected.sources[].",
+        "core.v1.VolumeProjection",
+        "clusterTrustBundle configMap downwardAPI podCertificate secret",
+    ),
     (
         CONTAINER,
         "",
@@ -105,10 +112,12 @@ fn fields_without_effect_are_named_and_others_are_not() {
         "securityContext": {"sysctls": [{"name": "a", "value": "b"}]}, "shareProcessNamespace": true,
         "containers": [{}, {"ports": [{"containerPort": 80, "hostPort": 80}]},
             {"securityContext": {"capabilities": {"add": ["CHOWN", "SYS_PTRACE"]}}}],
+        "volumes": [{"projected": {"sources": [{"configMap": {}}, {"serviceAccountToken": {"path": "token"}}]}}],
     });
     let found = of_pod(&spec, "spec.template.spec");
     let fields: Vec<_> = found.iter().filter_map(|warning| warning.split(':').next()).collect();
     let wanted = [
+        "volumes[0].projected.sources[1].serviceAccountToken",
         "activeDeadlineSeconds",
         "dnsPolicy",
         "nodeSelector",
@@ -159,6 +168,18 @@ fn values_that_hold_here_too_give_no_warning_and_others_do() {
         (CONTAINER, "securityContext.allowPrivilegeEscalation", json!(false), json!(true)),
         (INIT_CONTAINER, "restartPolicy", json!("Always"), json!("Never")),
         (POD, "volumes[].emptyDir.medium", json!("Memory"), json!("HugePages")),
+        (
+            POD,
+            "volumes[].projected.sources[].serviceAccountToken",
+            json!({"path": "token", "audience": "vault"}),
+            json!({"path": "token"}),
+        ),
+        (
+            POD,
+            "volumes[].projected.sources[].serviceAccountToken",
+            json!({"path": "token", "audience": "vault"}),
+            json!({"path": "token", "audience": API_AUDIENCE}),
+        ),
         (SERVICE, "spec.type", json!("ClusterIP"), json!("LoadBalancer")),
         (SERVICE, "spec.ipFamilies", json!(["IPv4"]), json!(["IPv6"])),
         (SERVICE, "spec.ipFamilyPolicy", json!("PreferDualStack"), json!("RequireDualStack")),

@@ -78,8 +78,11 @@ pub(super) const MAIN_CONTAINER: &[Field] = &[field("restartPolicy", "the policy
 pub(super) const CONTAINER: &[Field] = &[
     field("lifecycle.postStart.httpGet.host", OWN_ADDRESS),
     field("lifecycle.preStop.httpGet.host", OWN_ADDRESS),
+    field("livenessProbe.httpGet.host", OWN_ADDRESS),
     field("livenessProbe.tcpSocket.host", OWN_ADDRESS),
+    field("readinessProbe.httpGet.host", OWN_ADDRESS),
     field("readinessProbe.tcpSocket.host", OWN_ADDRESS),
+    field("startupProbe.httpGet.host", OWN_ADDRESS),
     field("startupProbe.tcpSocket.host", OWN_ADDRESS),
     value("ports[].hostPort", |port| port.as_u64().is_some_and(|port| port > 0), NO_BALANCER),
     field("ports[].hostIP", NO_BALANCER),

@@ -65,6 +65,9 @@ const OTHERS: &[(&[Field], &str, &str, &str)] = &[
     (CONTAINER, "livenessProbe.", "core.v1.Probe", PROBE),
     (CONTAINER, "readinessProbe.", "core.v1.Probe", PROBE),
     (CONTAINER, "startupProbe.", "core.v1.Probe", PROBE),
+    (CONTAINER, "livenessProbe.httpGet.", "core.v1.HTTPGetAction", "httpHeaders path port scheme"),
+    (CONTAINER, "readinessProbe.httpGet.", "core.v1.HTTPGetAction", "httpHeaders path port scheme"),
+    (CONTAINER, "startupProbe.httpGet.", "core.v1.HTTPGetAction", "httpHeaders path port scheme"),
     (CONTAINER, "livenessProbe.tcpSocket.", "core.v1.TCPSocketAction", "port"),
     (CONTAINER, "readinessProbe.tcpSocket.", "core.v1.TCPSocketAction", "port"),
     (CONTAINER, "startupProbe.tcpSocket.", "core.v1.TCPSocketAction", "port"),
@@ -76,7 +79,7 @@ const OTHERS: &[(&[Field], &str, &str, &str)] = &[
     ),
     (SERVICE, "spec.ports[].", "core.v1.ServicePort", "appProtocol name port protocol targetPort"),
 ];
-const PROBE: &str = "exec failureThreshold grpc httpGet initialDelaySeconds periodSeconds successThreshold \
+const PROBE: &str = "exec failureThreshold grpc initialDelaySeconds periodSeconds successThreshold \
     terminationGracePeriodSeconds timeoutSeconds";
 
 /// Returns the first names of fields of a table beneath a path.
@@ -111,7 +114,8 @@ fn fields_without_effect_are_named_and_others_are_not() {
         "activeDeadlineSeconds": 5, "dnsPolicy": "None", "nodeSelector": {"a": "b"}, "schedulerName": "volcano",
         "securityContext": {"sysctls": [{"name": "a", "value": "b"}]}, "shareProcessNamespace": true,
         "containers": [{}, {"ports": [{"containerPort": 80, "hostPort": 80}]},
-            {"securityContext": {"capabilities": {"add": ["CHOWN", "SYS_PTRACE"]}}}],
+            {"securityContext": {"capabilities": {"add": ["CHOWN", "SYS_PTRACE"]}}},
+            {"startupProbe": {"httpGet": {"host": "example.com", "port": 80}}, "livenessProbe": {"tcpSocket": {"port": 80}}}],
         "volumes": [{"projected": {"sources": [{"configMap": {}}, {"serviceAccountToken": {"path": "token"}}]}}],
     });
     let found = of_pod(&spec, "spec.template.spec");
@@ -126,6 +130,7 @@ fn fields_without_effect_are_named_and_others_are_not() {
         "securityContext.sysctls",
         "containers[1].ports[0].hostPort",
         "containers[2].securityContext.capabilities.add",
+        "containers[3].startupProbe.httpGet.host",
     ];
     assert_eq!(fields, wanted.map(|field| format!("spec.template.spec.{field}")));
 }

@@ -209,3 +209,37 @@ fn save_scripted(folder: &Path, config: &Value) -> PathBuf {
     std::fs::write(&path, super::tar(&files, 0o644, (0, 0))).expect("written");
     path
 }
+
+#[test]
+fn removal_is_reported_as_json() {
+    hutch_testkit::require!(root, user_namespaces);
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("tempdir"));
+    let saved = save(folder.path()).display().to_string();
+    succeeded("import", &home.hutch(&["image", "import", &saved]));
+    succeeded("import", &home.hutch(&["image", "import", &saved, "other:v1"]));
+    let as_json = |words: &[&str]| -> Value {
+        let printed = succeeded(words[0], &home.hutch(&[&["image"], words, &["--json"]].concat()));
+        serde_json::from_str(&printed).expect("JSON")
+    };
+    // What the archive has besides the image.
+    assert_eq!(as_json(&["prune"])["names"], json!([]));
+    let listed = as_json(&["inspect", "other:v1"]);
+    let nothing = json!({"names": [], "removed": [], "bytes": 0});
+    let name_only = json!({"names": ["hutch.local/org/app:v1"], "removed": [], "bytes": 0});
+    assert_eq!(as_json(&["remove", "org/app:v1"]), name_only, "the image has another name");
+    assert_eq!(as_json(&["prune"]), nothing);
+    let sorted = |result: &Value| -> Vec<String> {
+        let mut removed: Vec<String> = serde_json::from_value(result["removed"].clone()).expect("texts");
+        removed.sort();
+        removed
+    };
+    let pruned = as_json(&["prune", "--all"]);
+    assert_eq!(pruned["names"], json!(["hutch.local/other:v1"]), "{pruned}");
+    assert!(pruned["bytes"].as_u64() > listed[0]["size"].as_u64(), "{pruned} {listed}");
+    assert!(pruned["removed"].as_array().expect("a list").contains(&listed[0]["manifest"]), "{pruned}");
+    assert_eq!(as_json(&["prune", "--all"]), nothing);
+    succeeded("import", &home.hutch(&["image", "import", &saved]));
+    as_json(&["prune"]);
+    assert_eq!(sorted(&as_json(&["remove", "org/app:v1"])), sorted(&pruned));
+    failed(&home.hutch(&["image", "remove", "org/app:v1", "--json"]), "no image org/app:v1");
+}

@@ -10,7 +10,7 @@ use crate::wait::Cause;
 /// Reasons of a container that is about to start.
 const STARTING: [&str; 3] = ["ContainerCreating", "PodInitializing", "Pulling"];
 /// Reasons of a container that does not start with its present spec.
-const FINAL: [&str; 7] = [
+const FINAL: [&str; 8] = [
     "ErrImagePull",
     "ImagePullBackOff",
     "ErrImageNeverPull",
@@ -18,6 +18,7 @@ const FINAL: [&str; 7] = [
     "ImageInspectError",
     "CreateContainerConfigError",
     "CreateContainerError",
+    "CreatePodSandboxError",
 ];
 /// Maximum events that are read.
 const EVENTS: u32 = 50;
@@ -56,13 +57,17 @@ pub(crate) fn is_created(pod: &Pod) -> bool {
     pod.status.as_ref().is_none_or(|status| status.phase.as_deref().is_none_or(|phase| phase == "Pending"))
 }
 
-/// Returns true for the message of a controller whose Pod the API server refuses: a quota, a RuntimeClass, an invalid spec.
+/// Parts of refusals that pass by themselves: the ServiceAccount of a new namespace is made a moment later, and so is the
+/// status of a new quota.
+const PASSING: [&str; 2] = ["error looking up service account", "status unknown for quota"];
+/// Parts of the messages of an API server that refuses an object: a quota, a RuntimeClass, a policy or a webhook of admission,
+/// an invalid spec.
+const REFUSALS: [&str; 3] = [" is forbidden: ", " is invalid: ", " denied the request"];
+
+/// Returns true for the message of a controller whose Pod or Sandbox the API server refuses.
 pub(crate) fn is_refusal(message: &str) -> bool {
-    // The ServiceAccount of a new namespace is made a moment later.
-    if message.contains("error looking up service account") {
-        return false;
-    }
-    [" is forbidden: ", " is invalid: "].iter().any(|words| message.contains(words))
+    let has = |parts: &[&str]| parts.iter().any(|part| message.contains(part));
+    has(&REFUSALS) && !has(&PASSING)
 }
 
 /// Returns the volume that could not be mounted, by the events of a Pod.

@@ -275,11 +275,14 @@ fn ready(sandbox: &Sandbox) -> Step<Sandbox> {
         condition::reason::POD_SUCCEEDED | condition::reason::POD_FAILED => {
             Step::Never(Obstacle::PodEnded(message))
         }
-        condition::reason::RECONCILER_ERROR if obstacle::is_refusal(&message) => {
-            Step::Never(Obstacle::Pod(message))
-        }
+        _ if is_refused(ready) => Step::Never(Obstacle::Pod(message)),
         _ => Step::Wait(message),
     }
+}
+
+/// Returns true if the API server refuses what a controller makes.
+fn is_refused(ready: &Condition) -> bool {
+    ready.reason == condition::reason::RECONCILER_ERROR && obstacle::is_refusal(&ready.message)
 }
 
 fn suspended(sandbox: &Sandbox) -> Step<Sandbox> {
@@ -319,7 +322,7 @@ fn bound(claim: &SandboxClaim) -> Step<String> {
     }
     let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|c| c.type_ == condition::READY) {
-        Some(ready) if FINAL.contains(&ready.reason.as_str()) => {
+        Some(ready) if FINAL.contains(&ready.reason.as_str()) || is_refused(ready) => {
             Step::Never(Obstacle::Rejected(ready.message.clone()))
         }
         Some(ready) => Step::Wait(ready.message.clone()),
@@ -370,16 +373,19 @@ mod tests {
         assert!(step("Error seen: pods \"a\" is forbidden: exceeded quota: q, requested: pods=1"));
         assert!(step("Error seen: pods \"a\" is forbidden: pod rejected: RuntimeClass \"x\" not found"));
         assert!(step("Error seen: Pod \"a\" is invalid: spec.containers: Required value"));
+        assert!(step("Error seen: admission webhook \"a.b.c\" denied the request: no"));
         assert!(!step("Error seen: the connection ended"));
+        assert!(!step("Error seen: pods \"a\" is forbidden: error looking up service account n/default"));
+        assert!(!step("Error seen: pods \"a\" is forbidden: status unknown for quota: q, resources: pods"));
     }
 
     #[test]
     fn rejected_claim_ends_the_wait() {
-        let step = |reason: &str| {
+        let step = |reason: &str, message: &str| {
             let claim: SandboxClaim = serde_json::from_value(json!({
                 "apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxClaim", "metadata": {"name": "c"},
                 "spec": {"warmPoolRef": {"name": "p"}},
-                "status": {"conditions": [{"type": "Ready", "status": "False", "reason": reason, "message": "m",
+                "status": {"conditions": [{"type": "Ready", "status": "False", "reason": reason, "message": message,
                     "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
             }))
             .unwrap();
@@ -390,10 +396,12 @@ mod tests {
             }
         };
         for reason in FINAL {
-            assert_eq!(step(reason), "never: m", "{reason}");
+            assert_eq!(step(reason, "m"), "never: m", "{reason}");
         }
         for reason in ["WarmPoolNotFound", "AdoptionConflict", "ReconcilerError", "SandboxNotReady"] {
-            assert_eq!(step(reason), "wait: m", "{reason}");
+            assert_eq!(step(reason, "m"), "wait: m", "{reason}");
         }
+        let quota = "Error seen: sandboxes.agents.x-k8s.io \"c\" is forbidden: exceeded quota: q";
+        assert_eq!(step("ReconcilerError", quota), format!("never: {quota}"));
     }
 }

@@ -238,8 +238,8 @@ pub(crate) struct RunArguments {
     /// Print one JSON object with the result and the output.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The command and its arguments, after `--`.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments, after `--`. The default is the entrypoint with the cmd of --image.
+    #[arg(last = true, required_unless_present = "image", value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
 

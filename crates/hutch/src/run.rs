@@ -9,6 +9,7 @@ mod files;
 mod gvisor;
 mod hide;
 mod mounts;
+mod process;
 mod report;
 mod screened;
 mod settings;
@@ -27,7 +28,7 @@ use hutch_image::{HostMount, Resolved};
 use hutch_jail::run::{Outcome, RunOptions, Serve, run_with_listeners};
 use hutch_jail::{
     Capabilities, CheckedFolder, Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network,
-    NetworkPlan, Process, Profile, Root, Spec, Upper, User,
+    NetworkPlan, Profile, Root, Spec, Upper, User,
 };
 use hutch_policy::Level;
 use rustix::io::Errno;
@@ -68,21 +69,24 @@ fn start(arguments: &mut RunArguments) -> anyhow::Result<u8> {
     let Policies { levels, files, mut unenforced } = Policies::read(&arguments.policy)?;
     unenforced.extend(files::apply(&files, arguments)?);
     egress::report_unenforced(&unenforced);
-    run(arguments, levels)
+    let image = image(arguments)?;
+    let folder = process::complete(arguments, &image)?;
+    run(arguments, image, folder, levels)
 }
 
-fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
-    let mut image = image(arguments)?;
+/// `folder` is the working directory if that is not the workspace.
+fn run(
+    arguments: &RunArguments,
+    mut image: Resolved,
+    folder: Option<PathBuf>,
+    policies: Vec<Level>,
+) -> anyhow::Result<u8> {
     // Nothing removes its layers until the command has ended.
     let _hold = image.hold.clone();
     let of_image: Vec<Mount> = image.mounts.iter().map(host).collect();
     let workspace = Workspace::open(arguments.workspace.as_deref(), &of_image)?;
     let user = user(&image, workspace.folder.as_ref())?;
-    let mut shown = Shown::of(arguments, &workspace, user.uid);
-    if image.config.env.iter().any(|(name, _)| ["GOPATH", caches::MODULES.0].contains(&name.as_str())) {
-        // The image has modules of its own.
-        shown.env.retain(|(name, value)| (name.as_str(), value.as_str()) != caches::MODULES);
-    }
+    let shown = Shown::of(arguments, &workspace, &image, user.uid);
     let further = [&shown.toolchains[..], &arguments.mount].concat();
     let mut network = egress::Network::of(arguments, policies)?;
     let trusted = network.prepare(&image, &further)?;
@@ -90,7 +94,7 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
         image.config.env = trust.environment(&image.config.env);
     }
     let env = [shown.env, network.environment()].concat();
-    let process = process(arguments, &image, &workspace, &env, user)?;
+    let process = process::process(arguments, &image, &workspace, folder, &env, user)?;
     // Held until the command has ended: no other jail on the machine gets one of these ids.
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
@@ -179,7 +183,7 @@ struct Shown {
 
 impl Shown {
     /// `uid` is that of the command, inside.
-    fn of(arguments: &RunArguments, workspace: &Workspace, uid: u32) -> Shown {
+    fn of(arguments: &RunArguments, workspace: &Workspace, image: &Resolved, uid: u32) -> Shown {
         if !arguments.tools {
             return Shown::default();
         }
@@ -196,7 +200,12 @@ impl Shown {
         let caller = rustix::process::geteuid();
         let owner = if caller.is_root() { uid } else { caller.as_raw() };
         let caches = caches::Caches::find(variable, &workspace.path, owner);
-        Shown { toolchains: tools.mounts, caches: caches.mounts, env: [tools.env, caches.env].concat() }
+        let mut env = [tools.env, caches.env].concat();
+        if image.config.env.iter().any(|(name, _)| ["GOPATH", caches::MODULES.0].contains(&name.as_str())) {
+            // The image has modules of its own.
+            env.retain(|(name, value)| (name.as_str(), value.as_str()) != caches::MODULES);
+        }
+        Shown { toolchains: tools.mounts, caches: caches.mounts, env }
     }
 }
 
@@ -370,29 +379,6 @@ fn is_home(folder: &Path) -> bool {
     let found = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
     let home = std::env::var_os("HOME").and_then(|home| found(Path::new(&home)));
     home.is_some() && home == found(folder)
-}
-
-fn process(
-    arguments: &RunArguments,
-    image: &Resolved,
-    workspace: &Workspace,
-    tools: &[(String, String)],
-    user: User,
-) -> anyhow::Result<Process> {
-    let config = &image.config;
-    let mut env =
-        vec![("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
-    let home = workspace.home(arguments.read_only).to_str();
-    env.push(("HOME".to_owned(), home.context("--workspace: its path is not UTF-8")?.to_owned()));
-    if let Some(term) = std::env::var_os("TERM").and_then(|term| term.into_string().ok()) {
-        env.push(("TERM".to_owned(), term));
-    }
-    for (name, value) in config.env.iter().chain(tools).chain(&arguments.env) {
-        env.retain(|(other, _)| other != name);
-        env.push((name.clone(), value.clone()));
-    }
-    // The jail detects a terminal by itself.
-    Ok(Process { argv: arguments.command.clone(), env, cwd: workspace.path.clone(), terminal: false, user })
 }
 
 /// Returns the image's user; if that is root, the owner of the workspace, because processes inside cannot write files of

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use hutch_api::state::RESTORE_FAILED;
 use hutch_image::{PathSegment, StopSignal};
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, PodSpec, Probe, Volume};
 
@@ -49,11 +50,32 @@ impl Choice {
     }
 }
 
-/// Reason why a Pod cannot run, in the form of an event.
+/// Reason of the event about a Pod that gets no sandbox.
+pub(crate) const NO_SANDBOX: &str = "FailedCreatePodSandBox";
+/// Reason of a Pod whose RuntimeClass this node cannot run, by the name that a kubelet has for the error.
+pub(crate) const NO_HANDLER: &str = "CreatePodSandboxError";
+
+/// Reason why a Pod cannot run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
+}
+
+impl Refusal {
+    /// Returns the reason of the event.
+    pub(crate) fn event(&self) -> &'static str {
+        if self.reason == NO_HANDLER { NO_SANDBOX } else { self.reason }
+    }
+
+    /// Returns the reason for which the containers wait. `ContainerCreating` stands for all that may pass by itself.
+    pub(crate) fn of_containers(&self) -> &'static str {
+        match self.reason {
+            "FailedValidation" => "CreateContainerConfigError",
+            NO_HANDLER | RESTORE_FAILED => self.reason,
+            _ => "ContainerCreating",
+        }
+    }
 }
 
 /// Chooses the handler of a Pod. `runsc` reports whether gVisor is installed.
@@ -65,8 +87,8 @@ pub(crate) fn choose(
     if let Some(kind) = embedded::service_of(spec) {
         return Ok(Choice::Embedded(kind));
     }
-    let no_sandbox = |message: String| Refusal {
-        reason: "FailedCreatePodSandBox",
+    let no_handler = |message: String| Refusal {
+        reason: NO_HANDLER,
         message: format!("Failed to create pod sandbox: {message}"),
     };
     let Some(class) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
@@ -76,7 +98,7 @@ pub(crate) fn choose(
         Some(Handler::Native) => Ok(Choice::Jail(Handler::Native)),
         Some(Handler::Gvisor) => match runsc() {
             Ok(()) => Ok(Choice::Jail(Handler::Gvisor)),
-            Err(problem) => Err(no_sandbox(format!(
+            Err(problem) => Err(no_handler(format!(
                 "runtimeClassName {class:?} needs gVisor: {problem}. Install runsc from \
                  https://gvisor.dev/docs/user_guide/install/ (the package of Debian 12 is too old), or start hutch with \
                  --runtime-class {class}=hutch to run these Pods in the native jail instead"
@@ -84,7 +106,7 @@ pub(crate) fn choose(
         },
         None => {
             let known: Vec<&str> = classes.keys().map(String::as_str).collect();
-            Err(no_sandbox(format!(
+            Err(no_handler(format!(
                 "no handler for runtimeClassName {class:?}: this node has {}. \
                  Start hutch with --runtime-class {class}=hutch to run these Pods in the native jail",
                 known.join(", ")
@@ -372,6 +394,9 @@ mod tests {
         assert!(missing.message.contains("--runtime-class gvisor=hutch"), "{}", missing.message);
         let unknown = choose(&class("kata"), &classes, || Ok(())).unwrap_err();
         assert!(unknown.message.contains("--runtime-class kata=hutch"), "{}", unknown.message);
+        for refusal in [missing, unknown] {
+            assert_eq!((refusal.event(), refusal.of_containers()), (NO_SANDBOX, NO_HANDLER));
+        }
         let mapped = BTreeMap::from([("gvisor".to_owned(), Handler::Native)]);
         assert_eq!(choose(&class("gvisor"), &mapped, none), native);
     }

@@ -123,6 +123,8 @@ struct Inner {
     own_volumes: Vec<(PathSegment, PathBuf)>,
     /// Digests of the files that the node wrote into its volumes, by the name of the volume.
     given: BTreeMap<String, u64>,
+    /// Digests of later files that it does not get, and that were reported.
+    withheld: BTreeMap<String, u64>,
     /// The first of its ids on the machine.
     ids: Option<u32>,
     /// Effect of its policies; `None` without a proxy.
@@ -409,6 +411,11 @@ impl Live {
         self.inner().given.insert(volume.to_owned(), digest);
     }
 
+    /// Records the digest of files that a volume does not get. Returns true the first time.
+    pub(crate) fn withhold(&self, volume: &str, digest: u64) -> bool {
+        self.inner().withheld.insert(volume.to_owned(), digest) != Some(digest)
+    }
+
     pub(crate) fn claims(&self) -> Vec<ClaimInUse> {
         self.inner().claims.clone()
     }
@@ -479,6 +486,15 @@ mod tests {
         ] {
             assert_eq!(set(holds, reason, message), reported, "{reason} {message}");
         }
+    }
+
+    #[test]
+    fn each_change_of_a_volume_is_withheld_once() {
+        let id = PodId { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+        let live = Live::new(id, PathSegment::label("u").unwrap(), Arc::default(), &Shutdown::new());
+        let first = [("v", 1), ("v", 1), ("w", 1), ("v", 2), ("v", 2)]
+            .map(|(name, digest)| live.withhold(name, digest));
+        assert_eq!(first, [true, false, true, true, false]);
     }
 
     #[test]

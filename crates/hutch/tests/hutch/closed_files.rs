@@ -256,6 +256,28 @@ fn rule_that_cannot_be_enforced_keeps_the_container_from_starting_until_it_is_ch
 }
 
 #[test]
+fn volume_that_is_not_refreshed_beside_closed_files_is_reported() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    up.ok("create configmap settings --from-literal=key=1");
+    applied(&up, &policy("SandboxPolicy", "files", &[("/settings/key", "None"), ("/usr/share", "Read")]));
+    let mut sandbox = json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "a"},
+        "spec": {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 0}}}});
+    sandbox["spec"]["podTemplate"]["spec"]["containers"] = json!([{"name": "main", "image": "hutch/host",
+        "command": ["sleep", "1000"], "volumeMounts": [{"name": "v", "mountPath": "/settings"}]}]);
+    sandbox["spec"]["podTemplate"]["spec"]["volumes"] =
+        json!([{"name": "v", "configMap": {"name": "settings"}}]);
+    applied(&up, &sandbox);
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    enforced(&up, "a", "Enforced");
+    up.ok_args(&["patch", "configmap", "settings", "-p", r#"{"data": {"key": "SECRET"}}"#]);
+    let events = "get events --field-selector reason=VolumeNotRefreshed -o jsonpath={.items[*].message}";
+    let message = up.eventually(events, |messages| !messages.is_empty());
+    assert!(message.contains("volume \"v\"") && message.contains("/settings/key (None)"), "{message}");
+    assert_eq!(shell(&up, "a", "main", "cat /settings/key"), "");
+}
+
+#[test]
 fn pooled_sandbox_has_the_files_of_its_template_closed() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);

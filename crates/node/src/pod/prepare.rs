@@ -78,7 +78,7 @@ pub(super) async fn prepare(
         if live.walks.are_over() && !live.is_evicted() {
             continue;
         }
-        node.events.warning(&pod, refusal.reason, refusal.message.clone());
+        node.events.warning(&pod, refusal.event(), refusal.message.clone());
         // Each attempt may copy whole volumes.
         let restores = refusal.reason == RESTORE_FAILED;
         let last = if restores { LAST_RESTORE } else { LAST_RETRY };
@@ -96,10 +96,8 @@ pub(super) async fn prepare(
 }
 
 fn no_sandbox(message: impl ToString) -> Refusal {
-    Refusal {
-        reason: "FailedCreatePodSandBox",
-        message: format!("Failed to create pod sandbox: {}", message.to_string()),
-    }
+    let message = format!("Failed to create pod sandbox: {}", message.to_string());
+    Refusal { reason: admission::NO_SANDBOX, message }
 }
 
 /// Takes the room of a Pod on the node, as a scheduler would.
@@ -436,11 +434,7 @@ impl Waiting {
             return;
         }
         for state in &mut self.states {
-            let reason = match refusal.reason {
-                "FailedValidation" => "CreateContainerConfigError",
-                RESTORE_FAILED => RESTORE_FAILED,
-                _ => "ContainerCreating",
-            };
+            let reason = refusal.of_containers();
             let message = (reason != "ContainerCreating").then(|| refusal.message.clone());
             state.life = Life::Waiting { reason, message };
         }

@@ -197,9 +197,10 @@ pub(crate) async fn http_get(get: &HTTPGetAction, target: &Target) -> Result<War
     let mut port = port_of(&get.port, &target.container)?;
     let path = get.path.as_deref().unwrap_or("");
     let mut path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    let name = get.host.clone().unwrap_or_else(|| target.address.to_string());
+    let named = get.host.as_deref().filter(|host| !host.is_empty());
+    let name = named.map_or_else(|| target.address.to_string(), str::to_owned);
     for _ in 0..MAX_REQUESTS {
-        let host = if get.host.is_some() { name.clone() } else { format!("{name}:{port}") };
+        let host = if named.is_some() { name.clone() } else { format!("{name}:{port}") };
         let Answer { status, location, body } = get_once(get, target, &path, port, &host).await?;
         let next = location.and_then(|to| redirected(&to, &path, port, &name));
         match (next, status.as_u16()) {

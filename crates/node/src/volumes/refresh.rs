@@ -24,18 +24,15 @@ pub(crate) async fn watch(node: Arc<Shared>) {
             () = tokio::time::sleep(EVERY) => {}
         }
         for live in node.all() {
-            if is_refreshed(&live) {
+            if !is_over(&live) {
                 refresh(&node, &live).await;
             }
         }
     }
 }
 
-/// Returns true if the volumes of a Pod are refreshed. Rules for files close files of a volume one by one, so the volumes of a
-/// Pod with such rules stay as they are.
-fn is_refreshed(live: &Live) -> bool {
-    let over = live.has_ended() || live.is_evicted() || live.pod().metadata.deletion_timestamp.is_some();
-    !over && live.closed_files().is_none()
+fn is_over(live: &Live) -> bool {
+    live.has_ended() || live.is_evicted() || live.pod().metadata.deletion_timestamp.is_some()
 }
 
 async fn refresh(node: &Shared, live: &Live) {
@@ -51,15 +48,29 @@ async fn refresh(node: &Shared, live: &Live) {
     for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
         let Some(before) = written.get(&volume.name) else { continue };
         match sources.given(volume).await {
-            Ok(Some(given)) if publish::digest(&given.items) != *before => {
-                replace(node, live, volume, given).await;
-            }
+            Ok(Some(given)) if publish::digest(&given.items) != *before => match live.closed_files() {
+                None => replace(node, live, volume, given).await,
+                Some(closed) => withhold(node, live, &pod, volume, &given, &closed),
+            },
             Ok(_) => {}
             Err(message) => {
                 let message = format!("MountVolume.SetUp failed for volume {:?} : {message}", volume.name);
                 node.events.warning(&pod, "FailedMount", message);
             }
         }
+    }
+}
+
+/// Reports that a volume is not refreshed. A rule for files closes a file by a mount over it, and a link may lead from the path
+/// of the rule into any volume, so a file that takes its place could be open.
+fn withhold(node: &Shared, live: &Live, pod: &Pod, volume: &Volume, given: &Given, closed: &str) {
+    if live.withhold(&volume.name, publish::digest(&given.items)) {
+        let message = format!(
+            "volume {:?} has changed, and its files stay as they are until the Pod is recreated, because policies close \
+             files of the Pod ({closed})",
+            volume.name
+        );
+        node.events.warning(pod, "VolumeNotRefreshed", message);
     }
 }
 

@@ -393,6 +393,11 @@ async fn class_of_a_user_names_a_handler() {
     }
     machine.ready("mine").await;
     machine.event("other", "no handler for runtimeClassName").await;
+    let waits = |pod: &k8s_openapi::api::core::v1::Pod| {
+        let pod = serde_json::to_value(pod).unwrap();
+        pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreatePodSandboxError"
+    };
+    machine.wait("other", "its container waits for a sandbox", waits).await;
     machine.stop().await;
 }
 

@@ -1,6 +1,6 @@
 //! Tables of the fields that have no effect on one machine.
 
-use hutch_api::{UNSCHEDULABLE_TAINT, is_tracing};
+use hutch_api::{API_AUDIENCE, UNSCHEDULABLE_TAINT, is_tracing};
 use serde_json::{Value, json};
 
 use crate::json::is_set;
@@ -28,7 +28,9 @@ const NAMES: &str = "names are resolved by the policies of the sandbox";
 const NO_MODULE: &str = "every sandbox has the rules of its jail";
 const LINUX: &str = "Pods run on Linux";
 const OWN_ADDRESS: &str = "the address of the Pod is used";
-const TOKEN: &str = "no token is mounted by itself: use a projected volume with a serviceAccountToken";
+const TOKEN: &str = "no token is mounted by itself: use a projected volume with a serviceAccountToken that names an \
+    audience other than the Kubernetes API";
+const NO_TOKEN: &str = "no token for the Kubernetes API is mounted: name another audience";
 const POD_SECURITY: &str = "no level is enforced: every Pod has the rules of its jail";
 const NO_BALANCER: &str = "nothing opens on the machine: use the router, or kubectl port-forward";
 
@@ -38,6 +40,7 @@ pub(super) const POD: &[Field] = &[
     field("resources.limits", "set the limits of each container"),
     field("subdomain", "names of single Pods are not resolved"),
     value("volumes[].emptyDir.medium", |medium| !matches!(text(medium), "" | "Memory"), "it is on the disk"),
+    value("volumes[].projected.sources[].serviceAccountToken", opens_the_api, NO_TOKEN),
     field("activeDeadlineSeconds", "use shutdownTime of a Sandbox"),
     field("affinity", ONE_NODE),
     field("dnsConfig", NAMES),
@@ -75,8 +78,11 @@ pub(super) const MAIN_CONTAINER: &[Field] = &[field("restartPolicy", "the policy
 pub(super) const CONTAINER: &[Field] = &[
     field("lifecycle.postStart.httpGet.host", OWN_ADDRESS),
     field("lifecycle.preStop.httpGet.host", OWN_ADDRESS),
+    field("livenessProbe.httpGet.host", OWN_ADDRESS),
     field("livenessProbe.tcpSocket.host", OWN_ADDRESS),
+    field("readinessProbe.httpGet.host", OWN_ADDRESS),
     field("readinessProbe.tcpSocket.host", OWN_ADDRESS),
+    field("startupProbe.httpGet.host", OWN_ADDRESS),
     field("startupProbe.tcpSocket.host", OWN_ADDRESS),
     value("ports[].hostPort", |port| port.as_u64().is_some_and(|port| port > 0), NO_BALANCER),
     field("ports[].hostIP", NO_BALANCER),
@@ -180,6 +186,11 @@ fn text(value: &Value) -> &str {
 
 fn is_true(value: &Value) -> bool {
     *value == true
+}
+
+/// Without an audience, that of the API server counts.
+fn opens_the_api(token: &Value) -> bool {
+    token.is_object() && matches!(text(&token["audience"]), "" | API_AUDIENCE)
 }
 
 fn deletes(policy: &Value) -> bool {

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use hutch_api::UNSCHEDULABLE_TAINT;
+use hutch_api::{API_AUDIENCE, UNSCHEDULABLE_TAINT};
 use serde_json::json;
 
 use super::fields::SERVICE;
@@ -35,6 +35,13 @@ const OTHERS: &[(&[Field], &str, &str, &str)] = &[
          portworxVolume projected quobyte rbd scaleIO secret storageos vsphereVolume",
     ),
     (POD, "volumes[].emptyDir.", "core.v1.EmptyDirVolumeSource", "sizeLimit"),
+    (POD, "volumes[].projected.", "core.v1.ProjectedVolumeSource", "defaultMode"),
+    (
+        POD,
+        "volumes[].projected.sources[].",
+        "core.v1.VolumeProjection",
+        "clusterTrustBundle configMap downwardAPI podCertificate secret",
+    ),
     (
         CONTAINER,
         "",
@@ -58,6 +65,9 @@ const OTHERS: &[(&[Field], &str, &str, &str)] = &[
     (CONTAINER, "livenessProbe.", "core.v1.Probe", PROBE),
     (CONTAINER, "readinessProbe.", "core.v1.Probe", PROBE),
     (CONTAINER, "startupProbe.", "core.v1.Probe", PROBE),
+    (CONTAINER, "livenessProbe.httpGet.", "core.v1.HTTPGetAction", "httpHeaders path port scheme"),
+    (CONTAINER, "readinessProbe.httpGet.", "core.v1.HTTPGetAction", "httpHeaders path port scheme"),
+    (CONTAINER, "startupProbe.httpGet.", "core.v1.HTTPGetAction", "httpHeaders path port scheme"),
     (CONTAINER, "livenessProbe.tcpSocket.", "core.v1.TCPSocketAction", "port"),
     (CONTAINER, "readinessProbe.tcpSocket.", "core.v1.TCPSocketAction", "port"),
     (CONTAINER, "startupProbe.tcpSocket.", "core.v1.TCPSocketAction", "port"),
@@ -69,7 +79,7 @@ const OTHERS: &[(&[Field], &str, &str, &str)] = &[
     ),
     (SERVICE, "spec.ports[].", "core.v1.ServicePort", "appProtocol name port protocol targetPort"),
 ];
-const PROBE: &str = "exec failureThreshold grpc httpGet initialDelaySeconds periodSeconds successThreshold \
+const PROBE: &str = "exec failureThreshold grpc initialDelaySeconds periodSeconds successThreshold \
     terminationGracePeriodSeconds timeoutSeconds";
 
 /// Returns the first names of fields of a table beneath a path.
@@ -104,11 +114,14 @@ fn fields_without_effect_are_named_and_others_are_not() {
         "activeDeadlineSeconds": 5, "dnsPolicy": "None", "nodeSelector": {"a": "b"}, "schedulerName": "volcano",
         "securityContext": {"sysctls": [{"name": "a", "value": "b"}]}, "shareProcessNamespace": true,
         "containers": [{}, {"ports": [{"containerPort": 80, "hostPort": 80}]},
-            {"securityContext": {"capabilities": {"add": ["CHOWN", "SYS_PTRACE"]}}}],
+            {"securityContext": {"capabilities": {"add": ["CHOWN", "SYS_PTRACE"]}}},
+            {"startupProbe": {"httpGet": {"host": "example.com", "port": 80}}, "livenessProbe": {"tcpSocket": {"port": 80}}}],
+        "volumes": [{"projected": {"sources": [{"configMap": {}}, {"serviceAccountToken": {"path": "token"}}]}}],
     });
     let found = of_pod(&spec, "spec.template.spec");
     let fields: Vec<_> = found.iter().filter_map(|warning| warning.split(':').next()).collect();
     let wanted = [
+        "volumes[0].projected.sources[1].serviceAccountToken",
         "activeDeadlineSeconds",
         "dnsPolicy",
         "nodeSelector",
@@ -117,6 +130,7 @@ fn fields_without_effect_are_named_and_others_are_not() {
         "securityContext.sysctls",
         "containers[1].ports[0].hostPort",
         "containers[2].securityContext.capabilities.add",
+        "containers[3].startupProbe.httpGet.host",
     ];
     assert_eq!(fields, wanted.map(|field| format!("spec.template.spec.{field}")));
 }
@@ -159,6 +173,18 @@ fn values_that_hold_here_too_give_no_warning_and_others_do() {
         (CONTAINER, "securityContext.allowPrivilegeEscalation", json!(false), json!(true)),
         (INIT_CONTAINER, "restartPolicy", json!("Always"), json!("Never")),
         (POD, "volumes[].emptyDir.medium", json!("Memory"), json!("HugePages")),
+        (
+            POD,
+            "volumes[].projected.sources[].serviceAccountToken",
+            json!({"path": "token", "audience": "vault"}),
+            json!({"path": "token"}),
+        ),
+        (
+            POD,
+            "volumes[].projected.sources[].serviceAccountToken",
+            json!({"path": "token", "audience": "vault"}),
+            json!({"path": "token", "audience": API_AUDIENCE}),
+        ),
         (SERVICE, "spec.type", json!("ClusterIP"), json!("LoadBalancer")),
         (SERVICE, "spec.ipFamilies", json!(["IPv4"]), json!(["IPv6"])),
         (SERVICE, "spec.ipFamilyPolicy", json!("PreferDualStack"), json!("RequireDualStack")),

@@ -60,9 +60,33 @@ fn sandbox_that_cannot_be_ready_is_reported_with_the_reason() {
     apply(&up, "config", &format!("{host}, {from}"));
     let volume = "volumeMounts: [{name: v, mountPath: /v}]}\n      volumes:\n      - {name: v, configMap: {name: no-map}";
     apply(&up, "mount", &format!("{host}, {volume}"));
-    up.ok("create quota none --hard=pods=3");
+    let class = "{\"apiVersion\": \"node.k8s.io/v1\", \"kind\": \"RuntimeClass\", \"metadata\": {\"name\": \"other\"}, \
+        \"handler\": \"kata\"}";
+    create(&up, "class.yaml", class);
+    apply_in(&up, "class", host, "runtimeClassName: other");
+    let group = "apiVersion: extensions.agents.x-k8s.io/v1beta1";
+    create(
+        &up,
+        "pool.yaml",
+        &format!(
+            "{group}\nkind: SandboxTemplate\nmetadata: {{name: t}}\nspec:\n  podTemplate:\n    spec:\n      containers: \
+             [{{name: main, {host}}}]\n---\n{group}\nkind: SandboxWarmPool\nmetadata: {{name: p}}\nspec: {{replicas: 0, \
+             sandboxTemplateRef: {{name: t}}}}\n"
+        ),
+    );
+    up.ok("create quota none --hard=pods=4");
     apply(&up, "quota", host);
+    up.ok("create quota sandboxes --hard=count/sandboxes.agents.x-k8s.io=5");
+    create(
+        &up,
+        "claim.yaml",
+        &format!(
+            "{group}\nkind: SandboxClaim\nmetadata: {{name: claim}}\nspec: {{warmPoolRef: {{name: p}}}}\n"
+        ),
+    );
     for (name, reason) in [
+        ("class", "CreatePodSandboxError: Failed to create pod sandbox: no handler for runtimeClassName"),
+        ("claim", "exceeded quota: sandboxes"),
         ("large", "Insufficient memory"),
         ("config", "CreateContainerConfigError"),
         ("mount", "FailedMount: configmap \"no-map\" not found"),
@@ -72,7 +96,7 @@ fn sandbox_that_cannot_be_ready_is_reported_with_the_reason() {
         let stderr = text(&output.stderr);
         assert!(output.status.code() == Some(125) && stderr.contains(reason), "{name}: {stderr}");
     }
-    up.ok("delete quota none");
+    up.ok("delete quota none sandboxes");
 
     apply(&up, "brief", "image: hutch/host, command: [sh, -c, 'exit 3']");
     up.eventually("get pod brief -o jsonpath={.status.phase}", |phase| phase == "Failed");
@@ -156,8 +180,13 @@ fn apply_in(up: &Up, name: &str, container: &str, field: &str) {
         "apiVersion: agents.x-k8s.io/v1beta1\nkind: Sandbox\nmetadata: {{name: {name}}}\nspec:\n  podTemplate:\n    spec:\n      \
          terminationGracePeriodSeconds: 0\n      {field}\n      containers:\n      - {{name: main, {container}}}\n"
     );
-    let file = up.folder().join(format!("{name}.yaml"));
-    std::fs::write(&file, sandbox).expect("written");
+    create(up, &format!("{name}.yaml"), &sandbox);
+}
+
+/// Creates the objects of a file with this name and text.
+fn create(up: &Up, name: &str, text: &str) {
+    let file = up.folder().join(name);
+    std::fs::write(&file, text).expect("written");
     up.ok(&format!("create -f {}", file.display()));
 }
 

@@ -140,3 +140,106 @@ fn folder_that_cannot_be_read_is_not_an_empty_one() {
         assert!(text(&output.stderr).contains("Permission denied"), "{}", text(&output.stderr));
     }
 }
+
+#[test]
+fn image_without_a_command_runs_its_own() {
+    hutch_testkit::require!(root, user_namespaces);
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("tempdir"));
+    let config = json!({"Entrypoint": ["sh", "-c", "pwd; echo $GREETING; echo \"$@\"", "sh"], "Cmd": ["one", "two"],
+        "Env": ["GREETING=hello"], "WorkingDir": "/srv/app"});
+    for (name, config) in [("app:v1", config), ("none:v1", json!({}))] {
+        let saved = save_scripted(folder.path(), &config).display().to_string();
+        succeeded("import", &home.hutch(&["image", "import", &saved, name]));
+    }
+    let run = |words: &[&str]| {
+        // Programs and their libraries are those of the machine.
+        let own = ["run", "--image", "hutch.local/app:v1", "--mount", "/usr:/usr:ro"];
+        home.hutch(&[&own, words].concat())
+    };
+    let printed = "/srv/app\nhello\none two\n";
+    assert_eq!(succeeded("run", &run(&[])), printed);
+    assert_eq!(succeeded("run", &run(&["--env", "GREETING=bye"])), printed.replace("hello", "bye"));
+    let other = ["--", "sh", "-c", "pwd; echo $GREETING"];
+    assert_eq!(succeeded("run", &run(&other)), "/workspace\nhello\n", "a command takes the place of all");
+    let workspace = folder.path().join("w");
+    std::fs::create_dir(&workspace).expect("made");
+    let workspace = workspace.canonicalize().expect("a path").display().to_string();
+    let within = printed.replace("/srv/app", &workspace);
+    assert_eq!(succeeded("run", &run(&["--workspace", &workspace])), within);
+    let as_json: Value = serde_json::from_str(&succeeded("run", &run(&["--json"]))).expect("JSON");
+    assert_eq!(as_json["stdout"]["text"], printed, "{as_json}");
+    if hutch_testkit::Need::Runsc.missing().is_none() {
+        assert_eq!(succeeded("run", &run(&["--isolation", "gvisor"])), printed, "gvisor");
+    }
+    for (image, part) in [("hutch.local/none:v1", "names no command"), ("hutch/pause", "in Pods only")] {
+        let output = home.hutch(&["run", "--image", image]);
+        let printed = text(&output.stderr);
+        assert!(output.status.code() == Some(125) && printed.contains(part), "{image}: {printed}");
+    }
+    let none = home.hutch(&["run"]);
+    assert!(none.status.code() == Some(125) && text(&none.stderr).contains("COMMAND"), "{none:?}");
+}
+
+/// As [`save`], an image with this configuration, which has the programs of a folder that is mounted at `/usr`.
+fn save_scripted(folder: &Path, config: &Value) -> PathBuf {
+    let mut layer = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(0);
+    header.set_mode(0o755);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_entry_type(tar::EntryType::Directory);
+    layer.append_data(&mut header, "srv/app/", std::io::empty()).expect("added");
+    header.set_entry_type(tar::EntryType::Symlink);
+    for name in ["bin", "lib", "lib64"] {
+        layer.append_link(&mut header, name, format!("usr/{name}")).expect("added");
+    }
+    let layer = layer.into_inner().expect("an archive");
+    let architecture = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
+    let config = json!({
+        "architecture": architecture, "os": "linux",
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))]},
+    });
+    let list = json!([{"Config": "config.json", "RepoTags": ["org/script:v1"], "Layers": ["1/layer.tar"]}]);
+    let (config, list) = (config.to_string(), list.to_string());
+    let files =
+        [("1/layer.tar", &*layer), ("config.json", config.as_bytes()), ("manifest.json", list.as_bytes())];
+    let path = folder.join("script.tar");
+    std::fs::write(&path, super::tar(&files, 0o644, (0, 0))).expect("written");
+    path
+}
+
+#[test]
+fn removal_is_reported_as_json() {
+    hutch_testkit::require!(root, user_namespaces);
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("tempdir"));
+    let saved = save(folder.path()).display().to_string();
+    succeeded("import", &home.hutch(&["image", "import", &saved]));
+    succeeded("import", &home.hutch(&["image", "import", &saved, "other:v1"]));
+    let as_json = |words: &[&str]| -> Value {
+        let printed = succeeded(words[0], &home.hutch(&[&["image"], words, &["--json"]].concat()));
+        serde_json::from_str(&printed).expect("JSON")
+    };
+    // What the archive has besides the image.
+    assert_eq!(as_json(&["prune"])["names"], json!([]));
+    let listed = as_json(&["inspect", "other:v1"]);
+    let nothing = json!({"names": [], "removed": [], "bytes": 0});
+    let name_only = json!({"names": ["hutch.local/org/app:v1"], "removed": [], "bytes": 0});
+    assert_eq!(as_json(&["remove", "org/app:v1"]), name_only, "the image has another name");
+    assert_eq!(as_json(&["prune"]), nothing);
+    let sorted = |result: &Value| -> Vec<String> {
+        let mut removed: Vec<String> = serde_json::from_value(result["removed"].clone()).expect("texts");
+        removed.sort();
+        removed
+    };
+    let pruned = as_json(&["prune", "--all"]);
+    assert_eq!(pruned["names"], json!(["hutch.local/other:v1"]), "{pruned}");
+    assert!(pruned["bytes"].as_u64() > listed[0]["size"].as_u64(), "{pruned} {listed}");
+    assert!(pruned["removed"].as_array().expect("a list").contains(&listed[0]["manifest"]), "{pruned}");
+    assert_eq!(as_json(&["prune", "--all"]), nothing);
+    succeeded("import", &home.hutch(&["image", "import", &saved]));
+    as_json(&["prune"]);
+    assert_eq!(sorted(&as_json(&["remove", "org/app:v1"])), sorted(&pruned));
+    failed(&home.hutch(&["image", "remove", "org/app:v1", "--json"]), "no image org/app:v1");
+}

@@ -173,10 +173,6 @@ impl Store {
     /// Kills a command at its steps, each time from the state of now, which it then has again.
     fn killed_at_each_step(&self, words: &[&str], one_of: usize) {
         let base = self.home.0.path().join("base");
-        let copy = |from: &Path, to: &Path| {
-            let _ = std::fs::remove_dir_all(to);
-            succeeded("cp", &Command::new("cp").arg("-a").args([from, to]).output().expect("cp"));
-        };
         succeeded("prune", &self.image(&["prune"]));
         let (before, content_before) = (self.names("before"), self.content());
         copy(&self.data, &base);
@@ -213,6 +209,64 @@ impl Store {
     }
 }
 
+/// Kills a command that removes images at its steps. `import` brings back the images of now.
+fn removal_killed_at_each_step(store: &Store, words: &[&str], one_of: usize, imports: &[&[&str]]) {
+    let base = store.home.0.path().join("base");
+    succeeded("prune", &store.image(&["prune"]));
+    let (before, content_before) = (store.names("before"), store.content());
+    copy(&store.data, &base);
+    let steps = store.steps(words, one_of);
+    let (after, content_after) = (store.names("after"), store.content());
+    assert!(after.len() < before.len() && content_after.is_subset(&content_before), "{content_after:?}");
+    let mut killed = 0;
+    for (index, step) in steps.iter().enumerate() {
+        copy(&base, &store.data);
+        let is_killed = store.kill_at(step, words);
+        killed += usize::from(is_killed);
+        let when = format!("{words:?} killed at {step:?}");
+        // What has a name is whole, and no other name is lost.
+        let names = store.names(&when);
+        assert!(names.iter().all(|(name, digest)| before.get(name) == Some(digest)), "{when}: {names:?}");
+        assert!(after.iter().all(|(name, digest)| names.get(name) == Some(digest)), "{when}: {names:?}");
+        assert!(is_killed || names == after, "{when}: {names:?}");
+        assert_eq!(halves(&store.content(), &content_before), BTreeSet::new(), "{when}");
+        if index % 2 == 0 {
+            store.prune_to(&content_before, &when);
+        }
+        let again = store.image(words);
+        let is_gone = text(&again.stderr).contains("no image");
+        assert!(again.status.success() || is_gone, "{when}, again: {}", text(&again.stderr));
+        store.prune_to(&content_after, &when);
+        assert_eq!((store.names(&when), store.content()), (after.clone(), content_after.clone()), "{when}");
+        if index % 4 == 0 {
+            imports.iter().for_each(|import| drop(succeeded("import", &store.image(import))));
+            assert_eq!(store.names(&when), before, "{when}");
+            store.prune_to(&content_before, &when);
+        }
+    }
+    assert!(killed * 2 > steps.len(), "{killed} of {} were killed", steps.len());
+}
+
+/// Returns the unpacked layers of which only a part is there.
+fn halves(
+    now: &BTreeSet<(PathBuf, Option<u64>)>,
+    whole: &BTreeSet<(PathBuf, Option<u64>)>,
+) -> BTreeSet<PathBuf> {
+    let layer = |(path, _): &(PathBuf, Option<u64>)| {
+        let layer: PathBuf = path.iter().take(2).collect();
+        layer.display().to_string().contains("/layer-").then_some(layer)
+    };
+    let present: BTreeSet<_> = now.iter().filter_map(layer).collect();
+    let is_missing = |entry: &&(PathBuf, Option<u64>)| !now.contains(*entry);
+    whole.iter().filter(is_missing).filter_map(layer).filter(|layer| present.contains(layer)).collect()
+}
+
+/// Makes a folder a copy of another.
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    succeeded("cp", &Command::new("cp").arg("-a").args([from, to]).output().expect("cp"));
+}
+
 /// An archive of `docker save` of an image with two names, which it gets at once; its second layer has the text.
 fn archive_with(folder: &Path, content: &str) -> String {
     let tar = |files: &[(&str, &[u8])]| super::tar(files, 0o640, (5, 6));
@@ -247,6 +301,20 @@ fn import_and_unpacker_that_are_killed_at_any_step_lose_no_image_and_leave_nothi
     succeeded("import", &store.image(&["import", &one, "kept:v1"]));
     succeeded("import", &store.image(&["import", &one]));
     store.killed_at_each_step(&["import", &two], 7);
+}
+
+#[test]
+fn removal_that_is_killed_at_any_step_leaves_a_store_that_works() {
+    hutch_testkit::require!(root, user_namespaces, strace);
+    let home = Home::new();
+    let data = home.0.path().join("data");
+    let (one, two) = (archive_with(home.0.path(), "one"), archive_with(home.0.path(), "two"));
+    let store = Store::new(home, data);
+    let imports: [&[&str]; 2] = [&["import", &one, "kept:v1"], &["import", &two]];
+    for words in [&["remove", "org/app:v1", "org/app:latest"][..], &["prune", "--all"]] {
+        imports.iter().for_each(|import| drop(succeeded("import", &store.image(import))));
+        removal_killed_at_each_step(&store, words, 5, &imports);
+    }
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::way::{Remedy, Unreachable, Way};
 /// Maximum time for one address.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Connects to a destination that these levels allow. The resolver and the descriptors are those of the sandbox. `begin` is done before
-/// the first connection, when an address to which the destination leads is allowed.
+/// Connects to a destination that these levels allow. The resolver and the descriptors are those of the sandbox. `begin` is done
+/// before the first connection, when an address to which the destination leads is allowed.
 pub(crate) async fn dial<E: From<Unreachable>>(
     way: &Way,
     destination: &Destination,

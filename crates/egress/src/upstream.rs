@@ -170,7 +170,7 @@ fn failure(error: &(dyn std::error::Error + 'static)) -> Reason {
             Some(source) => innermost = source,
             None => {
                 return Reason::Unreachable(
-                    innermost.downcast_ref().map_or_else(|| innermost.to_string(), said),
+                    innermost.downcast_ref().map_or_else(|| innermost.to_string(), without_text),
                 );
             }
         }
@@ -178,7 +178,7 @@ fn failure(error: &(dyn std::error::Error + 'static)) -> Reason {
 }
 
 /// Returns what an error of HTTP/2 says, without the text of the server: it may repeat the value of a credential.
-fn said(error: &h2::Error) -> String {
+fn without_text(error: &h2::Error) -> String {
     match (error.reason(), error.get_io()) {
         (Some(reason), _) => format!("HTTP/2: {reason}"),
         (None, Some(error)) => error.to_string(),

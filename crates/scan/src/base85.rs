@@ -33,6 +33,20 @@ static ALPHABETS: [[u8; 256]; 3] = [
     table(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", OF_Z85),
 ];
 
+/// Signs besides those of base64 and of names.
+static SIGNS: [bool; 256] = signs();
+
+const fn signs() -> [bool; 256] {
+    let mut signs = [false; 256];
+    let mut at = 0;
+    while at < 256 {
+        let byte = at as u8;
+        signs[at] = byte.is_ascii_punctuation() && !matches!(byte, b'+' | b'/' | b'=' | b'-' | b'_' | b'.');
+        at += 1;
+    }
+    signs
+}
+
 const fn table(first: &[u8; 62], rest: &[u8; 23]) -> [u8; 256] {
     let mut table = [NONE; 256];
     let mut at = 0;
@@ -60,8 +74,7 @@ pub(crate) fn read(view: &View<'_>) -> Option<View<'static>> {
     let mut builder = Builder::new(view);
     let (mut at, mut done) = (0, 0);
     while let Some(sample) = bytes.get(at..).and_then(|rest| rest.first_chunk::<SAMPLE>()) {
-        let before = bytes[at.saturating_sub(SAMPLE).max(done)..at].iter();
-        if !is_graphic(*sample) || !sample.iter().chain(before).any(is_sign) {
+        if !is_graphic(*sample) || !has_sign(&bytes[at.saturating_sub(SAMPLE).max(done)..at + SAMPLE]) {
             at += RUN + 1 - SAMPLE;
             continue;
         }
@@ -88,9 +101,9 @@ fn is_graphic(sample: [u8; SAMPLE]) -> bool {
     (bytes | bytes.wrapping_sub(0x2121_2121_2121_2121)) & HIGHEST == 0
 }
 
-/// Reports whether a byte is a sign that neither base64 nor a name has. Most texts in base85 have several.
-fn is_sign(byte: &u8) -> bool {
-    byte.is_ascii_punctuation() && !b"+/=-_.".contains(byte)
+/// Reports whether bytes have a sign that neither base64 nor a name has. Most texts in base85 have several.
+fn has_sign(bytes: &[u8]) -> bool {
+    bytes.iter().fold(false, |any, byte| any | SIGNS[usize::from(*byte)])
 }
 
 /// Returns the places of a run at which an encoded text may begin: its start, and those after other signs.

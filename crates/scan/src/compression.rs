@@ -16,6 +16,15 @@ const FREE: usize = 64 << 10;
 /// Largest window of Zstandard.
 const WINDOW: u64 = 8 << 20;
 
+/// First bytes of xz, lz4, 7-Zip, RAR and compress.
+const UNREAD: [&[u8]; 5] = [
+    &[0xfd, b'7', b'z', b'X', b'Z', 0],
+    &[0x04, 0x22, 0x4d, 0x18],
+    &[b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c],
+    b"Rar!\x1a\x07",
+    &[0x1f, 0x9d],
+];
+
 /// Failure to decompress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -52,6 +61,17 @@ pub fn magic(bytes: &[u8]) -> Option<Compression> {
 /// Returns the compression that the first bytes name, archives included.
 pub(crate) fn recognized(bytes: &[u8]) -> Option<Compression> {
     magic(bytes).or_else(|| bytes.starts_with(archive::ENTRY).then_some(Compression::Zip))
+}
+
+/// Reports whether the first bytes name a compression that is not read: bzip2, xz, lz4, 7-Zip, RAR and compress.
+pub(crate) fn is_unread(bytes: &[u8]) -> bool {
+    match bytes {
+        [b'B', b'Z', b'h', b'1'..=b'9', rest @ ..] => {
+            rest.starts_with(&[0x31, 0x41, 0x59, 0x26, 0x53, 0x59])
+                || rest.starts_with(&[0x17, 0x72, 0x45, 0x38])
+        }
+        _ => UNREAD.iter().any(|magic| bytes.starts_with(magic)),
+    }
 }
 
 /// Returns false if bytes cannot be a stream of deflate without a header, because their first block has no valid head.
@@ -219,6 +239,16 @@ mod tests {
         let bytes = encoder.finish().unwrap();
         assert_eq!(decompress(Compression::Gzip, &bytes), Err(Failure::Bound));
         assert_eq!(decompress(Compression::Zstd, &bytes), Err(Failure::Form));
+    }
+
+    #[test]
+    fn compressions_that_are_not_read_are_known() {
+        for bytes in [&b"BZh91AY&SY\x01"[..], b"\xfd7zXZ\0\0", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07\x01"] {
+            assert!(is_unread(bytes), "{bytes:?}");
+        }
+        for bytes in [&b"BZh9 is a text"[..], b"7zip", b"Rar!", b"", b"\x1f\x8b\x08"] {
+            assert!(!is_unread(bytes), "{bytes:?}");
+        }
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! Decoders of runs of digits inside a text: base64, base32, hexadecimal digits, numbers of characters.
+//! Decoders of runs of digits inside a text: base64, base32, hexadecimal digits.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::digits::{self, RANDOM, base64_into};
-use crate::escape;
 use crate::finding::Step;
 use crate::view::{Builder, View};
+use crate::{base85, escape, numerals, spaced};
 
 /// Bytes before an encoded run that are context of what it decodes to.
-const CONTEXT: usize = 64;
+pub(crate) const CONTEXT: usize = 64;
 /// Minimum digits of an encoded run.
-const RUN: usize = 20;
+pub(crate) const RUN: usize = 20;
 /// Minimum printable characters in a row that make decoded bytes worth a scan.
 const TEXT: usize = 8;
 /// Maximum digits of a run that is also decoded from its second, third and fourth digit.
@@ -26,8 +26,8 @@ const DIGITS_MIN: usize = 9;
 const TOKEN: usize = 48;
 /// Maximum bytes of a long run. Longer ones are encoded data.
 const TOKEN_MAX: usize = 512;
-/// Minimum numbers in a row that are read as characters.
-const NUMBERS: usize = 8;
+/// Bytes after the first dot of a token that are inspected.
+const DOTTED: usize = 128;
 /// Maximum bytes of a binary result whose compression is inspected.
 const BINARY: usize = 256 << 10;
 /// Maximum binary results of one view without a known start.
@@ -38,9 +38,8 @@ const HEX: u8 = 2;
 const B32: u8 = 4;
 const B32_LOWER: u8 = 8;
 const NUMBER: u8 = 16;
-const HEX_LIST: u8 = 32;
-const DECIMAL_LIST: u8 = 64;
-const PRINTABLE: u8 = 128;
+pub(crate) const HEX_LIST: u8 = 32;
+const PRINTABLE: u8 = 64;
 
 const CLASSES: [u8; 256] = classes();
 
@@ -68,9 +67,6 @@ const fn classes() -> [u8; 256] {
         if matches!(byte, b' ' | b',' | b':' | b'-' | b'x' | b'\n') {
             class |= HEX_LIST;
         }
-        if byte.is_ascii_digit() || matches!(byte, b' ' | b',' | b'\n') {
-            class |= DECIMAL_LIST;
-        }
         if byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
             class |= PRINTABLE;
         }
@@ -82,7 +78,7 @@ const fn classes() -> [u8; 256] {
 
 /// Returns the runs of at least `shortest` bytes of a class; at least 4. It samples four bytes at a time, or eight for long
 /// runs: every such run holds a sample, and text without long runs costs little.
-fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
+pub(crate) fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
     match shortest < 2 * 8 {
         true => sampled::<CLASS, 4>(bytes, shortest),
         false => sampled::<CLASS, 8>(bytes, shortest),
@@ -145,6 +141,17 @@ pub(crate) fn tokens(long: &[Range<usize>]) -> Vec<Range<usize>> {
     long.iter().filter(|run| (TOKEN..=TOKEN_MAX).contains(&run.len())).cloned().collect()
 }
 
+/// Reports whether a byte is part of a text.
+pub(crate) fn is_printable(byte: u8) -> bool {
+    CLASSES[usize::from(byte)] & PRINTABLE != 0
+}
+
+/// Returns the surroundings of runs of letters and digits that are followed by a dot and more of them.
+pub(crate) fn dotted(bytes: &[u8], long: &[Range<usize>]) -> Vec<Range<usize>> {
+    let with_rest = |run: &Range<usize>| run.start..bytes.len().min(run.end + DOTTED);
+    long.iter().filter(|run| bytes.get(run.end) == Some(&b'.')).map(with_rest).collect()
+}
+
 /// Returns ranges that are printable and at least `shortest` bytes long.
 fn printable(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
     runs::<PRINTABLE>(bytes, shortest)
@@ -174,9 +181,11 @@ pub(crate) fn all(view: &View<'_>, long: &[Range<usize>]) -> Decoded {
     for step in [Step::Base64, Step::Hex, Step::Base32] {
         run_view(view, step, long, &mut decoded);
     }
-    decoded.views.extend(lists(view));
+    decoded.views.extend(numerals::read(view));
     decoded.views.extend(escape::escapes(view));
-    decoded.views.extend(spaced(view));
+    decoded.views.extend(escape::quoted(view));
+    decoded.views.extend(base85::read(view));
+    decoded.views.extend(spaced::read(view));
     decoded
 }
 
@@ -361,82 +370,6 @@ fn base32(digits: &[u8]) -> Option<Vec<u8>> {
         }
     }
     Some(bytes)
-}
-
-/// Decodes lists of numbers of characters: `41:42`, `0x41, 0x42`, `65, 66`.
-fn lists(view: &View<'_>) -> Option<View<'static>> {
-    let bytes = view.bytes.as_ref();
-    let mut builder = Builder::new(view);
-    let shortest = 3 * NUMBERS - 1;
-    let digits = runs::<HEX_LIST>(bytes, shortest);
-    let decimal = parts::<DECIMAL_LIST>(bytes, &digits);
-    let found = [(digits, true), (decimal, false)];
-    for (runs, hexadecimal) in found {
-        for run in runs {
-            let items = bytes[run.clone()]
-                .split(|byte| !byte.is_ascii_hexdigit() && *byte != b'x')
-                .filter(|item| !item.is_empty());
-            let mut decoded = Vec::new();
-            for item in items {
-                let character = match hexadecimal {
-                    true => item.strip_prefix(b"0x").unwrap_or(item),
-                    false => item,
-                };
-                let radix = if hexadecimal { 16 } else { 10 };
-                let number = std::str::from_utf8(character)
-                    .ok()
-                    .filter(|text| (2..=3).contains(&text.len()) && (!hexadecimal || text.len() == 2))
-                    .and_then(|text| u8::from_str_radix(text, radix).ok());
-                // Other numbers end what is read as text.
-                decoded.push(number.filter(|byte| CLASSES[usize::from(*byte)] & PRINTABLE != 0).unwrap_or(0));
-            }
-            for part in decoded.split(|byte| *byte == 0).filter(|part| part.len() >= NUMBERS) {
-                builder.copy(run.start.saturating_sub(CONTEXT)..run.start);
-                builder.decoded(run.clone(), part);
-                builder.separate();
-            }
-        }
-    }
-    builder.finish(Step::Hex)
-}
-
-/// Joins single characters with one separator between them: `g h p _`, `g.h.p._`.
-fn spaced(view: &View<'_>) -> Option<View<'static>> {
-    let bytes = view.bytes.as_ref();
-    let mut builder = Builder::new(view);
-    let mut at = RUN;
-    while at < bytes.len() {
-        // Sampled: such a text alternates at every place.
-        if bytes.get(at - 1..at + 3).is_none_or(|four| (four[0] != four[2]) & (four[1] != four[3])) {
-            at += RUN;
-            continue;
-        }
-        let separates = |place: usize| {
-            let Some([first, between, last]) = bytes.get(place..place + 3) else { return false };
-            first == last && b" .-_,|".contains(first) && between.is_ascii_graphic()
-        };
-        let Some(first) = [at, at - 1].into_iter().find(|place| separates(*place)) else {
-            at += RUN;
-            continue;
-        };
-        let separator = bytes[first];
-        let mut start = first;
-        while start >= 2 && bytes[start - 2] == separator && bytes[start - 1].is_ascii_graphic() {
-            start -= 2;
-        }
-        let mut end = first;
-        while bytes.get(end) == Some(&separator) && bytes.get(end + 1).is_some_and(u8::is_ascii_graphic) {
-            end += 2;
-        }
-        let start = start.saturating_sub(1);
-        if end - start >= RUN * 2 - 1 {
-            let joined: Vec<u8> = bytes[start..end].iter().step_by(2).copied().collect();
-            builder.decoded(start..end, &joined);
-            builder.separate();
-        }
-        at = end.max(at) + RUN;
-    }
-    builder.finish(Step::Spaced)
 }
 
 #[cfg(test)]

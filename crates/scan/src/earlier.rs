@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::validate;
+
 /// Maximum bytes of all values.
 const BYTES: usize = 4096;
 /// Maximum messages of which values are kept.
@@ -83,6 +85,24 @@ impl Earlier {
         texts
     }
 
+    /// Returns the values of all messages with spaces between them, if the newest one consists of words of recovery phrases.
+    pub(crate) fn phrase(&self, values: &[Vec<u8>]) -> Option<Vec<u8>> {
+        let mut words = values.iter().flat_map(|value| value.split(|byte| !byte.is_ascii_alphabetic()));
+        let is_word = |word: &[u8]| word.is_empty() || validate::word(word).is_some();
+        if self.messages.len() < 2 || !words.all(is_word) {
+            return None;
+        }
+        let mut text = Vec::with_capacity(self.text.len() + self.messages.len());
+        let mut rest = self.text.as_slice();
+        for message in &self.messages {
+            let (values, after) = rest.split_at(message.bytes.min(rest.len()));
+            text.extend_from_slice(values);
+            text.push(b' ');
+            rest = after;
+        }
+        Some(text)
+    }
+
     /// Returns the values of the last messages.
     fn last(&self, count: usize) -> Joined {
         let messages: Vec<Message> = self.messages.range(self.messages.len() - count..).copied().collect();
@@ -112,7 +132,7 @@ impl Earlier {
 }
 
 /// Returns true for a value of words and numbers, such as a segment of a path: it is no piece of a random text.
-fn is_words(value: &[u8]) -> bool {
+pub(crate) fn is_words(value: &[u8]) -> bool {
     let all = |bytes: &[u8], is: fn(&u8) -> bool| bytes.iter().all(is);
     let is_word = |word: &[u8]| match word {
         [] => true,
@@ -173,6 +193,19 @@ mod tests {
         assert_eq!((earlier.text.len(), earlier.messages.len()), (BYTES / 2 + 1, 1));
         join(&mut earlier, &"r".repeat(2 * BYTES));
         assert_eq!((earlier.text.len(), earlier.messages.len()), (0, 0));
+    }
+
+    #[test]
+    fn words_of_a_phrase_are_separated() {
+        let mut earlier = Earlier::default();
+        let phrase = |earlier: &mut Earlier, newest: &str| {
+            let values = [newest.as_bytes().to_vec()];
+            earlier.join(&values);
+            earlier.phrase(&values).map(|text| String::from_utf8(text).unwrap())
+        };
+        assert_eq!(phrase(&mut earlier, "legal winner"), None);
+        assert_eq!(phrase(&mut earlier, "thank year").as_deref(), Some("legal winner thank year "));
+        assert_eq!(phrase(&mut earlier, "winning"), None);
     }
 
     #[test]

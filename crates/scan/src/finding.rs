@@ -168,6 +168,10 @@ pub enum Step {
     Base64,
     /// Base32.
     Base32,
+    /// Base85.
+    Base85,
+    /// Quoted-printable.
+    Quoted,
     /// Hexadecimal digits.
     Hex,
     /// Single characters with a separator between them.
@@ -176,6 +180,12 @@ pub enum Step {
     Reversed,
     /// ROT13.
     Rotated,
+    /// ROT47, of all graphic characters.
+    Turned,
+    /// Pieces of a secret with other characters between them.
+    Broken,
+    /// Digits and signs that stand for letters, as in `1gn0re`.
+    Figures,
     /// Literals that a program puts together.
     Literals,
     /// Lines of a paragraph as one, without marks of HTML and Markdown.
@@ -204,10 +214,15 @@ impl Step {
             Step::Text => "text",
             Step::Base64 => "base64",
             Step::Base32 => "base32",
+            Step::Base85 => "base85",
+            Step::Quoted => "quoted-printable",
             Step::Hex => "hex",
             Step::Spaced => "spaced",
             Step::Reversed => "reversed",
             Step::Rotated => "rot13",
+            Step::Turned => "rot47",
+            Step::Broken => "pieces",
+            Step::Figures => "figures",
             Step::Literals => "literals",
             Step::Flow => "flow",
             Step::Zip => "zip",

@@ -12,6 +12,8 @@ use crate::view::View;
 
 /// Maximum bytes of a label.
 const LABEL: usize = 40;
+/// Maximum letters of a word in a label.
+const WORD: usize = 12;
 /// Minimum bytes of a label without a pattern.
 const RANDOM: usize = 20;
 /// Minimum entropy of a label without a pattern, in bits a byte.
@@ -118,7 +120,7 @@ pub fn domain(host: &str) -> &str {
 fn forms(labels: &str) -> Vec<(&'static str, Severity)> {
     let mut found = Vec::new();
     let parts: Vec<&str> = labels.split('.').collect();
-    if parts.iter().any(|label| label.len() > LABEL) {
+    if parts.iter().any(|label| label.len() > LABEL && without_words(label) > LABEL) {
         found.push(("host-label-length", Severity::Medium));
     }
     if parts.len() > LABELS && labels.len() >= LABELS_BYTES {
@@ -131,6 +133,17 @@ fn forms(labels: &str) -> Vec<(&'static str, Severity)> {
         found.push(("host-label-random", Severity::Low));
     }
     found
+}
+
+/// Returns the bytes of a label besides its words, as names of services have them between hyphens.
+fn without_words(label: &str) -> usize {
+    let is_word = |part: &&str| {
+        part.len() <= WORD
+            && part.bytes().all(|byte| byte.is_ascii_alphabetic())
+            && (part.len() <= 2
+                || part.contains(['a', 'e', 'i', 'o', 'u', 'y', 'A', 'E', 'I', 'O', 'U', 'Y']))
+    };
+    label.len() - label.split('-').filter(is_word).map(|word| word.len() + 1).sum::<usize>().min(label.len())
 }
 
 /// Reports whether a label of an internationalized name is written to look like ASCII: letters of other scripts that look like
@@ -216,6 +229,8 @@ mod tests {
             "ec2-203-0-113-25.compute-1.amazonaws.com",
             "prod-us-east-1-starport-layer-bucket.s3.us-east-1.amazonaws.com",
             "123e4567-e89b-12d3-a456-426614174000.tenant.example.com",
+            "vpc-logs-production-aabbccddaabbccddaabbccdd11.us-east-1.es.amazonaws.com",
+            "a-long-service-name-in-a-long-namespace-team-b.apps.example.com",
             "localhost",
             "10.0.0.1",
         ] {

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::finding::{At, Location, Step};
+use crate::phrase::PHRASE;
+use crate::validate;
 use crate::view::{Builder, View};
 
 /// Maximum bytes of a part that is read as a structure.
@@ -339,6 +341,13 @@ fn neighbors(root: &View<'_>, fields: &[Field<'_>]) -> Option<View<'static>> {
     if sorted != short && short.len() <= WHOLE {
         join(&sorted);
     }
+    // Words of a recovery phrase.
+    let is_word = |field: &&Field<'_>| validate::word(&field.value).is_some();
+    for row in short.chunk_by(|one, next| is_word(one) && is_word(next)).filter(|row| row.len() >= PHRASE) {
+        let range = row[0].range.start..row[row.len() - 1].range.end;
+        builder.decoded_parts(range, row.iter().flat_map(|field| [&*field.value, b" "]));
+        builder.separate();
+    }
     builder.finish(Step::Join)
 }
 
@@ -364,6 +373,17 @@ mod tests {
             text.contains("\nghp_xy\n") && text.contains("a=\"gh\"") && text.contains("ghp_xy41"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn words_of_a_phrase_are_joined_with_spaces() {
+        let words = [
+            "legal", "winner", "thank", "year", "wave", "sausage", "worth", "useful", "ship", "zoo",
+            "abandon", "ability",
+        ];
+        let form = words.iter().enumerate().map(|(at, word)| format!("w{at}={word}")).collect::<Vec<_>>();
+        assert!(texts(At::Body, "", &form.join("&")).contains(&words.join(" ")));
+        assert!(!texts(At::Body, "", &form[..8].join("&")).contains("legal winner"));
     }
 
     #[test]

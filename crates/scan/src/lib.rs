@@ -5,6 +5,8 @@
 //! structured text joined. `docs/scanner.md` documents the rules and the bounds.
 
 mod archive;
+mod base85;
+mod broken;
 mod compression;
 mod credential;
 mod decode;
@@ -23,6 +25,7 @@ mod joins;
 mod keywords;
 mod lead;
 mod mcp;
+mod numerals;
 mod pattern;
 mod phrase;
 mod quotation;
@@ -30,6 +33,7 @@ mod rule;
 mod scanner;
 mod sequence;
 mod shell;
+mod spaced;
 mod state;
 mod text;
 mod validate;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::validate;
 
 /// Words of a phrase that are enough to inspect it.
-const PHRASE: usize = 12;
+pub(crate) const PHRASE: usize = 12;
 /// Maximum bytes between two words of a phrase.
 const SEPARATOR: usize = 6;
 /// Bytes between two samples of a search for phrases.
@@ -24,11 +24,11 @@ pub(crate) fn runs(bytes: &[u8]) -> Vec<Range<usize>> {
         };
         let next = |from: usize| {
             let start = after(from);
-            let length = bytes[start..].iter().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
+            let length = bytes[start..].iter().take(9).take_while(|byte| byte.is_ascii_alphabetic()).count();
             start..start + length
         };
         // From the middle of a word to the start of the next one.
-        let first = at + bytes[at..].iter().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
+        let first = at + bytes[at..].iter().take(9).take_while(|byte| byte.is_ascii_alphabetic()).count();
         if !validate::starts_word(&bytes[after(first)..]) {
             at += SAMPLE;
             continue;
@@ -63,6 +63,6 @@ fn previous(bytes: &[u8], from: usize) -> Option<Range<usize>> {
     let gap =
         bytes[..from].iter().rev().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
     let end = from - gap;
-    let length = bytes[..end].iter().rev().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
+    let length = bytes[..end].iter().rev().take(9).take_while(|byte| byte.is_ascii_alphabetic()).count();
     (length > 0 && gap > 0).then(|| end - length..end)
 }

@@ -126,6 +126,8 @@ pub(crate) enum Scan {
     Phrases,
     /// Long runs of letters and digits.
     Tokens,
+    /// Runs of letters and digits before a dot.
+    Dotted,
 }
 
 /// Text that an exception compares.

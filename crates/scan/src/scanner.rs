@@ -56,6 +56,7 @@ struct Search {
     numbers: Vec<usize>,
     phrases: Vec<usize>,
     tokens: Vec<usize>,
+    dotted: Vec<usize>,
 }
 
 /// A rule of a keyword.
@@ -82,8 +83,9 @@ impl Search {
         let keywords = Keywords::new(by_keyword.keys().copied().chain(needles));
         let owners = by_keyword.into_values().collect();
         let of = |scan: Scan| active.iter().copied().filter(|number| rules[*number].scan == scan).collect();
-        let (numbers, phrases, tokens) = (of(Scan::Numbers), of(Scan::Phrases), of(Scan::Tokens));
-        Search { keywords, owners, numbers, phrases, tokens }
+        let (numbers, phrases) = (of(Scan::Numbers), of(Scan::Phrases));
+        let (tokens, dotted) = (of(Scan::Tokens), of(Scan::Dotted));
+        Search { keywords, owners, numbers, phrases, tokens, dotted }
     }
 }
 
@@ -394,6 +396,7 @@ impl Scanner {
         };
         sample(&search.numbers, &|| decode::numbers(bytes));
         sample(&search.tokens, &|| decode::tokens(long));
+        sample(&search.dotted, &|| decode::dotted(bytes, long));
         sample(&search.phrases, &|| phrase::runs(bytes));
         for (number, window) in merged(windows) {
             let mut start = window.start;

@@ -153,7 +153,10 @@ impl Reader<'_> {
             _ => match self.variables.get(&name) {
                 Some(value) => {
                     let part = slice(value, &expression);
-                    self.output.push_str(&part);
+                    // A shell splits the value at the characters of this variable.
+                    let separators = self.variables.get("IFS").map_or("", String::as_str);
+                    let is_separator = |letter: char| separators.contains(letter);
+                    self.output.extend(part.chars().map(|one| if is_separator(one) { ' ' } else { one }));
                 }
                 None if expression.is_empty() => {
                     self.output.push('$');

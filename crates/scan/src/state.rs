@@ -36,6 +36,9 @@ const COMMAND: usize = 64 << 10;
 /// Headers that carry the credential of a request.
 const CREDENTIAL_HEADERS: [&str; 6] =
     ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "private-token"];
+/// Others that carry one, and whose names say so.
+const OF_TOKENS: [&str; 5] =
+    ["x-auth-token", "x-access-token", "apikey", "x-goog-api-key", "ocp-apim-subscription-key"];
 
 /// State of the scan of one direction of a connection, or of one message. A clone is what a caller returns to if it does not
 /// send a message after all.
@@ -237,6 +240,12 @@ impl Scanner {
             let known = compression::recognized(block).filter(is_read);
             let known = known.filter(|_| matches!(location.at, At::Body | At::Frame));
             stream.compressed = location.compression.or(known).map(|compression| (compression, Vec::new()));
+            if state.direction == Direction::Outbound
+                && matches!(location.at, At::Body | At::Frame)
+                && compression::is_unread(block)
+            {
+                findings.push(too_complex(location));
+            }
         }
         if let Some((compression, bytes)) = &mut stream.compressed {
             if bytes.len() + block.len() <= COMPRESSED {
@@ -261,7 +270,8 @@ impl Scanner {
             &joined
         };
         let mut hits = Hits::default();
-        self.scan(&state.subject(location, last), View::root(bytes), false, &mut hits);
+        let nameless = is_named_for_credentials(location);
+        self.scan(&state.subject(location, last), View::root(bytes), nameless, &mut hits);
         stream.cut = hits.cut;
         let kept = if last { 0 } else { bytes.len().min(OVERLAP) };
         let tail = bytes[bytes.len() - kept..].to_vec();
@@ -271,7 +281,7 @@ impl Scanner {
         stream.tail = tail;
     }
 
-    /// Scans the fields of a structure, and short values together with those of earlier messages.
+    /// Scans the fields of a structure.
     fn structure(
         &self,
         state: &mut State,
@@ -284,7 +294,8 @@ impl Scanner {
         for joined in joins::views(location, bytes) {
             let mut hits = Hits::default();
             let subject = Subject { message: short, ..state.subject(location, true) };
-            self.scan(&subject, joined.view, joined.nameless, &mut hits);
+            let nameless = joined.nameless || is_named_for_credentials(location);
+            self.scan(&subject, joined.view, nameless, &mut hits);
             // Ranges of a structure count from its own start.
             let start = std::mem::replace(&mut stream.start, 0);
             state.report(location, stream, hits, location.at != At::Frame, findings);
@@ -299,17 +310,39 @@ impl Scanner {
             }
         }
         if matches!(location.at, At::Frame | At::Url | At::Host | At::ToolArgs) {
-            for joined in state.with_earlier(location, bytes) {
-                let mut hits = Hits::default();
-                let view = View::root(&joined.text).after(Step::Join);
-                self.scan(&state.subject(location, true), view, true, &mut hits);
-                // An exact value is no accident.
-                hits.list.retain(|hit| {
-                    hit.kind != Kind::Secret || joined.is_of_both(&hit.range, hit.steps.len() == 1)
-                });
-                hits.list.iter_mut().for_each(|hit| hit.range = 0..bytes.len());
-                state.report(location, stream, hits, false, findings);
-            }
+            self.with_earlier(state, location, stream, bytes, findings);
+        }
+    }
+
+    /// Scans short values together with those of earlier messages.
+    fn with_earlier(
+        &self,
+        state: &mut State,
+        location: &Location,
+        stream: &mut Stream,
+        bytes: &[u8],
+        findings: &mut Vec<Finding>,
+    ) {
+        let (all, phrase) = state.remember(location, bytes);
+        if let Some(text) = phrase {
+            let mut hits = Hits::default();
+            let view = View::root(&text).after(Step::Join);
+            self.scan(&state.subject(location, true), view, true, &mut hits);
+            hits.list.retain(|hit| hit.kind == Kind::Financial);
+            hits.list.iter_mut().for_each(|hit| hit.range = 0..bytes.len());
+            state.report(location, stream, hits, false, findings);
+        }
+        for joined in all {
+            let mut hits = Hits::default();
+            let view = View::root(&joined.text).after(Step::Join);
+            self.scan(&state.subject(location, true), view, true, &mut hits);
+            // An exact value is no accident.
+            hits.list.retain(|hit| {
+                !matches!(hit.kind, Kind::Secret | Kind::Shell)
+                    || joined.is_of_both(&hit.range, hit.steps.len() == 1)
+            });
+            hits.list.iter_mut().for_each(|hit| hit.range = 0..bytes.len());
+            state.report(location, stream, hits, false, findings);
         }
     }
 }
@@ -379,11 +412,21 @@ impl State {
         }
     }
 
-    /// Joins the short values of a message with those of earlier ones, and keeps them.
-    fn with_earlier(&mut self, location: &Location, bytes: &[u8]) -> Vec<Joined> {
+    /// Joins the short values of a message with those of earlier ones, and keeps them. Returns also all of them as a recovery
+    /// phrase, if they may be one.
+    fn remember(&mut self, location: &Location, bytes: &[u8]) -> (Vec<Joined>, Option<Vec<u8>>) {
         let values = joins::values(location, bytes, EARLIER_VALUE);
-        self.earlier.entry(location.at).or_default().join(&values)
+        let earlier = self.earlier.entry(location.at).or_default();
+        let joined = earlier.join(&values);
+        (joined, earlier.phrase(&values))
     }
+}
+
+/// Reports whether a part is a header whose name says that it carries a credential: its name proves nothing about its value.
+fn is_named_for_credentials(location: &Location) -> bool {
+    let is_name = |name: &&str| location.name.eq_ignore_ascii_case(name);
+    location.at == At::Header
+        && OF_TOKENS.iter().chain(&CREDENTIAL_HEADERS).filter(|name| **name != "cookie").any(is_name)
 }
 
 fn is_credential_header(location: &Location, hit: &Hit) -> bool {

@@ -334,9 +334,9 @@ impl Words {
     }
 }
 
-/// Returns the letters of a word as a number.
+/// Returns the letters of a word as a number, whatever their case.
 fn letters(word: &[u8]) -> u64 {
-    word.iter().fold(0, |letters, letter| letters << 8 | u64::from(*letter))
+    word.iter().fold(0, |letters, letter| letters << 8 | u64::from(letter.to_ascii_lowercase()))
 }
 
 /// Returns three letters as a number of [`START_BITS`] bits.
@@ -344,14 +344,14 @@ fn start(letters: &[u8; 3]) -> usize {
     letters.iter().fold(0, |start, letter| start << 5 | usize::from(letter & 31))
 }
 
-/// Reports whether a text starts with three small letters with which a word of BIP-39 starts.
+/// Reports whether a text starts with three letters with which a word of BIP-39 starts.
 pub(crate) fn starts_word(text: &[u8]) -> bool {
     let Some(letters) = text.first_chunk::<3>() else { return false };
     let start = start(letters);
-    letters.iter().all(u8::is_ascii_lowercase) && Words::get().starts[start >> 6] >> (start & 63) & 1 == 1
+    letters.iter().all(u8::is_ascii_alphabetic) && Words::get().starts[start >> 6] >> (start & 63) & 1 == 1
 }
 
-/// Returns the number of a word of BIP-39.
+/// Returns the number of a word of BIP-39, in any case.
 pub(crate) fn word(word: &[u8]) -> Option<usize> {
     if !(1..=WORD_LETTERS).contains(&word.len()) {
         return None;
@@ -379,7 +379,7 @@ fn checked_phrase(words: &[&[u8]]) -> bool {
     }
     let mut bits = Vec::with_capacity(words.len() * 11);
     for text in words {
-        let Some(number) = word(&text.to_ascii_lowercase()) else { return false };
+        let Some(number) = word(text) else { return false };
         bits.extend((0..11).rev().map(|bit| number >> bit & 1 == 1));
     }
     let (entropy, checksum) = bits.split_at(bits.len() / 33 * 32);

@@ -64,6 +64,22 @@ fn apply(function: &str, text: &[u8]) -> Vec<u8> {
         "escapes" => each(&|byte| format!("\\x{byte:02x}"), ""),
         "unicode" => each(&|byte| format!("\\u{byte:04x}"), ""),
         "html" => each(&|byte| format!("&#{byte};"), ""),
+        "bits" => each(&|byte| format!("{byte:08b}"), " "),
+        "octal" => each(&|byte| format!("{byte:03o}"), " "),
+        "quoted" => each(&|byte| format!("={byte:02X}"), ""),
+        "calls" => each(&|byte| format!("chr({byte})"), "+"),
+        "dump" => dump(text),
+        "base85" => base85(text),
+        "rot47" => text.iter().map(|byte| (byte - b'!' + 47) % 94 + b'!').collect(),
+        "lines" => letters(&|letter| format!("{letter}\n")),
+        "capitals" => text.to_ascii_uppercase(),
+        "fields" => String::from_utf8_lossy(text)
+            .split(' ')
+            .enumerate()
+            .map(|(at, word)| format!("\"w{at}\": \"{word}\""))
+            .collect::<Vec<_>>()
+            .join(", ")
+            .into_bytes(),
         "spaced" => letters(&|letter| format!("{letter} ")),
         "full" => encode::text("full width", text),
         "invisible" => letters(&|letter| format!("{letter}\u{200b}")),
@@ -99,6 +115,30 @@ fn apply(function: &str, text: &[u8]) -> Vec<u8> {
             .collect(),
         other => panic!("unknown function {other}"),
     }
+}
+
+/// Encodes in the alphabet of base85 that Git has.
+fn base85(bytes: &[u8]) -> Vec<u8> {
+    const DIGITS: &[u8; 85] =
+        b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
+    let group = |four: &[u8]| {
+        let byte = |place: usize| u32::from(four.get(place).copied().unwrap_or(0));
+        let value = (0..4).fold(0, |value, place| value << 8 | byte(place));
+        let digits = (0..5).rev().map(|place| DIGITS[(value / 85_u32.pow(place) % 85) as usize]);
+        digits.take(four.len() + 1).collect::<Vec<_>>()
+    };
+    bytes.chunks(4).flat_map(group).collect()
+}
+
+/// Writes bytes in hexadecimal digits, 16 on each line after their offset.
+fn dump(text: &[u8]) -> Vec<u8> {
+    let line = |(number, bytes): (usize, &[u8])| {
+        let pairs: Vec<_> =
+            bytes.chunks(2).map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
+        let pairs: Vec<String> = pairs;
+        format!("{:08x}: {}  {}\n", number * 16, pairs.join(" "), String::from_utf8_lossy(bytes))
+    };
+    text.chunks(16).enumerate().map(line).collect::<String>().into_bytes()
 }
 
 /// Replaces letters by those at the same places of another list.

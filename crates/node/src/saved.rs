@@ -1,6 +1,7 @@
 //! Images of snapshots on this node, and what is known about them.
 
 pub(crate) mod facts;
+pub(crate) mod fill;
 pub(crate) mod generation;
 mod turns;
 
@@ -11,6 +12,7 @@ use hutch_image::PathSegment;
 use hutch_snapshot::Images;
 
 use facts::Facts;
+use fill::Unsettled;
 use generation::Generations;
 use turns::Turns;
 pub(crate) use turns::{Needed, Turn};
@@ -24,6 +26,8 @@ pub(crate) struct Snapshots {
     /// UIDs of the SandboxSnapshots that exist.
     wanted: Mutex<HashSet<String>>,
     pub(crate) turns: Turns,
+    /// Fills of volumes that an earlier life or attempt has left.
+    pub(crate) unsettled: Unsettled,
 }
 
 /// Pod that ends for its image.
@@ -35,7 +39,7 @@ struct EndedPod {
 
 impl Snapshots {
     /// Reads which images there are. Blocks.
-    pub(crate) fn new(images: Images, generations: Generations) -> Snapshots {
+    pub(crate) fn new(images: Images, generations: Generations, unsettled: Unsettled) -> Snapshots {
         let found = images.list().unwrap_or_default();
         let facts = found.iter().filter_map(|id| {
             let facts = Facts::of(&images.find(id).ok()??).ok()?;
@@ -44,7 +48,7 @@ impl Snapshots {
         });
         let ended = facts.collect();
         let (wanted, turns) = (Mutex::default(), Turns::default());
-        Snapshots { images, generations, ended: Mutex::new(ended), wanted, turns }
+        Snapshots { images, generations, ended: Mutex::new(ended), wanted, turns, unsettled }
     }
 
     /// Returns true if the memory of this Pod was written to disk for a suspend: it may only be deleted.

@@ -161,17 +161,17 @@ impl Restoring {
             let one = self.stage(node, live, (pod, volume), &staged).await;
             staged.extend(one.map_err(|why| refuse(&volume.name, why))?);
         }
-        for one in staged {
+        for one in &staged {
             // It may have started meanwhile.
             unused(node, live, &one.claim).map_err(|why| refuse(&one.name, why))?;
-            let name = one.name.clone();
-            let Some(fill) = Journal::of(vec![one.target]) else { continue };
-            let shared = node.clone();
-            let finished = spawn_blocking(move || fill.place(&shared.snapshots.unsettled)).await;
-            let finished = finished.map_err(io::Error::other).and_then(|finished| finished);
-            finished.map_err(|error| refuse(&name, error.to_string()))?;
         }
-        Ok(())
+        let names: Vec<String> = staged.iter().map(|one| one.name.clone()).collect();
+        let targets = staged.into_iter().map(|one| one.target).collect();
+        let Some(fill) = Journal::of(targets) else { return Ok(()) };
+        let shared = node.clone();
+        let filled = spawn_blocking(move || fill.place(&shared.snapshots.unsettled)).await;
+        let filled = filled.map_err(io::Error::other).and_then(|filled| filled);
+        filled.map_err(|error| refuse(&names.join(", "), error.to_string()))
     }
 
     /// Copies a volume beside that of the Pod, if this is to be filled.

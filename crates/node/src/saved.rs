@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hutch_image::PathSegment;
 use hutch_snapshot::Images;
+use jiff::Timestamp;
 
 use facts::Facts;
 use fill::Unsettled;
@@ -28,6 +29,8 @@ pub(crate) struct Snapshots {
     pub(crate) turns: Turns,
     /// Fills of volumes that an earlier life or attempt has left.
     pub(crate) unsettled: Unsettled,
+    /// Start of this life of the node.
+    pub(crate) since: Timestamp,
 }
 
 /// Pod that ends for its image.
@@ -48,7 +51,8 @@ impl Snapshots {
         });
         let ended = facts.collect();
         let (wanted, turns) = (Mutex::default(), Turns::default());
-        Snapshots { images, generations, ended: Mutex::new(ended), wanted, turns, unsettled }
+        let since = Timestamp::now();
+        Snapshots { images, generations, ended: Mutex::new(ended), wanted, turns, unsettled, since }
     }
 
     /// Returns true if the memory of this Pod was written to disk for a suspend: it may only be deleted.

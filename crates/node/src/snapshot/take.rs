@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -24,6 +24,8 @@ use crate::shared::Shared;
 
 /// Why a snapshot ends without a result.
 const DELETED: &str = "it, or the Pod of its Sandbox, was deleted meanwhile";
+/// Why a snapshot fails whose source is no longer the one of its request.
+pub(super) const STARTED_ANEW: &str = "the source was started anew since the snapshot was requested";
 /// Maximum time until the containers of a Pod run again in a new life of the node.
 const SOURCE_TIME: Duration = Duration::from_secs(30);
 /// Interval at which they are looked for.
@@ -33,7 +35,6 @@ const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Taken {
     pub(super) image: Image,
     pub(super) facts: Facts,
-    pub(super) handler: &'static str,
     pub(super) paused: Duration,
 }
 
@@ -55,11 +56,41 @@ struct Part {
     running: Arc<Running>,
 }
 
+/// The containers of a Sandbox that run at one moment.
+pub(super) struct Life {
+    pod: String,
+    containers: Vec<Weak<Running>>,
+}
+
+impl Life {
+    /// Returns that of the source of a snapshot, which must be the same when it is taken. `None` if not all containers run, and
+    /// for a suspend: its memory is that of the processes that run when it is made.
+    pub(super) fn of(node: &Shared, snapshot: &SandboxSnapshot) -> Option<Life> {
+        if is_suspend(&snapshot.name_any()) {
+            return None;
+        }
+        let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
+        let (live, _) = source(node, namespace, snapshot).ok()?;
+        let parts = parts(&live, snapshot.spec.content).ok()?;
+        let containers = parts.iter().map(|part| Arc::downgrade(&part.running)).collect();
+        Some(Life { pod: live.id.uid.clone(), containers })
+    }
+
+    fn has(&self, live: &Live, parts: &[Part]) -> bool {
+        let same =
+            |(then, now): (&Weak<Running>, &Part)| std::ptr::eq(then.as_ptr(), Arc::as_ptr(&now.running));
+        self.pod == live.id.uid
+            && self.containers.len() == parts.len()
+            && self.containers.iter().zip(parts).all(same)
+    }
+}
+
 /// Takes a snapshot. If it fails, the Sandbox runs as before.
 pub(super) async fn take(
     node: &Arc<Shared>,
     snapshot: &SandboxSnapshot,
     id: &PathSegment,
+    requested: Option<Life>,
 ) -> Result<Taken, Failure> {
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let (live, sandbox_uid) = source(node, namespace, snapshot)?;
@@ -73,6 +104,9 @@ pub(super) async fn take(
     // Thaws it. No visitor of its own prevents what follows.
     let busy = live.pass().await.map_err(|error| format!("{error}"))?;
     let parts = parts(&live, spec.content)?;
+    if requested.is_some_and(|life| !life.has(&live, &parts)) {
+        return Err(STARTED_ANEW.into());
+    }
     let claims = claims::kept(node, &live, spec, &sandbox_uid).await?;
     let needed = check_room(node, &parts, &claims, spec.content, &mut turn).await?;
     retention::admit(node, snapshot, needed).await?;
@@ -118,7 +152,7 @@ pub(super) async fn take(
         node.snapshots.set_ended(id, &live.id.uid, suspend);
         live.gate.step(Input::Saved(true));
     }
-    Ok(Taken { image, facts, handler: live.handler_name(), paused })
+    Ok(Taken { image, facts, paused })
 }
 
 /// Returns what an image says about itself.
@@ -142,6 +176,7 @@ fn facts(
         ends_pod: spec.afterwards == Afterwards::Stop,
         suspend,
         generation: live.generation(),
+        handler: Some(live.handler_name().to_owned()),
         machine,
         containers: containers.collect::<BTreeMap<_, _>>(),
         volumes,
@@ -310,7 +345,7 @@ async fn each<T>(
     join_all(all).await.into_iter().collect()
 }
 
-/// Waits until the containers of a Sandbox run, if they are about to: an earlier life of the node has begun the snapshot.
+/// Waits until the containers of a Sandbox run, if they are about to: an earlier life of the node may have begun its suspend.
 pub(super) async fn wait_for_source(node: &Shared, snapshot: &SandboxSnapshot) {
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let until = Instant::now() + SOURCE_TIME;

@@ -9,6 +9,7 @@ use futures::future::join_all;
 use hutch_api::sleep::{Act, Input};
 use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, is_suspend, reason};
 use hutch_image::PathSegment;
+use hutch_jail::Usage;
 use hutch_policy::HostName;
 use hutch_snapshot::{Image, Partial, TreeName};
 use kube::ResourceExt;
@@ -108,7 +109,8 @@ pub(super) async fn take(
         return Err(STARTED_ANEW.into());
     }
     let claims = claims::kept(node, &live, spec, &sandbox_uid).await?;
-    let needed = check_room(node, &parts, &claims, spec.content, &mut turn).await?;
+    let own = own_volumes(&live, (spec.content, stops));
+    let needed = check_room(node, &parts, (&own, &claims), spec.content, &mut turn).await?;
     retention::admit(node, snapshot, needed).await?;
     let machine = match spec.content {
         Content::Full => Some(spawn_blocking(Machine::here).await??),
@@ -118,7 +120,7 @@ pub(super) async fn take(
         return Err("the Pod is being frozen or ended".into());
     }
     let began = Instant::now();
-    let written = write(node, &live, id, &parts, &claims, (spec.content, stops)).await;
+    let written = write(node, &live, id, &parts, (own, &claims), spec.content).await;
     let (partial, volumes) = match written {
         Ok(written) => written,
         Err(error) => {
@@ -263,24 +265,46 @@ fn parts(live: &Live, content: Content) -> Result<Vec<Part>, Failure> {
     Ok(parts)
 }
 
+/// A volume that ends with its Pod: name and folder.
+type Own = (PathSegment, PathBuf);
+
+/// Returns the volumes of a Pod that end with it and that belong in its image.
+fn own_volumes(live: &Live, (content, stops): (Content, bool)) -> Vec<Own> {
+    if stops || content == Content::Full { live.own_volumes() } else { Vec::new() }
+}
+
+/// Returns the bytes of the memory of processes in an image. Their cgroups also count cached files, and volumes in memory, which
+/// are copied as files.
+fn memory_bytes(used: &[Usage], volumes: u64) -> u64 {
+    let each = used.iter().map(|used| used.memory_bytes.saturating_sub(used.memory_cache_bytes));
+    each.fold(0, u64::saturating_add).saturating_sub(volumes)
+}
+
 /// Refuses a snapshot that does not fit on the disk, before anything is stopped for it. Returns the bytes that are needed.
 async fn check_room(
     node: &Shared,
     parts: &[Part],
-    claims: &[Kept],
+    (own, claims): (&[Own], &[Kept]),
     content: Content,
     turn: &mut Turn<'_>,
 ) -> Result<Needed, Failure> {
-    let volumes: Vec<PathBuf> = claims.iter().map(|one| one.folder.clone()).collect();
+    let own = own.iter().map(|(_, folder)| folder.clone());
+    let (in_memory, mut folders): (Vec<PathBuf>, Vec<PathBuf>) =
+        own.partition(|folder| folder.starts_with(&node.places.memory));
+    folders.extend(claims.iter().map(|one| one.folder.clone()));
+    folders.extend(parts.iter().map(|part| part.running.container.changes()));
     let running: Vec<Arc<Running>> = parts.iter().map(|part| part.running.clone()).collect();
     let measured = spawn_blocking(move || {
-        let memory = |running: &Arc<Running>| running.container.stats().map_or(0, |used| used.memory_bytes);
-        let memory: u64 = if content == Content::Full { running.iter().map(memory).sum() } else { 0 };
-        let files: u64 =
-            running.iter().map(|running| crate::measure(&running.container.changes()).bytes).sum();
-        let claims: u64 =
-            volumes.iter().map(|folder| crate::measure(folder).bytes).fold(0, u64::saturating_add);
-        memory.saturating_add(files).saturating_add(claims)
+        let all = |folders: &[PathBuf]| {
+            folders.iter().map(|folder| crate::measure(folder).bytes).fold(0, u64::saturating_add)
+        };
+        let (files, in_memory) = (all(&folders), all(&in_memory));
+        let used = running.iter().filter_map(|running| running.container.stats());
+        let memory = match content {
+            Content::Full => memory_bytes(&used.collect::<Vec<_>>(), in_memory),
+            Content::Filesystem => 0,
+        };
+        memory.saturating_add(files).saturating_add(in_memory)
     });
     let needed = turn.reserve(measured.await?);
     let folder = node.places.snapshots.clone();
@@ -295,8 +319,8 @@ async fn write(
     live: &Arc<Live>,
     id: &PathSegment,
     parts: &[Part],
-    claims: &[Kept],
-    (content, stops): (Content, bool),
+    (volumes, claims): (Vec<Own>, &[Kept]),
+    content: Content,
 ) -> Result<(Partial, Vec<String>), String> {
     live.set_paused(true);
     // Also those that are in no image, such as ephemeral ones: they may write volumes.
@@ -308,8 +332,6 @@ async fn write(
         Content::Full => each(parts.iter().map(|part| part.running.container.checkpoint())).await?,
         Content::Filesystem => Vec::new(),
     };
-    // Volumes of a Pod end with it.
-    let volumes = if stops || content == Content::Full { live.own_volumes() } else { Vec::new() };
     let uppers: Vec<_> =
         parts.iter().map(|part| (part.name.clone(), part.running.container.changes())).collect();
     let of_claims: Vec<_> = claims.iter().map(|one| (one.name.clone(), one.folder.clone())).collect();
@@ -378,4 +400,19 @@ pub(super) async fn resume(live: &Live) {
     });
     join_all(each).await;
     live.set_paused(false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cached_files_and_volumes_in_memory_are_no_memory_of_processes() {
+        let used =
+            |memory_bytes, memory_cache_bytes| Usage { memory_bytes, memory_cache_bytes, ..Usage::default() };
+        assert_eq!(memory_bytes(&[], 7), 0);
+        assert_eq!(memory_bytes(&[used(100, 30), used(50, 0)], 0), 120);
+        assert_eq!(memory_bytes(&[used(100, 30), used(50, 0)], 20), 100);
+        assert_eq!(memory_bytes(&[used(10, 30)], 20), 0);
+    }
 }

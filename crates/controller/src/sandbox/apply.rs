@@ -158,6 +158,7 @@ async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
         Action::DeletePod(name) => ctx.pods.delete(&key.beside(&name), None).await,
         Action::CreateSnapshot(snapshot) => create(&ctx.snapshots, snapshot).await,
         Action::DeleteSnapshot(name) => ctx.snapshots.delete(&key.beside(&name), None).await,
+        Action::DropMemory(name) => drop_memory(ctx, key, &name).await,
         Action::CreateService(service) => create(&ctx.services, service).await,
         Action::PatchService(patch) => patch_service(ctx, key, patch).await,
         Action::DeleteService => ctx.services.delete(key, None).await,
@@ -170,6 +171,20 @@ async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
             other => other.map(drop),
         },
     }
+}
+
+/// Deletes the memory of a suspended Sandbox, with an event.
+async fn drop_memory(ctx: &Context, key: &Key, name: &str) -> Result<(), Error> {
+    ctx.snapshots.delete(&key.beside(name), None).await?;
+    if let Some(sandbox) = ctx.sandboxes.get(key) {
+        let text = format!(
+            "Removed the memory of its processes, as annotation {} has it. It will begin anew",
+            annotation::DROP_MEMORY_AFTER
+        );
+        let (reason, action) = ("MemoryDropped", "Reconciling");
+        ctx.record(sandbox.as_ref(), Note { warning: false, reason, action, text });
+    }
+    Ok(())
 }
 
 async fn create_pod(ctx: &Context, key: &Key, mut pod: Box<Pod>) -> Result<(), Error> {

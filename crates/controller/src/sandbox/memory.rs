@@ -98,7 +98,7 @@ pub(super) fn remove_when_due(observed: &Observed, plan: &mut Plan, now: Timesta
     if let Some(snapshot) =
         observed.snapshot.as_ref().filter(|_| removal(observed).is_some_and(|at| at <= now))
     {
-        plan.actions.push(drop_it(snapshot));
+        plan.actions.push(Action::DropMemory(snapshot.name_any()));
     }
 }
 

@@ -106,19 +106,20 @@ fn see(node: &Arc<Shared>, snapshot: Read<SandboxSnapshot>, uid: String, tasks: 
     tasks.spawn(async move {
         match outcome(&snapshot) {
             None => {
-                if let Some(at) = work(&node, &snapshot, &id).await {
-                    delete_at(&node, &snapshot, at).await;
+                if let Some((at, sandbox)) = work(&node, &snapshot, &id).await {
+                    delete_at(&node, &snapshot, at, Some(sandbox)).await;
                 }
             }
             Some(reason::COMPLETED) => {
                 check(&node, &snapshot, &id).await;
                 let since = ready(&snapshot).map(|ready| ready.last_transition_time.0);
-                delete_at(&node, &snapshot, since.unwrap_or_else(Timestamp::now)).await;
+                let sandbox = snapshot.status.as_ref().and_then(|status| status.sandbox_uid.clone());
+                delete_at(&node, &snapshot, since.unwrap_or_else(Timestamp::now), sandbox).await;
             }
             // Its image may be back.
             Some(reason::LOST) if is_whole(&node, &id).await => {
-                resume(&node, &snapshot, &id).await;
-                delete_at(&node, &snapshot, Timestamp::now()).await;
+                let sandbox = resume(&node, &snapshot, &id).await;
+                delete_at(&node, &snapshot, Timestamp::now(), sandbox).await;
             }
             Some(_) => {}
         }
@@ -144,10 +145,11 @@ fn outcome(snapshot: &SandboxSnapshot) -> Option<&str> {
     (!open.contains(&ready.reason.as_str())).then_some(ready.reason.as_str())
 }
 
-/// Deletes a snapshot whose time is over, after waiting for that. `since` is the time of its completion.
-async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp) {
-    let Some(ttl) = snapshot.spec.ttl.as_deref().and_then(hutch_api::go_duration) else { return };
-    let Ok(ttl) = SignedDuration::try_from(ttl) else { return };
+/// Deletes a snapshot whose time is over, after waiting for that. `since` is the time of its completion, and `sandbox` the uid of
+/// its Sandbox.
+async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp, sandbox: Option<String>) {
+    let Some(text) = &snapshot.spec.ttl else { return };
+    let Some(Ok(ttl)) = hutch_api::go_duration(text).map(SignedDuration::try_from) else { return };
     // One that ends later than time itself never does.
     let Ok(at) = since.checked_add(ttl) else { return };
     while let Ok(left) = Duration::try_from(at.duration_since(Timestamp::now())) {
@@ -168,7 +170,10 @@ async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp) 
     let mut pause = PAUSE;
     loop {
         match api.delete(&snapshot.name_any(), &parameters).await {
-            Ok(_) => return,
+            Ok(_) => {
+                let message = format!("Deleted {:?}: its spec.ttl of {text} is over", snapshot.name_any());
+                return node.events.of_deleted(snapshot, sandbox.unwrap_or_default(), message);
+            }
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => return,
             Err(error) => tracing::warn!(snapshot = snapshot.name_any(), %error, "a deletion is tried again"),
         }
@@ -188,8 +193,12 @@ async fn rest(node: &Shared, pause: &mut Duration) -> bool {
     true
 }
 
-/// Returns the time of completion, if it is complete.
-async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) -> Option<Timestamp> {
+/// Returns the time of completion and the uid of the Sandbox, if it is complete.
+async fn work(
+    node: &Arc<Shared>,
+    snapshot: &SandboxSnapshot,
+    id: &PathSegment,
+) -> Option<(Timestamp, String)> {
     let requested = Life::of(node, snapshot);
     let complete = is_whole(node, id).await;
     report(node, snapshot, status(false, reason::IN_PROGRESS, "The node takes the snapshot")).await;
@@ -197,7 +206,7 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
     if complete {
         let sandbox = resume(node, snapshot, id).await?;
         retention::prune(node, snapshot, &sandbox).await;
-        return Some(Timestamp::now());
+        return Some((Timestamp::now(), sandbox));
     }
     if is_of_earlier_life(node, snapshot) {
         tracing::warn!(snapshot = snapshot.name_any(), problem = STARTED_ANEW, "a snapshot failed");
@@ -220,7 +229,7 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
                 return None;
             }
             retention::prune(node, snapshot, &sandbox).await;
-            Some(Timestamp::now())
+            Some((Timestamp::now(), sandbox))
         }
         Err(failure) => {
             tracing::warn!(snapshot = snapshot.name_any(), failure.message, "a snapshot failed");

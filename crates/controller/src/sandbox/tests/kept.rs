@@ -228,7 +228,7 @@ fn memory_is_removed_when_it_was_kept_for_long_enough() {
     let (early, due) = (at("1m", "2026-01-01T00:09:30Z"), at("1m", "2026-01-01T00:09:00Z"));
     assert!(steps(&early).is_empty());
     assert_eq!(super::sleep::remaining(&early, now()), Some(std::time::Duration::from_secs(30)));
-    assert_eq!(steps(&due), ["delete snapshot suspend-Sandbox-s"]);
+    assert_eq!(steps(&due), ["drop memory suspend-Sandbox-s"]);
     // A Pod that still ends has its memory there.
     let ending = Observed { labelled: vec![ready("p", false)], tracked: Some(ready("p", false)), ..due };
     assert_eq!(steps(&ending), ["delete pod s"]);

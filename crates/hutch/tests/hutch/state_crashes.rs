@@ -271,6 +271,31 @@ fn snapshot_that_a_kill_interrupts_fails_unless_its_image_is_complete() {
     snapshot(&up, "later", "s", "Full");
 }
 
+#[test]
+fn pod_that_is_deleted_at_once_while_its_memory_is_written_keeps_it_or_says_that_it_is_lost() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = start();
+    run(&up, &counted("s"));
+    let mut expected = Expected { next: 0, lives: 1 };
+    expected.check(&up, "at first");
+    for step in [Step::Checkpoint, Step::Partial] {
+        let mut kubectl = change(&up, "Suspended");
+        until("the step is reached", || step.is_reached(&up));
+        up.ok("delete pod s --grace-period=0 --force --ignore-not-found");
+        assert!(kubectl.wait().expect("kubectl").success());
+        suspended(&up, "s");
+        let reason = "jsonpath={.status.conditions[?(@.type==\"Suspended\")].reason}";
+        let reason = up.ok(&format!("get sandbox s -o {reason}"));
+        resume(&up, "s");
+        if reason.trim() != "PodTerminated" {
+            assert_eq!(reason.trim(), "MemoryNotKept");
+            up.eventually("get events -o json", |events| events.contains("It will begin anew"));
+            expected.began_anew();
+        }
+        expected.check(&up, &format!("{step:?}, {reason}"));
+    }
+}
+
 /// Kills the processes of a Pod whose command line has this word.
 fn kill_processes(uid: &str, word: &str) -> usize {
     let mut killed = 0;

@@ -24,7 +24,7 @@ use crate::saved::{Needed, Turn};
 use crate::shared::Shared;
 
 /// Why a snapshot ends without a result.
-const DELETED: &str = "it, or the Pod of its Sandbox, was deleted meanwhile";
+const DELETED: &str = "it was deleted, or the Pod of its Sandbox was deleted or evicted, meanwhile";
 /// Why a snapshot fails whose source is no longer the one of its request.
 pub(super) const STARTED_ANEW: &str = "the source was started anew since the snapshot was requested";
 /// Maximum time until the containers of a Pod run again in a new life of the node.
@@ -98,7 +98,7 @@ pub(super) async fn take(
     // First, so that a Pod which ends does not wait for the snapshots of others.
     let mut turn = node.snapshots.turns.wait(namespace).await;
     let _turn_of_pod = live.snapshots.lock().await;
-    if live.pod().metadata.deletion_timestamp.is_some() || !node.snapshots.is_wanted(id.as_str()) {
+    if live.is_ending() || !node.snapshots.is_wanted(id.as_str()) {
         return Err(DELETED.into());
     }
     let (spec, stops) = (&snapshot.spec, snapshot.spec.afterwards == Afterwards::Stop);

@@ -54,6 +54,9 @@ pub struct Usage {
     pub cpu_micros: u64,
     /// Memory in use, in bytes.
     pub memory_bytes: u64,
+    /// Part of that memory that caches files of disks, in bytes.
+    #[serde(default)]
+    pub memory_cache_bytes: u64,
     /// Peak memory usage, in bytes.
     pub memory_peak_bytes: u64,
     /// Processes killed because the memory limit was reached.

@@ -227,6 +227,8 @@ async fn reclaim(node: &Arc<Shared>) {
     };
     let mut live: HashSet<String> = listed.items.into_iter().filter_map(|claim| claim.metadata.uid).collect();
     live.extend(node.volumes_in_use());
+    // What they hold may lie beside them.
+    live.extend(node.snapshots.unsettled.claims());
     for volume in existing {
         let name = volume.metadata.name.as_deref().unwrap_or("");
         let annotations = volume.metadata.annotations.as_ref();

@@ -132,7 +132,8 @@ async fn relieve(node: &Arc<Shared>, shortage: Shortage) {
     if pods.iter().any(|live| live.is_evicted()) {
         return;
     }
-    let pods = pods.into_iter().filter(|live| live.service.get().is_none());
+    // One whose memory is written ends by that, or runs on and may be chosen then.
+    let pods = pods.into_iter().filter(|live| live.service.get().is_none() && !live.is_saving());
     let pods: Vec<_> = pods.map(|live| (node.places.pod(&live.uid), volumes(node, &live), live)).collect();
     let measured = tokio::task::spawn_blocking(move || {
         let bases: Vec<u32> = pods.iter().filter_map(|(_, _, live)| live.ids()).collect();

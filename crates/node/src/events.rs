@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use hutch_api::state::SandboxSnapshot;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -77,6 +78,19 @@ impl Events {
             ..ObjectReference::default()
         };
         self.send(subject, true, reason, message);
+    }
+
+    /// About the Sandbox of this uid, whose snapshots were deleted by a bound.
+    pub(crate) fn of_deleted(&self, snapshot: &SandboxSnapshot, uid: String, message: String) {
+        let subject = ObjectReference {
+            api_version: Some(format!("{}/{}", hutch_api::GROUP, hutch_api::STORED_VERSION)),
+            kind: Some("Sandbox".into()),
+            name: Some(snapshot.spec.source.sandbox.clone()),
+            namespace: snapshot.metadata.namespace.clone(),
+            uid: Some(uid),
+            ..ObjectReference::default()
+        };
+        self.send(subject, false, "SnapshotDeleted", message);
     }
 
     /// About a claim.

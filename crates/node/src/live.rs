@@ -207,6 +207,20 @@ impl Live {
         self.walks.cancel();
     }
 
+    /// Returns true while a snapshot of it is made: what it has is copied, and its processes may be paused.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.snapshots.try_lock().is_err()
+    }
+
+    /// Returns true if its containers are to end for good.
+    pub(crate) fn is_ending(&self) -> bool {
+        let is_deleted = match &*self.updates.borrow() {
+            Update::Present(pod) => pod.metadata.deletion_timestamp.is_some(),
+            Update::Gone => true,
+        };
+        is_deleted || self.is_evicted()
+    }
+
     /// Returns true if an eviction is due or in progress.
     pub(crate) fn is_evicted(&self) -> bool {
         self.eviction.borrow().is_some()
@@ -495,6 +509,23 @@ mod tests {
         let first = [("v", 1), ("v", 1), ("w", 1), ("v", 2), ("v", 2)]
             .map(|(name, digest)| live.withhold(name, digest));
         assert_eq!(first, [true, false, true, true, false]);
+    }
+
+    #[test]
+    fn pod_that_ends_is_not_saved_and_one_that_is_saved_is_known() {
+        let id = PodId { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+        let live = Live::new(id, PathSegment::label("u").unwrap(), Arc::default(), &Shutdown::new());
+        assert!(!live.is_saving() && !live.is_ending());
+        let saving = live.snapshots.try_lock().unwrap();
+        assert!(live.is_saving());
+        drop(saving);
+        assert!(!live.is_saving());
+        live.evict(String::new());
+        assert!(live.is_ending());
+        live.eviction_done();
+        assert!(!live.is_ending());
+        live.update(Update::Gone);
+        assert!(live.is_ending());
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::places::{Places, older_memory};
 use crate::policies::NoProxy;
 use crate::runtime::Launcher;
 use crate::saved::Snapshots;
+use crate::saved::fill::Unsettled;
 use crate::saved::generation::Generations;
 use crate::shared::Shared;
 use crate::stdio::register as watch_descriptor;
@@ -154,13 +155,13 @@ fn open(config: &Config) -> Result<(Places, HostPaths, Store, Snapshots), Error>
     }
     let private = config.private_paths.iter().map(PathBuf::as_path);
     let own: Vec<&Path> = private.chain([data]).collect();
-    snapshot::remove_unfinished(&places.volumes);
+    let unsettled = Unsettled::open(&places.volumes);
     let host_paths = HostPaths::open(&config.host_paths, &own)?;
     let images = Store::open(&places.images)?.with_layouts_below(config.image_dir.clone());
     let snapshots = Images::open(&places.snapshots)
         .map_err(|error| Error::folder("open", &*places.snapshots)(std::io::Error::other(error)))?;
     let generations = Generations::new(places.generation.clone());
-    Ok((places, host_paths, images, Snapshots::new(snapshots, generations)))
+    Ok((places, host_paths, images, Snapshots::new(snapshots, generations, unsettled)))
 }
 
 async fn start_warden(config: &Config, places: &Places) -> Result<Warden, Error> {

@@ -1,6 +1,7 @@
 //! Images of snapshots on this node, and what is known about them.
 
 pub(crate) mod facts;
+pub(crate) mod fill;
 pub(crate) mod generation;
 mod turns;
 
@@ -9,8 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hutch_image::PathSegment;
 use hutch_snapshot::Images;
+use jiff::Timestamp;
 
 use facts::Facts;
+use fill::Unsettled;
 use generation::Generations;
 use turns::Turns;
 pub(crate) use turns::{Needed, Turn};
@@ -24,6 +27,10 @@ pub(crate) struct Snapshots {
     /// UIDs of the SandboxSnapshots that exist.
     wanted: Mutex<HashSet<String>>,
     pub(crate) turns: Turns,
+    /// Fills of volumes that an earlier life or attempt has left.
+    pub(crate) unsettled: Unsettled,
+    /// Start of this life of the node.
+    pub(crate) since: Timestamp,
 }
 
 /// Pod that ends for its image.
@@ -35,7 +42,7 @@ struct EndedPod {
 
 impl Snapshots {
     /// Reads which images there are. Blocks.
-    pub(crate) fn new(images: Images, generations: Generations) -> Snapshots {
+    pub(crate) fn new(images: Images, generations: Generations, unsettled: Unsettled) -> Snapshots {
         let found = images.list().unwrap_or_default();
         let facts = found.iter().filter_map(|id| {
             let facts = Facts::of(&images.find(id).ok()??).ok()?;
@@ -44,7 +51,8 @@ impl Snapshots {
         });
         let ended = facts.collect();
         let (wanted, turns) = (Mutex::default(), Turns::default());
-        Snapshots { images, generations, ended: Mutex::new(ended), wanted, turns }
+        let since = Timestamp::now();
+        Snapshots { images, generations, ended: Mutex::new(ended), wanted, turns, unsettled, since }
     }
 
     /// Returns true if the memory of this Pod was written to disk for a suspend: it may only be deleted.

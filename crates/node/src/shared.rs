@@ -155,8 +155,13 @@ impl Shared {
         self.disk_pressure.swap(pressure, Ordering::Relaxed)
     }
 
-    /// Records claims that a Pod uses. The error is that another one has one of them for itself, or that this one wants to.
+    /// Records claims that a Pod uses. The error is that another one has one of them for itself, or that this one wants to, or
+    /// that a fill of its volume is neither complete nor undone.
     pub(crate) fn use_claims(&self, live: &Live, claims: Vec<ClaimInUse>) -> Result<(), String> {
+        for claim in &claims {
+            let settled = self.snapshots.unsettled.settle(&claim.uid);
+            settled.map_err(|error| format!("persistentvolumeclaim {:?}: {error}", claim.name))?;
+        }
         // Held meanwhile, so that two Pods never have the same claim each for itself.
         let pods = lock(&self.live);
         let others = pods.values().filter(|other| other.id.uid != live.id.uid && !other.has_ended());

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::decode::{self, CONTEXT};
 use crate::finding::Step;
+use crate::runs::{CONTEXT, is_printable};
 use crate::view::{Builder, View};
 
 /// Minimum digits of an encoded text: those of the shortest keys.
@@ -113,7 +113,7 @@ fn starts(bytes: &[u8], run: Range<usize>) -> impl Iterator<Item = usize> {
     std::iter::once(run.start).chain(after).take(STARTS)
 }
 
-/// Decodes the text from a place on; `None` if that is none.
+/// Decodes the text from a place on; `None` if there is no text of base85.
 fn text(bytes: &[u8], start: usize) -> Option<(Range<usize>, Vec<u8>)> {
     ALPHABETS.iter().find_map(|alphabet| decode(bytes, start, alphabet))
 }
@@ -157,7 +157,7 @@ fn printable(group: &[(u8, usize)]) -> Option<Vec<u8>> {
     let value = (0..GROUP).fold(0, |value, place| value * 85 + digit(place));
     let four = u32::try_from(value).ok()?.to_be_bytes();
     let text = &four[..group.len() - 1];
-    text.iter().all(|byte| decode::is_printable(*byte)).then(|| text.to_vec())
+    text.iter().all(|byte| is_printable(*byte)).then(|| text.to_vec())
 }
 
 /// Returns false for what decodes to signs alone, such as a line of dashes.

@@ -64,7 +64,7 @@ pub(crate) fn recognized(bytes: &[u8]) -> Option<Compression> {
 }
 
 /// Reports whether the first bytes name a compression that is not read: bzip2, xz, lz4, 7-Zip, RAR and compress.
-pub(crate) fn is_unread(bytes: &[u8]) -> bool {
+pub(crate) fn is_undecodable(bytes: &[u8]) -> bool {
     match bytes {
         [b'B', b'Z', b'h', b'1'..=b'9', rest @ ..] => {
             rest.starts_with(&[0x31, 0x41, 0x59, 0x26, 0x53, 0x59])
@@ -244,10 +244,10 @@ mod tests {
     #[test]
     fn compressions_that_are_not_read_are_known() {
         for bytes in [&b"BZh91AY&SY\x01"[..], b"\xfd7zXZ\0\0", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07\x01"] {
-            assert!(is_unread(bytes), "{bytes:?}");
+            assert!(is_undecodable(bytes), "{bytes:?}");
         }
         for bytes in [&b"BZh9 is a text"[..], b"7zip", b"Rar!", b"", b"\x1f\x8b\x08"] {
-            assert!(!is_unread(bytes), "{bytes:?}");
+            assert!(!is_undecodable(bytes), "{bytes:?}");
         }
     }
 

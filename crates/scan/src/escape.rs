@@ -49,7 +49,7 @@ pub(crate) fn escapes(view: &View<'_>) -> Option<View<'static>> {
     regional(view, kept.into_iter(), Step::Escapes)
 }
 
-/// Decodes quoted-printable: characters by their numbers, as in `=67=68`, and lines that go on after a last `=`.
+/// Decodes quoted-printable: characters by their numbers, as in `=67=68`, and lines that continue after a last `=`.
 pub(crate) fn quoted(view: &View<'_>) -> Option<View<'static>> {
     let bytes = view.bytes.as_ref();
     let number = |at: usize| {

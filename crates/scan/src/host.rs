@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::decode;
 use crate::finding::{At, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
+use crate::runs;
 use crate::scanner::Scanner;
 use crate::state::State;
 use crate::text;
@@ -164,7 +165,7 @@ fn is_twin(host: &str) -> bool {
 /// Reports whether a label decodes to text.
 fn carries_text(label: &str) -> bool {
     let view = View::root(label.as_bytes());
-    let decoded = decode::all(&view, &decode::long(label.as_bytes()));
+    let decoded = decode::all(&view, &runs::long(label.as_bytes()));
     decoded.views.iter().any(|view| {
         let encoding = view.steps.last().is_some_and(|step| {
             matches!(step, Step::Base32 | Step::Hex) || *step == Step::Base64 && is_random(label)

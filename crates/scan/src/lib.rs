@@ -30,6 +30,7 @@ mod pattern;
 mod phrase;
 mod quotation;
 mod rule;
+mod runs;
 mod scanner;
 mod sequence;
 mod shell;

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use crate::decode::{self, CONTEXT};
 use crate::finding::Step;
+use crate::runs::{CONTEXT, HEX_LIST, is_printable, runs};
 use crate::view::{Builder, View};
 
 /// Minimum numbers in a row that are read as characters.
@@ -28,7 +28,7 @@ const DUMP: usize = 64 << 10;
 /// Decodes lists of numbers of characters, and dumps.
 pub(crate) fn read(view: &View<'_>) -> Option<View<'static>> {
     let bytes = view.bytes.as_ref();
-    let runs = decode::runs::<{ decode::HEX_LIST }>(bytes, 3 * NUMBERS - 1);
+    let runs = runs::<HEX_LIST>(bytes, 3 * NUMBERS - 1);
     let mut builder = Builder::new(view);
     let mut add = |range: Range<usize>, text: &[u8]| {
         builder.copy(range.start.saturating_sub(CONTEXT)..range.start);
@@ -48,7 +48,7 @@ pub(crate) fn read(view: &View<'_>) -> Option<View<'static>> {
         if let Some(dump) = Dump::at(bytes, &run) {
             done = dump.range.end;
             for text in [&dump.bytes, &dump.swapped] {
-                for part in text.split(|byte| !decode::is_printable(*byte)) {
+                for part in text.split(|byte| !is_printable(*byte)) {
                     if part.len() >= NUMBERS {
                         add(dump.range.clone(), part);
                     }
@@ -88,13 +88,13 @@ fn lists(run: &[u8]) -> [(Vec<u8>, usize); 5] {
     [(hexadecimal, NUMBERS), (decimal, NUMBERS), (binary, NUMBERS), (octal, LONG), (groups, LONG)]
 }
 
-/// Returns the character of a number, or zero for what is no text.
+/// Returns the character of a number, or zero for a character that no text has.
 fn number(digits: &[u8], base: u32) -> u8 {
     let value = digits.iter().try_fold(0_u32, |value, digit| {
         let digit = char::from(*digit).to_digit(base)?;
         Some(value * base + digit)
     });
-    value.and_then(|value| u8::try_from(value).ok()).filter(|byte| decode::is_printable(*byte)).unwrap_or(0)
+    value.and_then(|value| u8::try_from(value).ok()).filter(|byte| is_printable(*byte)).unwrap_or(0)
 }
 
 /// Bytes that a dump shows.

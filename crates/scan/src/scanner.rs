@@ -13,7 +13,7 @@ use crate::finding::{At, Compression, Direction, Fingerprint, Kind, Location, Se
 use crate::keywords::Keywords;
 use crate::rule::{self, Error, Found, Rule, RuleSet, Scan};
 use crate::view::View;
-use crate::{decode, disguise, escape, lead, phrase, text};
+use crate::{decode, disguise, escape, lead, phrase, runs, text};
 
 /// Maximum decoders in a row, percent-encoding excepted.
 const DEPTH: usize = 4;
@@ -241,7 +241,7 @@ impl Scanner {
         nameless: bool,
         hits: &mut Hits,
     ) -> Vec<View<'static>> {
-        let long = decode::long(&view.bytes);
+        let long = runs::long(&view.bytes);
         let disguised = self.rules_in(subject, view, &long, nameless, hits);
         if let Some(credentials) = subject.credentials {
             for (name, range) in credentials.find(&view.bytes) {
@@ -394,9 +394,9 @@ impl Scanner {
                 }
             }
         };
-        sample(&search.numbers, &|| decode::numbers(bytes));
-        sample(&search.tokens, &|| decode::tokens(long));
-        sample(&search.dotted, &|| decode::dotted(bytes, long));
+        sample(&search.numbers, &|| runs::numbers(bytes));
+        sample(&search.tokens, &|| runs::tokens(long));
+        sample(&search.dotted, &|| runs::dotted(bytes, long));
         sample(&search.phrases, &|| phrase::runs(bytes));
         for (number, window) in merged(windows) {
             let mut start = window.start;

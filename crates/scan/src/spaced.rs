@@ -1,7 +1,7 @@
 //! Single characters with separators between them: `g h p _`, `g.h.p._`, `g, h, p, _`, or one on each line.
 
-use crate::decode::RUN;
 use crate::finding::Step;
+use crate::runs::RUN;
 use crate::view::{Builder, View};
 
 /// Separators of one byte and of two.

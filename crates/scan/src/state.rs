@@ -242,7 +242,7 @@ impl Scanner {
             stream.compressed = location.compression.or(known).map(|compression| (compression, Vec::new()));
             if state.direction == Direction::Outbound
                 && matches!(location.at, At::Body | At::Frame)
-                && compression::is_unread(block)
+                && compression::is_undecodable(block)
             {
                 findings.push(too_complex(location));
             }

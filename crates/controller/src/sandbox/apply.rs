@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hutch_api::condition::{READY, message, reason};
+use hutch_api::condition::{READY, SUSPENDED, TRUE, message, reason};
 use hutch_api::{SandboxStatus, annotation};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::plan::{Action, Part, Plan, Stage, plan};
 use super::status::{is_step, status};
-use super::{Located, Observed, expiry, sleep};
+use super::{Located, Observed, expiry, memory, sleep};
 use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::context::Context;
@@ -69,6 +69,7 @@ pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         if stage == Stage::Live && expiry::is_over(&after.sandbox, now) { Stage::Expiring } else { stage };
     let wanted = status(&after, stage, &problems, &ctx.config.cluster_domain, now);
     note_multiple_pods(ctx, &after, &wanted);
+    note_lost_memory(ctx, &after, &wanted);
     let late = match write(ctx, key, &after, &wanted).await {
         Ok(late) => late,
         Err(error) => {
@@ -158,6 +159,7 @@ async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
         Action::DeletePod(name) => ctx.pods.delete(&key.beside(&name), None).await,
         Action::CreateSnapshot(snapshot) => create(&ctx.snapshots, snapshot).await,
         Action::DeleteSnapshot(name) => ctx.snapshots.delete(&key.beside(&name), None).await,
+        Action::DropMemory(name) => drop_memory(ctx, key, &name).await,
         Action::CreateService(service) => create(&ctx.services, service).await,
         Action::PatchService(patch) => patch_service(ctx, key, patch).await,
         Action::DeleteService => ctx.services.delete(key, None).await,
@@ -170,6 +172,20 @@ async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
             other => other.map(drop),
         },
     }
+}
+
+/// Deletes the memory of a suspended Sandbox, with an event.
+async fn drop_memory(ctx: &Context, key: &Key, name: &str) -> Result<(), Error> {
+    ctx.snapshots.delete(&key.beside(name), None).await?;
+    if let Some(sandbox) = ctx.sandboxes.get(key) {
+        let text = format!(
+            "Removed the memory of its processes, as annotation {} has it. It will begin anew",
+            annotation::DROP_MEMORY_AFTER
+        );
+        let (reason, action) = ("MemoryDropped", "Reconciling");
+        ctx.record(sandbox.as_ref(), Note { warning: false, reason, action, text });
+    }
+    Ok(())
 }
 
 async fn create_pod(ctx: &Context, key: &Key, mut pod: Box<Pod>) -> Result<(), Error> {
@@ -257,6 +273,25 @@ fn complete(status: &SandboxStatus) -> Value {
         "service": status.service,
         "serviceFQDN": status.service_fqdn,
     })
+}
+
+/// Records one event when a suspend has ended without the memory that it was to keep.
+fn note_lost_memory(ctx: &Context, observed: &Observed, wanted: &SandboxStatus) {
+    if is_lost(observed.sandbox.status.as_ref(), wanted) {
+        let text = memory::NOT_KEPT_MESSAGE.to_owned();
+        let (reason, action) = (memory::NOT_KEPT, "Reconciling");
+        ctx.record(observed.sandbox.as_ref(), Note { warning: true, reason, action, text });
+    }
+}
+
+/// Returns true if the Sandbox has become suspended without its memory.
+pub(super) fn is_lost(before: Option<&SandboxStatus>, wanted: &SandboxStatus) -> bool {
+    let of = |status: &SandboxStatus| {
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        condition::find(conditions, SUSPENDED).map(|found| (found.status == TRUE, found.reason.clone()))
+    };
+    let was_running = before.and_then(of).is_some_and(|(was_suspended, _)| !was_suspended);
+    was_running && of(wanted).is_some_and(|(_, reason)| reason == memory::NOT_KEPT)
 }
 
 /// Records one event when several Pods are found, and none while that lasts.

@@ -17,6 +17,12 @@ use crate::view::PodView;
 
 /// Time after which a suspend whose snapshot failed is tried again.
 const RETRY: SignedDuration = SignedDuration::from_secs(60);
+/// Reason of the condition `Suspended`, and of an event: the memory of the processes was to be kept, and is not there.
+pub(super) const NOT_KEPT: &str = "MemoryNotKept";
+/// Message of both.
+pub(super) const NOT_KEPT_MESSAGE: &str =
+    "Sandbox is suspended without the memory of its processes. It will begin anew";
+
 /// State of the snapshot.
 enum State<'a> {
     /// The node works on it.
@@ -98,7 +104,7 @@ pub(super) fn remove_when_due(observed: &Observed, plan: &mut Plan, now: Timesta
     if let Some(snapshot) =
         observed.snapshot.as_ref().filter(|_| removal(observed).is_some_and(|at| at <= now))
     {
-        plan.actions.push(drop_it(snapshot));
+        plan.actions.push(Action::DropMemory(snapshot.name_any()));
     }
 }
 
@@ -164,6 +170,29 @@ pub(super) fn is_saving(observed: &Observed) -> bool {
         State::Working => true,
         State::Complete { pod: saved } => pod.uid().as_deref() == Some(saved),
         State::Failed { .. } => false,
+    }
+}
+
+/// Memory of a suspended Sandbox without a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// It is on the disk, or was not to be kept.
+    AsWanted,
+    /// The node may still write it: that the Pod has no object any more does not end its processes.
+    Writing,
+    /// It was to be kept, and is not there.
+    Missing,
+}
+
+/// Returns the state of the memory of a suspended Sandbox without a Pod.
+pub(super) fn of_suspended(observed: &Observed) -> Memory {
+    match observed.snapshot.as_deref().map(state) {
+        Some(State::Working) => Memory::Writing,
+        Some(State::Complete { .. }) => Memory::AsWanted,
+        Some(State::Failed { .. }) | None => {
+            let wanted = observed.sandbox.setting(annotation::SUSPEND_KEEPS) == Some(KEEPS_MEMORY);
+            if wanted && observed.snapshots { Memory::Missing } else { Memory::AsWanted }
+        }
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) enum Action {
     DeletePod(String),
     CreateSnapshot(Box<SandboxSnapshot>),
     DeleteSnapshot(String),
+    /// Deletes the memory of a suspended Sandbox, which was kept for long enough.
+    DropMemory(String),
     CreateService(Box<Service>),
     PatchService(Value),
     DeleteService,
@@ -60,6 +62,7 @@ impl Action {
             | Action::DeletePod(_)
             | Action::CreateSnapshot(_)
             | Action::DeleteSnapshot(_)
+            | Action::DropMemory(_)
             | Action::NotePodName(_)
             | Action::NoteOwnName => Part::Pod,
             Action::CreateService(_) | Action::PatchService(_) | Action::DeleteService => Part::Service,

@@ -13,6 +13,7 @@ use hutch_api::{SandboxStatus, label, name_hash};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use super::memory::Memory;
 use super::plan::{Part, Stage};
 use super::{Located, Observed, memory, sleep};
 use crate::condition::{self, Verdict};
@@ -111,7 +112,7 @@ fn ready(observed: &Observed, located: &Located, owned: Option<&PodView>, proble
     }
     if observed.is_suspended() {
         // Also while a foreign Pod has the name of the Sandbox's.
-        let gone = matches!(located, Located::Missing);
+        let gone = matches!(located, Located::Missing) && memory::of_suspended(observed) != Memory::Writing;
         let text = if gone { message::SUSPENDED } else { message::SUSPENDING };
         return Verdict::new(FALSE, reason::SANDBOX_SUSPENDED, text);
     }
@@ -161,7 +162,11 @@ fn suspended(observed: &Observed, located: &Located, pod_unknown: bool) -> Verdi
     match located {
         _ if pod_unknown => Verdict::new(UNKNOWN, reason::POD_STATE_UNKNOWN, message::POD_STATE_UNKNOWN),
         Located::Several(_) => Verdict::new(UNKNOWN, reason::POD_STATE_UNKNOWN, message::POD_STATE_UNKNOWN),
-        Located::Missing => Verdict::new(TRUE, reason::POD_TERMINATED, message::POD_TERMINATED),
+        Located::Missing => match memory::of_suspended(observed) {
+            Memory::AsWanted => Verdict::new(TRUE, reason::POD_TERMINATED, message::POD_TERMINATED),
+            Memory::Missing => Verdict::new(TRUE, memory::NOT_KEPT, memory::NOT_KEPT_MESSAGE),
+            Memory::Writing => Verdict::new(FALSE, reason::POD_TERMINATING, message::POD_TERMINATING),
+        },
         Located::Owned(_) => Verdict::new(FALSE, reason::POD_TERMINATING, message::POD_TERMINATING),
         Located::Foreign(_) => Verdict::new(FALSE, reason::POD_NOT_OWNED, message::POD_NOT_OWNED),
     }

@@ -91,6 +91,7 @@ fn steps(observed: &Observed) -> Vec<String> {
         Action::DeletePod(name) => format!("delete pod {name}"),
         Action::CreateSnapshot(snapshot) => format!("create snapshot {}", snapshot.name_any()),
         Action::DeleteSnapshot(name) => format!("delete snapshot {name}"),
+        Action::DropMemory(name) => format!("drop memory {name}"),
         Action::CreateService(_) => "create service".into(),
         Action::PatchService(_) => "patch service".into(),
         Action::DeleteService => "delete service".into(),

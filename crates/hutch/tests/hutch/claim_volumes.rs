@@ -261,6 +261,50 @@ fn volume_that_cannot_be_kept_or_filled_says_why() {
     up.eventually("get events -o json", |events| events.contains("no volumeClaimTemplate has that name"));
 }
 
+/// Sets or removes the flag by which a file or folder can be neither renamed nor removed.
+fn set_immutable(path: &Path, immutable: bool) -> bool {
+    let flag = if immutable { "+i" } else { "-i" };
+    std::process::Command::new("chattr").arg(flag).arg(path).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn volumes_of_a_sandbox_are_put_back_together_or_stay_as_they_were() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let mut object = sandbox("s", "hutch", pausable(), IDLE);
+    let mut second = object["spec"]["volumeClaimTemplates"][0].clone();
+    second["metadata"]["name"] = "more".into();
+    object["spec"]["volumeClaimTemplates"].as_array_mut().expect("templates").push(second);
+    let mounts = &mut object["spec"]["podTemplate"]["spec"]["containers"][0]["volumeMounts"];
+    *mounts = json!([{"name": "data", "mountPath": "/data"}, {"name": "more", "mountPath": "/more"}]);
+    run(&up, &object);
+    let write = |text: &str| exec(&up, "s", &format!("echo {text} | tee /data/file > /more/file"));
+    let read = || exec(&up, "s", "cat /data/file /more/file");
+    write("before");
+    snapshot(&up, "snap", "s", "Filesystem");
+    write("after");
+    let more = up.ok("get pvc more-s -o jsonpath={.metadata.uid}");
+    let more = up.data().join("volumes/default").join(more.trim());
+    if !set_immutable(&more, true) {
+        hutch_testkit::note_skip("volumes that are put back together", "no immutable folders here");
+        return;
+    }
+    up.ok("annotate sandbox s hutch.dev/restore-from=snap hutch.dev/restore-again=1");
+    up.ok("delete pod s");
+    up.eventually("get events -o json", |events| {
+        events.contains("RestoreFailed") && events.contains("not permitted")
+    });
+    // Given up: both are as they were.
+    up.ok("annotate sandbox s hutch.dev/restore-from= --overwrite");
+    replace_pod(&up, "s");
+    let given_up = read();
+    assert!(set_immutable(&more, false));
+    assert_eq!(given_up, "after\nafter\n");
+    up.ok("annotate sandbox s hutch.dev/restore-from=snap --overwrite");
+    replace_pod(&up, "s");
+    assert_eq!(read(), "before\nbefore\n");
+}
+
 /// A state on the way of a Sandbox that starts with the volume of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fill {

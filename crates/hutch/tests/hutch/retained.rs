@@ -57,6 +57,33 @@ fn namespace_keeps_the_last_snapshots_of_each_sandbox_and_those_that_are_named()
         sandboxsnapshot.hutch.dev/three\nsandboxsnapshot.hutch.dev/two\n";
     up.eventually("get sandboxsnapshots -o name", |names| names == left);
     hutch_testkit::wait::until("images go with their objects", || kept::images(&up).len() == 5);
+    let events = deletions(&up, "hutch.dev/snapshots-keep-last");
+    assert!(events.iter().all(|event| event["involvedObject"]["name"] == "a"), "{events:#?}");
+    let messages: Vec<_> = events.iter().filter_map(|event| event["message"].as_str()).collect();
+    assert!(messages.len() == 1 && messages[0].contains("\"one\""), "{messages:?}");
+}
+
+/// Events of deleted snapshots, once there is one with this word.
+fn deletions(up: &Up, word: &str) -> Vec<Value> {
+    let get =
+        "get events --field-selector reason=SnapshotDeleted,involvedObject.kind=Sandbox,type=Normal -o json";
+    let events: Value = serde_json::from_str(&up.eventually(get, |text| text.contains(word))).expect("JSON");
+    events["items"].as_array().expect("a list").clone()
+}
+
+#[test]
+fn snapshot_whose_time_is_over_is_deleted_with_an_event() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    apply(&up, &sandbox("a"));
+    ready(&up, "a");
+    let mut short = snapshot_object("short", "a", "Filesystem");
+    short["spec"]["ttl"] = "1s".into();
+    apply(&up, &short);
+    let events = deletions(&up, "spec.ttl");
+    assert_eq!(events.len(), 1, "{events:#?}");
+    assert!(events[0]["message"].as_str().is_some_and(|text| text.contains("\"short\"")), "{events:#?}");
+    up.eventually("get sandboxsnapshots -o name", |names| names.is_empty());
 }
 
 #[test]

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Up, running};
 use crate::kept::{
-    ROUTER, answer, apply, counted, images, images_have_objects, lives, object, ready, resume, run, set,
-    snapshots, start, suspend, suspended,
+    ROUTER, answer, apply, counted, images, images_have_objects, lives, object, outcome, ready, resume, run,
+    set, snapshot, snapshot_object, snapshots, start, suspend, suspended,
 };
 use crate::killed::rounds;
 
@@ -237,6 +237,63 @@ fn stop(up: &Up) {
             "spec": {"source": {"sandbox": "s"}, "content": "Full", "afterwards": "Stop"}}),
     );
     up.ok("wait --for=condition=Ready sandboxsnapshot/stopped --timeout=120s");
+}
+
+#[test]
+fn snapshot_that_a_kill_interrupts_fails_unless_its_image_is_complete() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let mut up = start();
+    run(&up, &counted("s"));
+    assert_eq!(answer(&up, "s"), "0");
+    let mut has_failed = false;
+    for step in [Step::Checkpoint, Step::Partial, Step::Complete] {
+        let name = format!("{step:?}").to_lowercase();
+        apply(&up, &snapshot_object(&name, "s", "Full"));
+        until("the step is reached", || step.is_reached(&up));
+        up.kill();
+        let found = complete(&up);
+        up.restart();
+        let said = outcome(&up, &name);
+        // The processes of the request have ended with the server.
+        match found.is_empty() {
+            true => {
+                assert!(said.starts_with("Failed:") && said.contains("was started anew"), "{step:?}: {said}")
+            }
+            false => assert!(said.starts_with("Completed:"), "{step:?}: {said}"),
+        }
+        has_failed |= found.is_empty();
+        ready(&up, "s");
+        up.ok(&format!("delete sandboxsnapshot {name}"));
+        until("its image goes", || images(&up).is_empty());
+    }
+    assert!(has_failed, "no snapshot was interrupted");
+    // One that is requested now has the processes of now.
+    snapshot(&up, "later", "s", "Full");
+}
+
+#[test]
+fn pod_that_is_deleted_at_once_while_its_memory_is_written_keeps_it_or_says_that_it_is_lost() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let up = start();
+    run(&up, &counted("s"));
+    let mut expected = Expected { next: 0, lives: 1 };
+    expected.check(&up, "at first");
+    for step in [Step::Checkpoint, Step::Partial] {
+        let mut kubectl = change(&up, "Suspended");
+        until("the step is reached", || step.is_reached(&up));
+        up.ok("delete pod s --grace-period=0 --force --ignore-not-found");
+        assert!(kubectl.wait().expect("kubectl").success());
+        suspended(&up, "s");
+        let reason = "jsonpath={.status.conditions[?(@.type==\"Suspended\")].reason}";
+        let reason = up.ok(&format!("get sandbox s -o {reason}"));
+        resume(&up, "s");
+        if reason.trim() != "PodTerminated" {
+            assert_eq!(reason.trim(), "MemoryNotKept");
+            up.eventually("get events -o json", |events| events.contains("It will begin anew"));
+            expected.began_anew();
+        }
+        expected.check(&up, &format!("{step:?}, {reason}"));
+    }
 }
 
 /// Kills the processes of a Pod whose command line has this word.

@@ -58,14 +58,21 @@ fn version_2_gets_all_limits_in_one_group() {
     for (name, text) in [
         ("cpu.stat", "usage_usec 1234\nuser_usec 1000\n"),
         ("memory.current", "4096\n"),
+        ("memory.stat", "anon 1024\nfile 3000\nshmem 1000\nfile_mapped 7\n"),
         ("memory.peak", "8192\n"),
         ("memory.events", "low 0\noom 2\noom_kill 3\noom_group_kill 0\n"),
         ("pids.current", "5\n"),
     ] {
         fs::write(path.join(name), text).unwrap();
     }
-    let expected =
-        Usage { cpu_micros: 1234, memory_bytes: 4096, memory_peak_bytes: 8192, oom_kills: 3, processes: 5 };
+    let expected = Usage {
+        cpu_micros: 1234,
+        memory_bytes: 4096,
+        memory_cache_bytes: 2000,
+        memory_peak_bytes: 8192,
+        oom_kills: 3,
+        processes: 5,
+    };
     assert_eq!(group.usage().unwrap(), expected);
 }
 

@@ -106,6 +106,10 @@ pub(super) fn usage(controller: Controller, group: &Path, usage: &mut Usage) {
         }
         Controller::Memory => {
             usage.memory_bytes = number(&group.join("memory.usage_in_bytes"));
+            let stat = group.join("memory.stat");
+            let files = number_of(&stat, "total_cache");
+            // Shared memory is among them, and caches nothing.
+            usage.memory_cache_bytes = files.saturating_sub(number_of(&stat, "total_shmem"));
             usage.memory_peak_bytes = number(&group.join("memory.max_usage_in_bytes"));
             usage.oom_kills = number_of(&group.join("memory.oom_control"), "oom_kill");
         }

@@ -148,6 +148,9 @@ pub(super) fn limit(group: &Path, limits: &Limits) -> Result<(), Error> {
 pub(super) fn usage(group: &Path, usage: &mut Usage) {
     usage.cpu_micros = number_of(&group.join("cpu.stat"), "usage_usec");
     usage.memory_bytes = number(&group.join("memory.current"));
+    let stat = group.join("memory.stat");
+    // Shared memory is among them, and caches nothing.
+    usage.memory_cache_bytes = number_of(&stat, "file").saturating_sub(number_of(&stat, "shmem"));
     usage.memory_peak_bytes = number(&group.join("memory.peak"));
     usage.oom_kills = number_of(&group.join("memory.events"), "oom_kill");
     usage.processes = number(&group.join("pids.current"));

@@ -141,7 +141,10 @@ async fn enforce(node: &Shared, live: &Live, turn: Turn) {
         let exceeded = limits::memory_exceeded(&spec, &places, most);
         exceeded.or_else(|| limits::exceeded(&spec, &places))
     });
-    if let Ok(Some(message)) = exceeded.await {
+    // A later measurement finds it again.
+    if let Ok(Some(message)) = exceeded.await
+        && !live.is_saving()
+    {
         live.evict(message);
     }
     drop(turn);

@@ -43,8 +43,8 @@ impl Worker {
             Outcome::Gone | Outcome::Evicted(_) => Duration::ZERO,
         };
         self.sleeper.abort_all();
-        if matches!(outcome, Outcome::Deleted) {
-            // A snapshot that is being made is complete before the processes end.
+        if !matches!(outcome, Outcome::Stopping) {
+            // A snapshot that is being made is complete before the processes end. A later one is refused.
             drop(self.live.snapshots.lock().await);
         }
         let grace = if self.node.snapshots.has_ended(&self.live.id.uid) { Duration::ZERO } else { grace };

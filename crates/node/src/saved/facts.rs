@@ -32,6 +32,9 @@ pub(crate) struct Facts {
     pub(crate) suspend: bool,
     /// Number of the last restore before it.
     pub(crate) generation: u64,
+    /// Handler that ran the Sandbox.
+    #[serde(default)]
+    pub(crate) handler: Option<String>,
     /// Program that wrote the memory, and the features of the CPU, if there is memory.
     pub(crate) machine: Option<Machine>,
     pub(crate) containers: BTreeMap<String, Container>,

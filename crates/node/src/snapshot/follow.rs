@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use hutch_api::Read;
 use hutch_api::sleep::Input;
-use hutch_api::state::{Afterwards, SandboxSnapshot, SandboxSnapshotStatus, SnapshotSizes, reason};
+use hutch_api::state::{
+    Afterwards, SandboxSnapshot, SandboxSnapshotStatus, SnapshotSizes, is_suspend, reason,
+};
 use hutch_image::PathSegment;
 use hutch_snapshot::Sizes;
 use jiff::{SignedDuration, Timestamp};
@@ -19,7 +21,7 @@ use serde_json::json;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::retention;
-use super::take::{self, Taken, take, wait_for_source};
+use super::take::{self, Life, STARTED_ANEW, Taken, take, wait_for_source};
 use crate::live::Live;
 use crate::saved::facts::Facts;
 use crate::shared::Shared;
@@ -104,19 +106,20 @@ fn see(node: &Arc<Shared>, snapshot: Read<SandboxSnapshot>, uid: String, tasks: 
     tasks.spawn(async move {
         match outcome(&snapshot) {
             None => {
-                if let Some(at) = work(&node, &snapshot, &id).await {
-                    delete_at(&node, &snapshot, at).await;
+                if let Some((at, sandbox)) = work(&node, &snapshot, &id).await {
+                    delete_at(&node, &snapshot, at, Some(sandbox)).await;
                 }
             }
             Some(reason::COMPLETED) => {
                 check(&node, &snapshot, &id).await;
                 let since = ready(&snapshot).map(|ready| ready.last_transition_time.0);
-                delete_at(&node, &snapshot, since.unwrap_or_else(Timestamp::now)).await;
+                let sandbox = snapshot.status.as_ref().and_then(|status| status.sandbox_uid.clone());
+                delete_at(&node, &snapshot, since.unwrap_or_else(Timestamp::now), sandbox).await;
             }
             // Its image may be back.
             Some(reason::LOST) if is_whole(&node, &id).await => {
-                resume(&node, &snapshot, &id).await;
-                delete_at(&node, &snapshot, Timestamp::now()).await;
+                let sandbox = resume(&node, &snapshot, &id).await;
+                delete_at(&node, &snapshot, Timestamp::now(), sandbox).await;
             }
             Some(_) => {}
         }
@@ -142,10 +145,11 @@ fn outcome(snapshot: &SandboxSnapshot) -> Option<&str> {
     (!open.contains(&ready.reason.as_str())).then_some(ready.reason.as_str())
 }
 
-/// Deletes a snapshot whose time is over, after waiting for that. `since` is the time of its completion.
-async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp) {
-    let Some(ttl) = snapshot.spec.ttl.as_deref().and_then(hutch_api::go_duration) else { return };
-    let Ok(ttl) = SignedDuration::try_from(ttl) else { return };
+/// Deletes a snapshot whose time is over, after waiting for that. `since` is the time of its completion, and `sandbox` the uid of
+/// its Sandbox.
+async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp, sandbox: Option<String>) {
+    let Some(text) = &snapshot.spec.ttl else { return };
+    let Some(Ok(ttl)) = hutch_api::go_duration(text).map(SignedDuration::try_from) else { return };
     // One that ends later than time itself never does.
     let Ok(at) = since.checked_add(ttl) else { return };
     while let Ok(left) = Duration::try_from(at.duration_since(Timestamp::now())) {
@@ -166,7 +170,10 @@ async fn delete_at(node: &Shared, snapshot: &SandboxSnapshot, since: Timestamp) 
     let mut pause = PAUSE;
     loop {
         match api.delete(&snapshot.name_any(), &parameters).await {
-            Ok(_) => return,
+            Ok(_) => {
+                let message = format!("Deleted {:?}: its spec.ttl of {text} is over", snapshot.name_any());
+                return node.events.of_deleted(snapshot, sandbox.unwrap_or_default(), message);
+            }
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => return,
             Err(error) => tracing::warn!(snapshot = snapshot.name_any(), %error, "a deletion is tried again"),
         }
@@ -186,30 +193,33 @@ async fn rest(node: &Shared, pause: &mut Duration) -> bool {
     true
 }
 
-/// Returns the time of completion, if it is complete.
-async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) -> Option<Timestamp> {
+/// Returns the time of completion and the uid of the Sandbox, if it is complete.
+async fn work(
+    node: &Arc<Shared>,
+    snapshot: &SandboxSnapshot,
+    id: &PathSegment,
+) -> Option<(Timestamp, String)> {
+    let requested = Life::of(node, snapshot);
     let complete = is_whole(node, id).await;
-    // Complete, and the node was killed before it wrote that.
-    if complete && snapshot.spec.afterwards == Afterwards::Run {
-        let shared = node.clone();
-        let stale = id.clone();
-        // The client has not seen it: it gets one of this moment.
-        let _ = spawn_blocking(move || shared.snapshots.images.remove(&stale)).await;
-    }
     report(node, snapshot, status(false, reason::IN_PROGRESS, "The node takes the snapshot")).await;
-    if complete && snapshot.spec.afterwards == Afterwards::Stop {
-        resume(node, snapshot, id).await;
+    // Complete, and the node was killed before it wrote that.
+    if complete {
+        let sandbox = resume(node, snapshot, id).await?;
+        retention::prune(node, snapshot, &sandbox).await;
+        return Some((Timestamp::now(), sandbox));
+    }
+    if is_of_earlier_life(node, snapshot) {
+        tracing::warn!(snapshot = snapshot.name_any(), problem = STARTED_ANEW, "a snapshot failed");
+        report(node, snapshot, status(false, reason::FAILED, STARTED_ANEW)).await;
         return None;
     }
-    let was_begun = ready(snapshot).is_some_and(|ready| ready.reason == reason::IN_PROGRESS);
-    if was_begun || snapshot.spec.afterwards == Afterwards::Stop {
+    if snapshot.spec.afterwards == Afterwards::Stop {
         wait_for_source(node, snapshot).await;
     }
-    match take(node, snapshot, id).await {
-        Ok(Taken { image, facts, handler, paused }) => {
+    match take(node, snapshot, id, requested).await {
+        Ok(Taken { image, facts, paused }) => {
             let sandbox = facts.sandbox_uid.clone();
             let new = SandboxSnapshotStatus {
-                handler: Some(handler.to_owned()),
                 paused_millis: u64::try_from(paused.as_millis()).ok(),
                 ..complete_status(node, facts, &image.sizes())
             };
@@ -219,7 +229,7 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
                 return None;
             }
             retention::prune(node, snapshot, &sandbox).await;
-            Some(Timestamp::now())
+            Some((Timestamp::now(), sandbox))
         }
         Err(failure) => {
             tracing::warn!(snapshot = snapshot.name_any(), failure.message, "a snapshot failed");
@@ -229,8 +239,17 @@ async fn work(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) 
     }
 }
 
-/// Reports the image of a suspend that an earlier life of the node completed and did not report.
-async fn resume(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) {
+/// Returns true if a snapshot was requested in an earlier life of the node, with which the processes of its source have ended. A
+/// suspend writes the memory of those that run.
+fn is_of_earlier_life(node: &Shared, snapshot: &SandboxSnapshot) -> bool {
+    let was_begun = ready(snapshot).is_some_and(|ready| ready.reason == reason::IN_PROGRESS);
+    let created = snapshot.metadata.creation_timestamp.as_ref().map(|time| time.0.as_second());
+    let is_earlier = created.is_some_and(|created| created < node.snapshots.since.as_second());
+    (was_begun || is_earlier) && !is_suspend(&snapshot.name_any())
+}
+
+/// Reports an image that an earlier life of the node completed and did not report. Returns the uid of its Sandbox.
+async fn resume(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment) -> Option<String> {
     let (shared, id) = (node.clone(), id.clone());
     let read = spawn_blocking(move || {
         let image = shared.snapshots.images.find(&id).ok()??;
@@ -239,11 +258,11 @@ async fn resume(node: &Arc<Shared>, snapshot: &SandboxSnapshot, id: &PathSegment
     });
     let Ok(Some((sizes, facts))) = read.await else {
         report(node, snapshot, status(false, reason::LOST, "Its image cannot be read")).await;
-        return;
+        return None;
     };
-    // The handler of a snapshot of files is in the status already, and a merge keeps it.
-    let handler = facts.machine.as_ref().map(|_| "gvisor".to_owned());
-    report(node, snapshot, SandboxSnapshotStatus { handler, ..complete_status(node, facts, &sizes) }).await;
+    let sandbox = facts.sandbox_uid.clone();
+    report(node, snapshot, complete_status(node, facts, &sizes)).await;
+    Some(sandbox)
 }
 
 /// Reports a complete snapshot whose image is gone.
@@ -311,6 +330,8 @@ fn status(ready: bool, why: &str, message: &str) -> SandboxSnapshotStatus {
 fn complete_status(node: &Shared, facts: Facts, sizes: &Sizes) -> SandboxSnapshotStatus {
     let what = if facts.machine.is_some() { "Memory and files are on disk" } else { "Files are on disk" };
     SandboxSnapshotStatus {
+        // Images of files that do not have it have it in their status, and a merge keeps it.
+        handler: facts.handler.or_else(|| facts.machine.as_ref().map(|_| "gvisor".to_owned())),
         runtime: facts.machine.map(|machine| machine.runtime),
         node_name: Some(node.config.node_name.clone()),
         sandbox_uid: Some(facts.sandbox_uid),

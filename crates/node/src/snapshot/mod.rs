@@ -11,6 +11,5 @@ mod restore;
 mod retention;
 mod take;
 
-pub(crate) use claims::remove_unfinished;
 pub(crate) use follow::run;
 pub(crate) use restore::{Begin, Problem, Restoring, empty_volumes, find, is_optional};

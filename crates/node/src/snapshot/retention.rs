@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use hutch_api::annotation::{ORIGIN_POD, POD_SNAPSHOT, RESTORE_FROM};
+use hutch_api::annotation::{ORIGIN_POD, POD_SNAPSHOT, RESTORE_FROM, SNAPSHOTS_KEEP_LAST};
 use hutch_api::state::{Retention, SandboxSnapshot, is_suspend, reason};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, ListParams, Preconditions};
@@ -117,16 +117,30 @@ async fn try_prune(node: &Shared, new: &SandboxSnapshot, sandbox_uid: &str) -> R
         return Ok(());
     }
     let named = named(node, new).await?;
+    let (mut deleted, mut failed) = (Vec::new(), None);
     for one in surplus.iter().filter(|one| !named.contains(&one.name_any())) {
         let preconditions = Preconditions { uid: one.uid(), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         match api.delete(&one.name_any(), &parameters).await {
-            Ok(_) => tracing::info!(snapshot = one.name_any(), kept, "deleted an older snapshot"),
+            Ok(_) => {
+                tracing::info!(snapshot = one.name_any(), kept, "deleted an older snapshot");
+                deleted.push(format!("{:?}", one.name_any()));
+            }
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
         }
     }
-    Ok(())
+    if !deleted.is_empty() {
+        let message = format!(
+            "Deleted {}: the namespace keeps the last {kept} snapshots of a Sandbox (annotation {SNAPSHOTS_KEEP_LAST})",
+            deleted.join(", ")
+        );
+        node.events.of_deleted(new, sandbox_uid.to_owned(), message);
+    }
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// Time of the completion of a snapshot.

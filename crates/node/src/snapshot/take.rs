@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use hutch_api::sleep::{Act, Input};
 use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, is_suspend, reason};
 use hutch_image::PathSegment;
+use hutch_jail::Usage;
 use hutch_policy::HostName;
 use hutch_snapshot::{Image, Partial, TreeName};
 use kube::ResourceExt;
@@ -23,7 +24,9 @@ use crate::saved::{Needed, Turn};
 use crate::shared::Shared;
 
 /// Why a snapshot ends without a result.
-const DELETED: &str = "it, or the Pod of its Sandbox, was deleted meanwhile";
+const DELETED: &str = "it was deleted, or the Pod of its Sandbox was deleted or evicted, meanwhile";
+/// Why a snapshot fails whose source is no longer the one of its request.
+pub(super) const STARTED_ANEW: &str = "the source was started anew since the snapshot was requested";
 /// Maximum time until the containers of a Pod run again in a new life of the node.
 const SOURCE_TIME: Duration = Duration::from_secs(30);
 /// Interval at which they are looked for.
@@ -33,7 +36,6 @@ const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Taken {
     pub(super) image: Image,
     pub(super) facts: Facts,
-    pub(super) handler: &'static str,
     pub(super) paused: Duration,
 }
 
@@ -55,26 +57,60 @@ struct Part {
     running: Arc<Running>,
 }
 
+/// The containers of a Sandbox that run at one moment.
+pub(super) struct Life {
+    pod: String,
+    containers: Vec<Weak<Running>>,
+}
+
+impl Life {
+    /// Returns that of the source of a snapshot, which must be the same when it is taken. `None` if not all containers run, and
+    /// for a suspend: its memory is that of the processes that run when it is made.
+    pub(super) fn of(node: &Shared, snapshot: &SandboxSnapshot) -> Option<Life> {
+        if is_suspend(&snapshot.name_any()) {
+            return None;
+        }
+        let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
+        let (live, _) = source(node, namespace, snapshot).ok()?;
+        let parts = parts(&live, snapshot.spec.content).ok()?;
+        let containers = parts.iter().map(|part| Arc::downgrade(&part.running)).collect();
+        Some(Life { pod: live.id.uid.clone(), containers })
+    }
+
+    fn has(&self, live: &Live, parts: &[Part]) -> bool {
+        let same =
+            |(then, now): (&Weak<Running>, &Part)| std::ptr::eq(then.as_ptr(), Arc::as_ptr(&now.running));
+        self.pod == live.id.uid
+            && self.containers.len() == parts.len()
+            && self.containers.iter().zip(parts).all(same)
+    }
+}
+
 /// Takes a snapshot. If it fails, the Sandbox runs as before.
 pub(super) async fn take(
     node: &Arc<Shared>,
     snapshot: &SandboxSnapshot,
     id: &PathSegment,
+    requested: Option<Life>,
 ) -> Result<Taken, Failure> {
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let (live, sandbox_uid) = source(node, namespace, snapshot)?;
     // First, so that a Pod which ends does not wait for the snapshots of others.
     let mut turn = node.snapshots.turns.wait(namespace).await;
     let _turn_of_pod = live.snapshots.lock().await;
-    if live.pod().metadata.deletion_timestamp.is_some() || !node.snapshots.is_wanted(id.as_str()) {
+    if live.is_ending() || !node.snapshots.is_wanted(id.as_str()) {
         return Err(DELETED.into());
     }
     let (spec, stops) = (&snapshot.spec, snapshot.spec.afterwards == Afterwards::Stop);
     // Thaws it. No visitor of its own prevents what follows.
     let busy = live.pass().await.map_err(|error| format!("{error}"))?;
     let parts = parts(&live, spec.content)?;
+    if requested.is_some_and(|life| !life.has(&live, &parts)) {
+        return Err(STARTED_ANEW.into());
+    }
     let claims = claims::kept(node, &live, spec, &sandbox_uid).await?;
-    let needed = check_room(node, &parts, &claims, spec.content, &mut turn).await?;
+    let own = own_volumes(&live, (spec.content, stops));
+    let needed = check_room(node, &parts, (&own, &claims), spec.content, &mut turn).await?;
     retention::admit(node, snapshot, needed).await?;
     let machine = match spec.content {
         Content::Full => Some(spawn_blocking(Machine::here).await??),
@@ -84,7 +120,7 @@ pub(super) async fn take(
         return Err("the Pod is being frozen or ended".into());
     }
     let began = Instant::now();
-    let written = write(node, &live, id, &parts, &claims, (spec.content, stops)).await;
+    let written = write(node, &live, id, &parts, (own, &claims), spec.content).await;
     let (partial, volumes) = match written {
         Ok(written) => written,
         Err(error) => {
@@ -118,7 +154,7 @@ pub(super) async fn take(
         node.snapshots.set_ended(id, &live.id.uid, suspend);
         live.gate.step(Input::Saved(true));
     }
-    Ok(Taken { image, facts, handler: live.handler_name(), paused })
+    Ok(Taken { image, facts, paused })
 }
 
 /// Returns what an image says about itself.
@@ -142,6 +178,7 @@ fn facts(
         ends_pod: spec.afterwards == Afterwards::Stop,
         suspend,
         generation: live.generation(),
+        handler: Some(live.handler_name().to_owned()),
         machine,
         containers: containers.collect::<BTreeMap<_, _>>(),
         volumes,
@@ -228,24 +265,46 @@ fn parts(live: &Live, content: Content) -> Result<Vec<Part>, Failure> {
     Ok(parts)
 }
 
+/// A volume that ends with its Pod: name and folder.
+type Own = (PathSegment, PathBuf);
+
+/// Returns the volumes of a Pod that end with it and that belong in its image.
+fn own_volumes(live: &Live, (content, stops): (Content, bool)) -> Vec<Own> {
+    if stops || content == Content::Full { live.own_volumes() } else { Vec::new() }
+}
+
+/// Returns the bytes of the memory of processes in an image. Their cgroups also count cached files, and volumes in memory, which
+/// are copied as files.
+fn memory_bytes(used: &[Usage], volumes: u64) -> u64 {
+    let each = used.iter().map(|used| used.memory_bytes.saturating_sub(used.memory_cache_bytes));
+    each.fold(0, u64::saturating_add).saturating_sub(volumes)
+}
+
 /// Refuses a snapshot that does not fit on the disk, before anything is stopped for it. Returns the bytes that are needed.
 async fn check_room(
     node: &Shared,
     parts: &[Part],
-    claims: &[Kept],
+    (own, claims): (&[Own], &[Kept]),
     content: Content,
     turn: &mut Turn<'_>,
 ) -> Result<Needed, Failure> {
-    let volumes: Vec<PathBuf> = claims.iter().map(|one| one.folder.clone()).collect();
+    let own = own.iter().map(|(_, folder)| folder.clone());
+    let (in_memory, mut folders): (Vec<PathBuf>, Vec<PathBuf>) =
+        own.partition(|folder| folder.starts_with(&node.places.memory));
+    folders.extend(claims.iter().map(|one| one.folder.clone()));
+    folders.extend(parts.iter().map(|part| part.running.container.changes()));
     let running: Vec<Arc<Running>> = parts.iter().map(|part| part.running.clone()).collect();
     let measured = spawn_blocking(move || {
-        let memory = |running: &Arc<Running>| running.container.stats().map_or(0, |used| used.memory_bytes);
-        let memory: u64 = if content == Content::Full { running.iter().map(memory).sum() } else { 0 };
-        let files: u64 =
-            running.iter().map(|running| crate::measure(&running.container.changes()).bytes).sum();
-        let claims: u64 =
-            volumes.iter().map(|folder| crate::measure(folder).bytes).fold(0, u64::saturating_add);
-        memory.saturating_add(files).saturating_add(claims)
+        let all = |folders: &[PathBuf]| {
+            folders.iter().map(|folder| crate::measure(folder).bytes).fold(0, u64::saturating_add)
+        };
+        let (files, in_memory) = (all(&folders), all(&in_memory));
+        let used = running.iter().filter_map(|running| running.container.stats());
+        let memory = match content {
+            Content::Full => memory_bytes(&used.collect::<Vec<_>>(), in_memory),
+            Content::Filesystem => 0,
+        };
+        memory.saturating_add(files).saturating_add(in_memory)
     });
     let needed = turn.reserve(measured.await?);
     let folder = node.places.snapshots.clone();
@@ -260,8 +319,8 @@ async fn write(
     live: &Arc<Live>,
     id: &PathSegment,
     parts: &[Part],
-    claims: &[Kept],
-    (content, stops): (Content, bool),
+    (volumes, claims): (Vec<Own>, &[Kept]),
+    content: Content,
 ) -> Result<(Partial, Vec<String>), String> {
     live.set_paused(true);
     // Also those that are in no image, such as ephemeral ones: they may write volumes.
@@ -273,8 +332,6 @@ async fn write(
         Content::Full => each(parts.iter().map(|part| part.running.container.checkpoint())).await?,
         Content::Filesystem => Vec::new(),
     };
-    // Volumes of a Pod end with it.
-    let volumes = if stops || content == Content::Full { live.own_volumes() } else { Vec::new() };
     let uppers: Vec<_> =
         parts.iter().map(|part| (part.name.clone(), part.running.container.changes())).collect();
     let of_claims: Vec<_> = claims.iter().map(|one| (one.name.clone(), one.folder.clone())).collect();
@@ -310,7 +367,7 @@ async fn each<T>(
     join_all(all).await.into_iter().collect()
 }
 
-/// Waits until the containers of a Sandbox run, if they are about to: an earlier life of the node has begun the snapshot.
+/// Waits until the containers of a Sandbox run, if they are about to: an earlier life of the node may have begun its suspend.
 pub(super) async fn wait_for_source(node: &Shared, snapshot: &SandboxSnapshot) {
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let until = Instant::now() + SOURCE_TIME;
@@ -343,4 +400,19 @@ pub(super) async fn resume(live: &Live) {
     });
     join_all(each).await;
     live.set_paused(false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cached_files_and_volumes_in_memory_are_no_memory_of_processes() {
+        let used =
+            |memory_bytes, memory_cache_bytes| Usage { memory_bytes, memory_cache_bytes, ..Usage::default() };
+        assert_eq!(memory_bytes(&[], 7), 0);
+        assert_eq!(memory_bytes(&[used(100, 30), used(50, 0)], 0), 120);
+        assert_eq!(memory_bytes(&[used(100, 30), used(50, 0)], 20), 100);
+        assert_eq!(memory_bytes(&[used(10, 30)], 20), 0);
+    }
 }

@@ -228,8 +228,45 @@ fn memory_is_removed_when_it_was_kept_for_long_enough() {
     let (early, due) = (at("1m", "2026-01-01T00:09:30Z"), at("1m", "2026-01-01T00:09:00Z"));
     assert!(steps(&early).is_empty());
     assert_eq!(super::sleep::remaining(&early, now()), Some(std::time::Duration::from_secs(30)));
-    assert_eq!(steps(&due), ["delete snapshot suspend-Sandbox-s"]);
+    assert_eq!(steps(&due), ["drop memory suspend-Sandbox-s"]);
     // A Pod that still ends has its memory there.
     let ending = Observed { labelled: vec![ready("p", false)], tracked: Some(ready("p", false)), ..due };
     assert_eq!(steps(&ending), ["delete pod s"]);
+}
+
+#[test]
+fn suspended_sandbox_without_the_memory_that_it_keeps_says_that_it_begins_anew() {
+    let says = |keeps: &str, snapshot| {
+        let observed = Observed { snapshot, ..observed(keeping("Suspended", keeps), &[], None) };
+        says(&observed, Stage::Live, &[], "Suspended")
+    };
+    let anew =
+        "True/MemoryNotKept/Sandbox is suspended without the memory of its processes. It will begin anew";
+    assert_eq!(says("memory", None), anew);
+    assert_eq!(says("memory", snapshot("Failed", "")), anew);
+    // Its processes may still be written to the disk.
+    assert!(says("memory", snapshot("InProgress", "")).starts_with("False/PodTerminating/"));
+    for kept in [says("memory", snapshot("Completed", "p")), says("files", None)] {
+        assert!(kept.starts_with("True/PodTerminated/"), "{kept}");
+    } // One event when it happens, and none while it lasts or for one that never ran.
+    let status = |says: &[(&str, &str)]| {
+        let conditions: Vec<_> = says
+            .iter()
+            .map(|(status, reason)| {
+                json!({"type": "Suspended", "status": status,
+            "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            })
+            .collect();
+        serde_json::from_value::<SandboxStatus>(json!({"conditions": conditions})).unwrap()
+    };
+    let lost = status(&[("True", "MemoryNotKept")]);
+    for (before, wanted, noted) in [
+        (Some(status(&[("False", "NotSuspended")])), &lost, true),
+        (Some(status(&[("False", "NotSuspended")])), &status(&[("True", "PodTerminated")]), false),
+        (Some(status(&[("True", "PodTerminated")])), &lost, false),
+        (Some(lost.clone()), &lost, false),
+        (None, &lost, false),
+    ] {
+        assert_eq!(super::apply::is_lost(before.as_ref(), wanted), noted, "{before:?}");
+    }
 }

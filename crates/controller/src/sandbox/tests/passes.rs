@@ -54,7 +54,7 @@ fn simulate(observed: &Observed, actions: Vec<Action>) -> Observed {
                 let more = json!({"metadata": {"uid": "snapshot"}, "status": {"podUid": uid, "conditions": [ready]}});
                 next.snapshot = Some(patched(new.as_ref(), &more));
             }
-            Action::DeleteSnapshot(_) => next.snapshot = None,
+            Action::DeleteSnapshot(_) | Action::DropMemory(_) => next.snapshot = None,
             Action::PatchVolume(..) | Action::DeleteSandbox | Action::Sleep(_) => {}
         }
     }

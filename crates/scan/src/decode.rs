@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::digits::{self, RANDOM, base64_into};
 use crate::finding::Step;
-use crate::runs::{B32, B32_LOWER, B64, CONTEXT, HEX, RUN, is_base64, printable, runs};
+use crate::runs::{B32, B32_LOWER, CONTEXT, HEX, RUN, is_base64, printable, runs};
 use crate::view::{Builder, View};
 use crate::{base85, escape, numerals, spaced};
 

@@ -238,7 +238,7 @@ fn base32(digits: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runs::long;
+    use crate::runs::{B64, long};
 
     fn decoded(text: &str) -> Vec<String> {
         let decoded = all(&View::root(text.as_bytes()), &long(text.as_bytes()));

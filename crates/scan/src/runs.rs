@@ -17,7 +17,7 @@ const TOKEN_MAX: usize = 512;
 /// Bytes after the first dot of a token that are inspected.
 const DOTTED: usize = 128;
 
-const B64: u8 = 1;
+pub(crate) const B64: u8 = 1;
 pub(crate) const HEX: u8 = 2;
 pub(crate) const B32: u8 = 4;
 pub(crate) const B32_LOWER: u8 = 8;

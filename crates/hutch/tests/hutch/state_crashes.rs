@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hutch_testkit::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -271,6 +271,25 @@ fn snapshot_that_a_kill_interrupts_fails_unless_its_image_is_complete() {
     snapshot(&up, "later", "s", "Full");
 }
 
+/// Begins to suspend the Sandbox `s`, until a step is seen. A step may be over before it is seen; then it is suspended again.
+fn suspend_up_to(up: &Up, step: Step, expected: &mut Expected) -> Child {
+    for _ in 0..20 {
+        let mut kubectl = change(up, "Suspended");
+        let begun = Instant::now();
+        while complete(up).is_empty() {
+            if step.is_reached(up) {
+                return kubectl;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(120), "it is not suspended");
+        }
+        assert!(kubectl.wait().expect("kubectl").success());
+        suspended(up, "s");
+        resume(up, "s");
+        expected.check(up, "the step was not seen");
+    }
+    panic!("{step:?} is never seen");
+}
+
 #[test]
 fn pod_that_is_deleted_at_once_while_its_memory_is_written_keeps_it_or_says_that_it_is_lost() {
     hutch_testkit::require!(root, kubectl, runsc);
@@ -279,8 +298,7 @@ fn pod_that_is_deleted_at_once_while_its_memory_is_written_keeps_it_or_says_that
     let mut expected = Expected { next: 0, lives: 1 };
     expected.check(&up, "at first");
     for step in [Step::Checkpoint, Step::Partial] {
-        let mut kubectl = change(&up, "Suspended");
-        until("the step is reached", || step.is_reached(&up));
+        let mut kubectl = suspend_up_to(&up, step, &mut expected);
         up.ok("delete pod s --grace-period=0 --force --ignore-not-found");
         assert!(kubectl.wait().expect("kubectl").success());
         suspended(&up, "s");

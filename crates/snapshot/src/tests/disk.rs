@@ -20,6 +20,12 @@ fn fill(disk: &Disk) -> PathBuf {
     path
 }
 
+/// Removes the file. The file system frees its blocks only when that is written.
+fn free(disk: &Disk, filler: &Path) {
+    fs::remove_file(filler).unwrap();
+    rustix::fs::syncfs(fs::File::open(disk.path()).unwrap()).unwrap();
+}
+
 fn disk() -> Disk {
     Disk::new(48 << 20, &["mkfs.ext4", "-q", "-m", "0"])
 }
@@ -59,13 +65,13 @@ fn full_disk_at_each_step_is_reported_and_nothing_stays() {
     assert_no_room(copied, &disk);
     // Before it begins.
     assert_no_room(images.begin(&ID), &disk);
-    fs::remove_file(&filler).unwrap();
+    free(&disk, &filler);
     // For the manifest.
     let mut partial = images.begin(&ID).unwrap();
     partial.copy_tree(&UPPER, &tree).unwrap();
     let filler = fill(&disk);
     assert_no_room(partial.finish(json!("x".repeat(100_000))), &disk);
-    fs::remove_file(&filler).unwrap();
+    free(&disk, &filler);
     images.begin(&ID).unwrap().finish(facts()).unwrap();
 }
 

@@ -33,11 +33,7 @@ impl Observed {
     /// Reads the caches; and from the server what they do not have, because they may be behind.
     async fn observe(ctx: &Context, fork: Arc<SandboxFork>) -> Result<Observed, Error> {
         let key = Key::of(fork.as_ref());
-        let snapshot_key = key.beside(&snapshot_name(&fork));
-        if ctx.snapshots.get(&snapshot_key).is_none() {
-            ctx.snapshots.refresh(&snapshot_key).await?;
-        }
-        let snapshot = ctx.snapshots.get(&snapshot_key);
+        let snapshot = ctx.snapshots.fetch(&key.beside(&snapshot_name(&fork))).await?;
         let source = match source_name(&fork, snapshot.as_deref()) {
             None => None,
             // Refusals are final, and the copies get its annotations: what was written to it before the fork must count.

@@ -38,7 +38,7 @@ pub(crate) struct Placed {
 }
 
 /// Headers by which clients of gRPC and Connect allow a server to compress messages: no value could be found in them.
-const ENCODINGS_OF_MESSAGES: [&str; 2] = ["grpc-accept-encoding", "connect-accept-encoding"];
+const OFFERS_OF_COMPRESSION: [&str; 2] = ["grpc-accept-encoding", "connect-accept-encoding"];
 
 /// Credentials that one request may use, and those that it may not, with the reason.
 pub(super) struct Judged<'a> {
@@ -83,7 +83,7 @@ pub(crate) fn place(
     if set.redacts(destination) && request.tls {
         let headers = placed.headers.get_or_insert_with(|| parts.headers.clone());
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        ENCODINGS_OF_MESSAGES.iter().for_each(|name| drop(headers.remove(*name)));
+        OFFERS_OF_COMPRESSION.iter().for_each(|name| drop(headers.remove(*name)));
         placed.only_signed = placed.signing.is_some() && set.is_of_aws(destination);
         if !placed.only_signed {
             // They could split a value.

@@ -49,6 +49,8 @@ pub mod reason {
     pub const NOT_SUSPENDED: &str = "NotSuspended";
     /// Suspended: the Pod is gone.
     pub const POD_TERMINATED: &str = "PodTerminated";
+    /// Suspended, and an event: the memory of the processes was to be kept, and is not there.
+    pub const MEMORY_NOT_KEPT: &str = "MemoryNotKept";
     /// Suspended: the Pod is terminating.
     pub const POD_TERMINATING: &str = "PodTerminating";
     /// Suspended: a Pod of that name has another owner.

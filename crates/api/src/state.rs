@@ -8,11 +8,11 @@ mod credentials;
 mod restore;
 mod retention;
 
-pub use copy::{Renewal, after_restore, renewal, restored};
+pub use copy::{RUNTIME, Renewal, after_restore, is_runtime, renewal, restored};
 pub use credentials::{CredentialsOfFork, credentials_of};
 pub use restore::{
     NOT_BEGUN, NOT_COMPLETE, RESTORE_FAILED, RESTORED, RESTORED_POD, RestorePolicy, STARTED_ANEW, beginning,
-    begun_with, restored_from, started_anew, waits,
+    begun_with, name_in_beginning, restored_from, started_anew, waits,
 };
 pub use retention::Retention;
 

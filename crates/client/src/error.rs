@@ -92,6 +92,9 @@ pub enum Error {
     /// A Sandbox that was suspended without its memory.
     #[error("sandbox {0} is suspended already, without its memory")]
     NoMemory(String),
+    /// A Sandbox whose memory was lost during the suspend, for example because its Pod was deleted.
+    #[error("sandbox {0} is suspended, but its memory is lost: it will begin anew")]
+    MemoryLost(String),
     /// The watch of an object ended.
     #[error("the watch ended")]
     WatchEnded,

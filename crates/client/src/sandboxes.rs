@@ -206,7 +206,14 @@ impl Sandboxes {
         if wait.is_zero() {
             return Ok(sandbox);
         }
-        wait.until(&self.sandboxes, ("sandbox", &name, "suspended"), suspended, async || None).await
+        let sandbox =
+            wait.until(&self.sandboxes, ("sandbox", &name, "suspended"), suspended, async || None).await?;
+        match current(&sandbox, condition::SUSPENDED) {
+            Some(suspended) if suspended.reason == condition::reason::MEMORY_NOT_KEPT => {
+                Err(Error::MemoryLost(name))
+            }
+            _ => Ok(sandbox),
+        }
     }
 
     /// Resumes a suspended Sandbox. Waits until it is ready, unless the time limit is zero.

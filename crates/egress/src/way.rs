@@ -72,7 +72,9 @@ impl Remedy {
     pub(crate) fn of(levels: &[Arc<Level>], address: IpAddr, reason: Forbidden) -> Remedy {
         let address = judged_as(address);
         match reason {
-            Forbidden::Metadata | Forbidden::NoHost | Forbidden::NetworkPolicy => Remedy::None,
+            Forbidden::Metadata | Forbidden::NoHost | Forbidden::NetworkPolicy | Forbidden::Denied => {
+                Remedy::None
+            }
             _ if levels.iter().all(|level| level.authority == Authority::Invocation) => Remedy::Flag(address),
             reason => Remedy::Field(address, reason != Forbidden::Private),
         }

@@ -142,8 +142,8 @@ pub(crate) enum Isolation {
 }
 
 /// Flags of `hutch run` whose values `--config` has.
-const CONFIGURED: [&str; 9] =
-    ["workspace", "read_only", "mount", "allow", "policy", "cpus", "memory", "timeout", "isolation"];
+const CONFIGURED: [&str; 8] =
+    ["workspace", "read_only", "mount", "allow", "cpus", "memory", "timeout", "isolation"];
 
 /// Rules of `--settings` and of policies for which there is no flag.
 #[derive(Default)]

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, anyhow, bail};
 use hutch_egress::{Issued, Secret};
 use hutch_policy::{Binding, Level, Source, is_opened, offered, placeholder};
+use hutch_scan::Fingerprint;
 use k8s_openapi::api::core::v1::Secret as SecretObject;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -91,6 +92,11 @@ impl Wanted {
     /// Returns how messages name the credential.
     pub(crate) fn named(&self) -> String {
         format!("credential {:?} of policy {:?}", self.name, self.policy)
+    }
+
+    /// Returns the fingerprint of the placeholder.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(self.placeholder.as_bytes())
     }
 
     /// Returns the variable that has the placeholder.

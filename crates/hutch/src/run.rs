@@ -9,6 +9,7 @@ mod files;
 mod gvisor;
 mod hide;
 mod mounts;
+mod printed;
 mod process;
 mod report;
 mod screened;
@@ -115,8 +116,8 @@ fn run(
         capture: arguments.json.then_some(CAPTURE_BYTES),
         ..RunOptions::default()
     };
-    let screens = arguments.scans && !arguments.json;
-    let mut screened = if screens { Screened::open()? } else { Screened::default() };
+    let (screens, placeholders) = (arguments.scans && !arguments.json, network.placeholders());
+    let mut screened = if screens { Screened::open(&placeholders)? } else { Screened::default() };
     let (mut differs, authority) = (Some(&spec), trusted.as_ref().map(|trust| &trust.authority));
     let mut start = |spec: &Spec, screened: &mut Screened| {
         let mut beside = Beside { differs: &mut differs, screened, network: &mut network, authority };
@@ -131,13 +132,13 @@ fn run(
     {
         // Its threads have no place beside the fork of another jail.
         screened.finish()?;
-        screened = if screens { Screened::open()? } else { Screened::default() };
+        screened = if screens { Screened::open(&placeholders)? } else { Screened::default() };
         eprintln!("hutch: {error}; the caches of --tools are read-only");
         outcome = start(&spec, &mut screened)?;
     }
     screened.finish()?;
     if let (true, Ok(outcome)) = (arguments.scans, &outcome) {
-        screened::check(outcome)?;
+        screened::check(outcome, &placeholders)?;
     }
     let change = Change::all(protections.into_iter().map(Protection::finish));
     match outcome {

@@ -140,10 +140,10 @@ pub trait Journal: Send + Sync + 'static {
         &self,
         pod: &str,
         containers: &[String],
-        what: ContainerChange,
+        what: ContainerChange<'_>,
     ) -> Option<BoxFuture<'static, Result<(), String>>>;
     /// Something happened to a container of the Pod with this uid.
-    fn happened(&self, pod: &str, container: &str, what: ContainerChange);
+    fn happened(&self, pod: &str, container: &str, what: ContainerChange<'_>);
     /// Something was found in the logs of the Pod with this uid.
     fn found(&self, pod: &str, sighting: &Sighting<'_>);
     /// A Pod has gone.
@@ -152,9 +152,12 @@ pub trait Journal: Send + Sync + 'static {
 
 /// Change of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContainerChange {
+pub enum ContainerChange<'a> {
     /// It has started.
-    Started,
+    Started {
+        /// Name of the snapshot with which it began.
+        snapshot: Option<&'a str>,
+    },
     /// It has ended.
     Ended {
         /// Exit code.

@@ -169,7 +169,11 @@ impl Live {
     ///
     /// # Errors
     /// It cannot be written, so the change must not be made.
-    pub(crate) async fn permitted(&self, containers: &[String], what: ContainerChange) -> Result<(), String> {
+    pub(crate) async fn permitted(
+        &self,
+        containers: &[String],
+        what: ContainerChange<'_>,
+    ) -> Result<(), String> {
         match self.journal.get().and_then(|journal| journal.before(&self.id.uid, containers, what)) {
             Some(recorded) => recorded.await,
             None => Ok(()),
@@ -180,7 +184,7 @@ impl Live {
     ///
     /// # Errors
     /// As [`Live::permitted`].
-    pub(crate) async fn permitted_all(&self, what: ContainerChange) -> Result<(), String> {
+    pub(crate) async fn permitted_all(&self, what: ContainerChange<'_>) -> Result<(), String> {
         let containers = self.containers();
         let names: Vec<_> = containers.iter().map(|running| running.blueprint.name.clone()).collect();
         self.permitted(&names, what).await

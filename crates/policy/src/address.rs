@@ -28,6 +28,9 @@ pub enum Forbidden {
     /// A name leads to it, and the `networkPolicy` of the template does not allow it.
     #[error("the `networkPolicy` of the template does not allow it")]
     NetworkPolicy,
+    /// A name leads to it, and a rule with `decision: Deny` has it in `cidrs`.
+    #[error("a rule denies it by its `cidrs`")]
+    Denied,
 }
 
 /// Services of clouds that give out credentials, outside the link-local ranges.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::{Forbidden, check_address};
+use crate::address::{Forbidden, check_address, judged_as};
 use crate::credential::{self, Credential};
 use crate::destination::{Decision, Destination};
 use crate::egress::Egress;
@@ -99,6 +99,20 @@ impl Level {
         let dialed = Destination { host: Host::Address(address.to_canonical()), port: destination.port };
         let decision = |egress: &Egress| egress.connection(&dialed, moment).decision;
         self.egress.as_ref().map(decision) != Some(Decision::Allow)
+    }
+
+    /// Returns true if a rule that enforces denies the address to which a name leads, also as the IPv4 address for which it
+    /// stands.
+    fn denies(&self, destination: &Destination, address: IpAddr, moment: &Moment<'_>) -> bool {
+        if self.mode != Mode::Enforce || matches!(destination.host, Host::Address(_)) {
+            return false;
+        }
+        let Some(egress) = &self.egress else { return false };
+        [address.to_canonical(), judged_as(address)].into_iter().any(|address| {
+            let dialed = Destination { host: Host::Address(address), port: destination.port };
+            let found = egress.connection(&dialed, moment);
+            found.decision == Decision::Deny && found.rule.is_some()
+        })
     }
 }
 
@@ -270,7 +284,7 @@ pub fn wildcard<L: Borrow<Level>>(levels: &[L], name: &HostName) -> Option<Strin
 /// Checks an address to which an allowed destination leads; `own` are the addresses of this machine. A private range counts
 /// only for the level whose rule opens it: the address must be open for every level. Addresses of this machine, and those
 /// that no network routes, are opened only by administrators and by the caller of `hutch run`. The `networkPolicy` of a
-/// template must allow the address of a name too.
+/// template must allow the address of a name too, and no rule may deny it.
 ///
 /// # Errors
 /// The reason.
@@ -283,6 +297,9 @@ pub fn may_dial<L: Borrow<Level>>(
 ) -> Result<(), Forbidden> {
     if levels.iter().any(|level| level.borrow().closes(destination, address, moment)) {
         return Err(Forbidden::NetworkPolicy);
+    }
+    if levels.iter().any(|level| level.borrow().denies(destination, address, moment)) {
+        return Err(Forbidden::Denied);
     }
     let Err(closed) = check_address(address, &[], own) else { return Ok(()) };
     let mut opened = Err(closed);

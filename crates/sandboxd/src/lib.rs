@@ -17,6 +17,7 @@ mod archive;
 mod content;
 pub mod files;
 pub mod first;
+pub mod generators;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 pub mod legacy;

@@ -60,10 +60,12 @@ pub enum Usage {
 /// Text of `--help`.
 pub const HELP: &str = "hutch-sandboxd: runs commands and keeps files inside a sandbox
 
-Usage: hutch-sandboxd [FLAG VALUE]... [-- COMMAND [ARGUMENT]...] | --clock
+Usage: hutch-sandboxd [FLAG VALUE]... [-- COMMAND [ARGUMENT]...] | --clock | --after-restore
 
   -- COMMAND [ARGUMENT]...   the container's own command; sandboxd passes signals on to it and ends when it ends
   --clock                    print the time since boot (CLOCK_MONOTONIC) in nanoseconds, and exit
+  --after-restore            fail if a process that is not sandboxd runs here: in a copy of its memory it may repeat
+                             the random numbers of the original
   --root-dir DIR             folder of files, working directory of commands (SANDBOX_BASE_DIR; default /workspace);
                              also --base-dir
   --listen-host ADDRESS      listen on this address only (default: all)
@@ -262,7 +264,7 @@ mod tests {
     #[test]
     fn every_flag_is_in_help_and_docs() {
         let told = include_str!("../../../docs/sandboxd.md");
-        for name in FLAGS.into_iter().chain(["clock", "help", "version"]) {
+        for name in FLAGS.into_iter().chain(["clock", "after-restore", "help", "version"]) {
             assert!(told.contains(&format!("`--{name}`")), "docs/sandboxd.md does not tell of --{name}");
         }
         for name in FLAGS {

@@ -1,9 +1,17 @@
 //! Short values of earlier messages, which are scanned together with the newest ones: a secret can leave in pieces.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use crate::validate;
+use crate::finding::{At, Location};
+use crate::{joins, validate};
+
+/// Maximum bytes of a structure that counts as a message.
+pub(crate) const MESSAGE: usize = 8 << 10;
+/// Maximum bytes of a value.
+const VALUE: usize = 512;
+/// Maximum names of fields whose values are also joined by name.
+const NAMES: usize = 16;
 
 /// Maximum bytes of all values.
 const BYTES: usize = 4096;
@@ -19,6 +27,38 @@ const EQUAL: usize = 4;
 const WORD: usize = 3;
 /// Times that the piece of one message may be longer than that of another one.
 const LONGER: usize = 4;
+
+/// Values of earlier messages.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Messages {
+    all: BTreeMap<At, Earlier>,
+    /// By the names of their fields too: other fields can stand between the pieces of a secret.
+    named: BTreeMap<(At, String), Earlier>,
+}
+
+impl Messages {
+    /// Joins the short values of a message with those of earlier ones, and keeps them. Returns also all of them as a recovery
+    /// phrase, if they may be one.
+    pub(crate) fn remember(&mut self, location: &Location, bytes: &[u8]) -> (Vec<Joined>, Option<Vec<u8>>) {
+        let values = joins::values(location, bytes, VALUE);
+        let earlier = self.all.entry(location.at).or_default();
+        let mut joined = earlier.join(&values);
+        let phrase = earlier.phrase(&values);
+        if bytes.len() > MESSAGE {
+            return (joined, phrase);
+        }
+        for (name, values) in joins::by_name(location, bytes, NAMES) {
+            let key = (location.at, name);
+            if self.named.len() < NAMES || self.named.contains_key(&key) {
+                let mut by_name = self.named.entry(key).or_default().join(&values);
+                // A message of one field has the same values.
+                by_name.retain(|new| joined.iter().all(|known| known.text != new.text));
+                joined.append(&mut by_name);
+            }
+        }
+        (joined, phrase)
+    }
+}
 
 /// Values of the messages of one part, in their order.
 #[derive(Debug, Clone, Default)]

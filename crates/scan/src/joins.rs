@@ -1,7 +1,7 @@
 //! Joins: fields of structured text as `name="value"` lines, and values next to each other.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use crate::finding::{At, Location, Step};
@@ -15,6 +15,8 @@ pub(crate) const STRUCTURE: usize = 1 << 20;
 const FIELDS: usize = 4096;
 /// Maximum bytes of a value that is joined with its neighbors.
 const VALUE: usize = 256;
+/// Maximum bytes of a value that is joined with those of the same name in earlier messages.
+const NAMED: usize = 128;
 /// Maximum neighbors that are joined.
 const NEIGHBORS: usize = 4;
 /// Maximum short values of which every group of neighbors is a text of its own. More are one text.
@@ -91,6 +93,22 @@ pub(crate) fn values(location: &Location, bytes: &[u8], longest: usize) -> Vec<V
     }
     let short = |field: &Field<'_>| (1..=longest).contains(&field.value.len());
     fields.into_iter().filter(short).map(|field| field.value.into_owned()).collect()
+}
+
+/// Returns the short values of a part by the names of their fields: those of at most `most` names, without numbers, which count
+/// the messages of a sequence rather than carry it.
+pub(crate) fn by_name(location: &Location, bytes: &[u8], most: usize) -> BTreeMap<String, Vec<Vec<u8>>> {
+    let mut named: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+    for field in fields(location, bytes) {
+        let is_number = field.value.iter().all(u8::is_ascii_digit);
+        if field.name.is_empty() || is_number || field.value.len() > NAMED {
+            continue;
+        }
+        if named.len() < most || named.contains_key(&*field.name) {
+            named.entry(field.name.into_owned()).or_default().push(field.value.into_owned());
+        }
+    }
+    named
 }
 
 fn fields<'a>(location: &'a Location, bytes: &'a [u8]) -> Vec<Field<'a>> {

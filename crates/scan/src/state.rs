@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::compression;
 use crate::credential::Credentials;
-use crate::earlier::{Earlier, Joined};
+use crate::earlier::{MESSAGE, Messages};
 use crate::finding::{At, Compression, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
 use crate::injection;
 use crate::joins;
@@ -27,10 +27,6 @@ const STREAMS: usize = 256;
 /// make the part too complex: what is behind them was not judged.
 const REPORTED: usize = 1024;
 const HINTS: usize = 256;
-/// Maximum bytes of a structure that counts as a message.
-const MESSAGE: usize = 8 << 10;
-/// Maximum bytes of a value that is joined with those of earlier messages.
-const EARLIER_VALUE: usize = 512;
 /// Maximum bytes of a value that is read as a command.
 const COMMAND: usize = 64 << 10;
 /// Headers that carry the credential of a request.
@@ -48,9 +44,10 @@ pub struct State {
     credentials: Option<Arc<Credentials>>,
     ignored: Arc<HashSet<Fingerprint>>,
     bound: bool,
+    /// Values of earlier bodies count.
+    bodies: bool,
     streams: BTreeMap<Location, Stream>,
-    /// Short values of earlier messages, in their order.
-    earlier: BTreeMap<At, Earlier>,
+    earlier: Messages,
 }
 
 #[derive(Default, Clone)]
@@ -109,8 +106,9 @@ impl State {
             credentials: None,
             ignored: Arc::default(),
             bound: false,
+            bodies: false,
             streams: BTreeMap::new(),
-            earlier: BTreeMap::new(),
+            earlier: Messages::default(),
         }
     }
 
@@ -134,6 +132,12 @@ impl State {
     /// Sets whether the destination may receive a credential, so that one in its header is no finding.
     pub fn bound(mut self, bound: bool) -> State {
         self.bound = bound;
+        self
+    }
+
+    /// Has the short values of a body count together with those of earlier bodies.
+    pub fn joining_bodies(mut self) -> State {
+        self.bodies = true;
         self
     }
 }
@@ -309,7 +313,11 @@ impl Scanner {
                 state.report(location, stream, hits, false, findings);
             }
         }
-        if matches!(location.at, At::Frame | At::Url | At::Host | At::ToolArgs) {
+        let is_message = match location.at {
+            At::Body => state.bodies && bytes.len() <= MESSAGE,
+            at => matches!(at, At::Frame | At::Url | At::Host | At::ToolArgs),
+        };
+        if is_message {
             self.with_earlier(state, location, stream, bytes, findings);
         }
     }
@@ -323,7 +331,7 @@ impl Scanner {
         bytes: &[u8],
         findings: &mut Vec<Finding>,
     ) {
-        let (all, phrase) = state.remember(location, bytes);
+        let (all, phrase) = state.earlier.remember(location, bytes);
         if let Some(text) = phrase {
             let mut hits = Hits::default();
             let view = View::root(&text).after(Step::Join);
@@ -410,15 +418,6 @@ impl State {
             }
             findings.push(finding(location, &hit, range));
         }
-    }
-
-    /// Joins the short values of a message with those of earlier ones, and keeps them. Returns also all of them as a recovery
-    /// phrase, if they may be one.
-    fn remember(&mut self, location: &Location, bytes: &[u8]) -> (Vec<Joined>, Option<Vec<u8>>) {
-        let values = joins::values(location, bytes, EARLIER_VALUE);
-        let earlier = self.earlier.entry(location.at).or_default();
-        let joined = earlier.join(&values);
-        (joined, earlier.phrase(&values))
     }
 }
 

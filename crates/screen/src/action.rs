@@ -1,10 +1,11 @@
 //! Actions of the levels of a sandbox for findings.
 
 use std::borrow::Borrow;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use hutch_policy::{Door, HostName, Level, Mode, ScanAction, ScanRules, ScannerRules};
-use hutch_scan::{Finding, Kind, Severity};
+use hutch_scan::{Finding, Fingerprint, Kind, Severity};
 
 use crate::report::{Findings, Recorder};
 
@@ -67,6 +68,7 @@ pub struct Screen {
     door: Door,
     acting: Arc<[Acting]>,
     recorder: Recorder,
+    ignored: Arc<HashSet<Fingerprint>>,
 }
 
 impl Screen {
@@ -77,7 +79,13 @@ impl Screen {
             rules.at(door).map(|_| Acting::of(level, rules))
         });
         let acting: Arc<[Acting]> = with.collect();
-        (!acting.is_empty()).then(|| Screen { door, acting, recorder: Recorder::default() })
+        let (recorder, ignored) = (Recorder::default(), Arc::default());
+        (!acting.is_empty()).then(|| Screen { door, acting, recorder, ignored })
+    }
+
+    /// Ignores these values: placeholders of credentials, which are worth nothing.
+    pub fn ignoring(self, ignored: Arc<HashSet<Fingerprint>>) -> Screen {
+        Screen { ignored, ..self }
     }
 
     /// Has findings recorded in an audit log.
@@ -106,7 +114,7 @@ impl Screen {
         let counts = matches!(
             finding.kind,
             Kind::Secret | Kind::Credential | Kind::Pii | Kind::Financial | Kind::TooComplex
-        );
+        ) && !self.ignored.contains(&finding.fingerprint);
         let found = counts.then(|| strictest(&self.acting, finding, None, |rules| rules.at(self.door)));
         found.flatten()
     }
@@ -121,7 +129,7 @@ impl PartialEq for Screen {
 #[cfg(test)]
 mod tests {
     use hutch_policy::Authority;
-    use hutch_scan::{At, Fingerprint};
+    use hutch_scan::At;
 
     use super::*;
 

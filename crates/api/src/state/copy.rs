@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::PodSpec;
 use kube_core::ObjectMeta;
 
 use crate::{OperatingMode, Sandbox, annotation, label};
@@ -61,6 +62,22 @@ pub enum Renewal {
     Command(Vec<String>),
     /// Not at all: the Sandbox may share them with its copies.
     Shared,
+    /// By the runtime of [`RUNTIME`]: it keeps no generator, and its check fails if other programs run.
+    Runtime,
+}
+
+/// Image whose program keeps no generator of random numbers in its memory.
+pub const RUNTIME: &str = "hutch/python-runtime";
+
+/// Returns true if all containers of a Pod that are restored are of [`RUNTIME`].
+pub fn is_runtime(pod: &PodSpec) -> bool {
+    let sidecars = pod.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let mut restored = pod.containers.iter().chain(sidecars);
+    restored.all(|container| {
+        let image = container.image.as_deref().unwrap_or_default();
+        image.strip_suffix(":latest").unwrap_or(image) == RUNTIME
+    })
 }
 
 /// Returns how copies of the memory of a Sandbox get new random numbers.
@@ -75,6 +92,7 @@ pub fn renewal(source: &Sandbox) -> Result<Renewal, String> {
     match source.setting(annotation::AFTER_RESTORE).map(after_restore) {
         Some(Ok(command)) => Ok(Renewal::Command(command)),
         Some(Err(why)) => Err(format!("{after}: {why}; or set {shares} to \"true\"")),
+        None if is_runtime(&source.spec.pod_template.spec) => Ok(Renewal::Runtime),
         None => Err(format!(
             "the random numbers of its programs would be the same in each copy of the memory: the Sandbox needs the \
              annotation {after} with a command that renews them, or {shares} with \"true\" where that does no harm"
@@ -141,5 +159,41 @@ mod tests {
                 "spec": {"containers": [{"name": "main", "image": "i"}]}}},
         });
         assert_eq!(copy, expected);
+    }
+
+    #[test]
+    fn runtime_renews_its_random_numbers_unless_another_program_is_beside_it() {
+        let of = |images: &[&str], sidecar: &str, policy: &str, setting: Option<&str>| {
+            let containers: Vec<_> =
+                images.iter().map(|image| json!({"name": "c", "image": image})).collect();
+            let source: Sandbox = serde_json::from_value(json!({
+                "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+                "metadata": {"annotations": setting.map(|value| json!({annotation::AFTER_RESTORE: value}))},
+                "spec": {"podTemplate": {"spec": {"containers": containers,
+                    "initContainers": [{"name": "i", "image": sidecar, "restartPolicy": policy}]}}},
+            }))
+            .unwrap();
+            renewal(&source)
+        };
+        let runtime = Ok(Renewal::Runtime);
+        assert_eq!(of(&["hutch/python-runtime"], RUNTIME, "Always", None), runtime);
+        assert_eq!(
+            of(&["hutch/python-runtime:latest", RUNTIME], "i", "Never", None),
+            runtime,
+            "it has ended"
+        );
+        let command = Ok(Renewal::Command(vec!["/a".into()]));
+        assert_eq!(of(&[RUNTIME], "i", "Never", Some(r#"["/a"]"#)), command, "a command takes precedence");
+        for (images, sidecar) in [
+            (&["hutch/host"][..], RUNTIME),
+            (&[RUNTIME, "python"][..], RUNTIME),
+            (&[RUNTIME][..], "python"),
+            (&["other/hutch/python-runtime"][..], RUNTIME),
+            (&["hutch/python-runtime:1"][..], RUNTIME),
+        ] {
+            let why = of(images, sidecar, "Always", None).unwrap_err();
+            assert!(why.contains(annotation::AFTER_RESTORE), "{why}");
+        }
+        assert!(of(&[RUNTIME], "i", "Never", Some("no")).is_err());
     }
 }

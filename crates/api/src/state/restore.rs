@@ -51,6 +51,11 @@ pub fn beginning(uid: &str, name: &str) -> String {
     format!("{uid} {name}")
 }
 
+/// Returns the name of the snapshot in that message.
+pub fn name_in_beginning(message: &str) -> Option<&str> {
+    message.split_once(' ').map(|(_, name)| name)
+}
+
 /// Returns the message of a Pod with these conditions that has begun with a snapshot.
 pub fn begun_with(conditions: &[PodCondition]) -> Option<&str> {
     let restored = conditions.iter().find(|one| one.type_ == RESTORED_POD && one.status == TRUE)?;

@@ -279,7 +279,7 @@ fn complete(status: &SandboxStatus) -> Value {
 fn note_lost_memory(ctx: &Context, observed: &Observed, wanted: &SandboxStatus) {
     if is_lost(observed.sandbox.status.as_ref(), wanted) {
         let text = memory::NOT_KEPT_MESSAGE.to_owned();
-        let (reason, action) = (memory::NOT_KEPT, "Reconciling");
+        let (reason, action) = (reason::MEMORY_NOT_KEPT, "Reconciling");
         ctx.record(observed.sandbox.as_ref(), Note { warning: true, reason, action, text });
     }
 }
@@ -291,7 +291,7 @@ pub(super) fn is_lost(before: Option<&SandboxStatus>, wanted: &SandboxStatus) ->
         condition::find(conditions, SUSPENDED).map(|found| (found.status == TRUE, found.reason.clone()))
     };
     let was_running = before.and_then(of).is_some_and(|(was_suspended, _)| !was_suspended);
-    was_running && of(wanted).is_some_and(|(_, reason)| reason == memory::NOT_KEPT)
+    was_running && of(wanted).is_some_and(|(_, reason)| reason == reason::MEMORY_NOT_KEPT)
 }
 
 /// Records one event when several Pods are found, and none while that lasts.

@@ -17,9 +17,7 @@ use crate::view::PodView;
 
 /// Time after which a suspend whose snapshot failed is tried again.
 const RETRY: SignedDuration = SignedDuration::from_secs(60);
-/// Reason of the condition `Suspended`, and of an event: the memory of the processes was to be kept, and is not there.
-pub(super) const NOT_KEPT: &str = "MemoryNotKept";
-/// Message of both.
+/// Message of the condition `Suspended`, and of an event, with the reason `MemoryNotKept`.
 pub(super) const NOT_KEPT_MESSAGE: &str =
     "Sandbox is suspended without the memory of its processes. It will begin anew";
 

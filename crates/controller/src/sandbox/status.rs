@@ -164,7 +164,7 @@ fn suspended(observed: &Observed, located: &Located, pod_unknown: bool) -> Verdi
         Located::Several(_) => Verdict::new(UNKNOWN, reason::POD_STATE_UNKNOWN, message::POD_STATE_UNKNOWN),
         Located::Missing => match memory::of_suspended(observed) {
             Memory::AsWanted => Verdict::new(TRUE, reason::POD_TERMINATED, message::POD_TERMINATED),
-            Memory::Missing => Verdict::new(TRUE, memory::NOT_KEPT, memory::NOT_KEPT_MESSAGE),
+            Memory::Missing => Verdict::new(TRUE, reason::MEMORY_NOT_KEPT, memory::NOT_KEPT_MESSAGE),
             Memory::Writing => Verdict::new(FALSE, reason::POD_TERMINATING, message::POD_TERMINATING),
         },
         Located::Owned(_) => Verdict::new(FALSE, reason::POD_TERMINATING, message::POD_TERMINATING),

@@ -49,6 +49,8 @@ struct Talks {
 pub(crate) struct Talk {
     /// Messages of MCP and A2A.
     pub(super) session: Session,
+    /// Other bodies of requests, which can each have a piece of a secret.
+    pub(super) bodies: State,
 }
 
 /// Conversation that requests share: facts about the destination or the session, and the calls of the conversation.
@@ -155,7 +157,8 @@ impl Conversations {
 impl Default for Talk {
     fn default() -> Talk {
         let [outbound, inbound] = [Direction::Outbound, Direction::Inbound].map(State::new);
-        Talk { session: Session::new(outbound, inbound, Pins::default()) }
+        let bodies = State::new(Direction::Outbound).joining_bodies();
+        Talk { session: Session::new(outbound, inbound, Pins::default()), bodies }
     }
 }
 

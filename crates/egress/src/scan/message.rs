@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderValue, header};
 use hutch_policy::Call;
-use hutch_scan::{At, Compression, Direction, Finding, Location, decompressed, messages, redact};
+use hutch_scan::{At, Compression, Direction, Finding, Location, State, decompressed, messages, redact};
 use hutch_screen::Found;
 use serde_json::{Map, Value};
 
@@ -261,15 +261,22 @@ impl Scan {
         }
         let read = read.flatten().unwrap_or_default();
         let location = Location { at: At::Body, name: String::new(), compression };
-        let raw = |scan: &Scan| scanner().scan_whole(&mut scan.state(direction), &location, body);
+        let raw = |state: &mut State| scanner().scan_whole(state, &location, body);
         if !read.iter().any(is_of_protocol) {
-            return (self.judge(direction, raw(self)), false);
+            let findings = match direction {
+                Direction::Outbound => {
+                    talk.bodies.set_credentials(self.exact.clone());
+                    raw(&mut talk.bodies)
+                }
+                Direction::Inbound => raw(&mut self.state(direction)),
+            };
+            return (self.judge(direction, findings), false);
         }
         let plain = plain.unwrap_or_default();
         let mut findings = protocol(self, talk, direction, &plain, &read);
         if compression.is_some() {
             // What stands beside the message: in names of files, or behind its end.
-            add(&mut findings, raw(self));
+            add(&mut findings, raw(&mut self.state(direction)));
         }
         (self.judge(direction, findings), true)
     }

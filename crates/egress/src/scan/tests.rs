@@ -66,6 +66,86 @@ fn finding_is_shown_without_its_text() {
     assert!(!format!("{found:?} {}", serde_json::to_string(&found).unwrap()).contains(&token()[8..]));
 }
 
+/// Returns the number of the first body that is blocked, of those that one sandbox sends to one destination.
+fn first_blocked(bodies: &[String]) -> Option<usize> {
+    let (scan, talk) = (Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap(), SharedTalk::default());
+    let send = |body: &String| scan.body(&talk, Direction::Outbound, None, body.as_bytes()).0.blocked;
+    bodies.iter().position(|body| send(body).is_some())
+}
+
+#[test]
+fn secret_in_pieces_over_several_bodies_is_found() {
+    let token = token();
+    let (a, rest) = token.split_at(14);
+    let (b, c) = rest.split_at(13);
+    for (name, piece) in [
+        ("plain", &(|_, piece: &str| piece.to_owned()) as &dyn Fn(usize, &str) -> String),
+        ("json", &|_, piece| json!({"data": piece}).to_string()),
+        ("counted", &|number, piece| json!({"part": number, "of": 3, "data": piece}).to_string()),
+        ("labelled", &|number, piece| {
+            json!({"channel": "C024BE91L", "data": piece, "kind": "note", "step": number}).to_string()
+        }),
+        ("form", &|number, piece| format!("user=bob&n={number}&d={piece}&end=1")),
+    ] {
+        let bodies: Vec<String> =
+            [a, b, c].iter().enumerate().map(|(number, text)| piece(number + 1, text)).collect();
+        assert_eq!(first_blocked(&bodies), Some(2), "{name}: {bodies:?}");
+    }
+}
+
+#[test]
+fn bodies_with_identifiers_are_no_secret_in_pieces() {
+    let hex = |seed: usize, digits: usize| -> String {
+        let mut state = seed as u64 + 1;
+        let mut digit = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            char::from_digit((state >> 60) as u32, 16).unwrap()
+        };
+        (0..digits).map(&mut digit).collect()
+    };
+    let base64 = |seed: usize| {
+        let bytes = hex(seed, 48);
+        base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &bytes.as_bytes()[..24])
+    };
+    for (name, body) in [
+        (
+            "traces",
+            &(|n| json!({"traceId": hex(n, 32), "spanId": hex(n + 7, 16), "name": "GET /"}))
+                as &dyn Fn(usize) -> _,
+        ),
+        ("commits", &|n| json!({"repository": "app", "sha": hex(n, 40), "parent": hex(n + 1, 40)})),
+        ("digests", &|n| json!({"digest": format!("sha256:{}", hex(n, 64)), "size": n * 977})),
+        (
+            "ids",
+            &|n| json!({"id": format!("msg_01{}", hex(n, 22)), "role": "user", "content": "Hello there"}),
+        ),
+        ("uuids", &|n| {
+            let all = hex(n, 32);
+            json!({"id": format!("{}-{}-{}-{}-{}", &all[..8], &all[8..12], &all[12..16], &all[16..20], &all[20..])})
+        }),
+        ("nonces", &|n| json!({"nonce": base64(n), "seq": n})),
+        (
+            "tools",
+            &|n| json!({"tool_call_id": format!("call_{}", base64(n).replace(['+', '/', '='], "x")), "output": "ok"}),
+        ),
+        ("cursors", &|n| json!({"cursor": base64(n), "limit": 100})),
+    ] {
+        let bodies: Vec<String> = (0..60).map(|number| body(number).to_string()).collect();
+        assert_eq!(first_blocked(&bodies), None, "{name}: {}", bodies[0]);
+        let form: Vec<String> = (0..60)
+            .map(|number| {
+                let fields = body(number);
+                let pairs = fields.as_object().unwrap().iter();
+                pairs
+                    .map(|(name, value)| format!("{name}={}", value.to_string().trim_matches('"')))
+                    .collect::<Vec<_>>()
+                    .join("&")
+            })
+            .collect();
+        assert_eq!(first_blocked(&form), None, "{name}: {}", form[0]);
+    }
+}
+
 #[test]
 fn blocked_message_does_not_condemn_the_next_one() {
     let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();

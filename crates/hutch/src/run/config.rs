@@ -1,5 +1,8 @@
 //! `--config`: a `sandbox_config`, which describes a sandbox in one JSON or YAML object, as flags.
 
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,7 +42,19 @@ fn set(config: Config, arguments: &mut RunArguments) -> anyhow::Result<()> {
         let parsed = mount::parse(text);
         arguments.mount.push(parsed.map_err(|error| anyhow!("filesystem.host_mounts[{index}]: {error}"))?);
     }
-    resources(&config.resources, arguments)
+    resources(&config.resources, arguments)?;
+    match &arguments.workspace {
+        Some(folder) if !read_only => make_workspace(folder).context("filesystem.workspace"),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the folder of the workspace for the caller alone, if it is not there. The folder above it must be.
+fn make_workspace(folder: &Path) -> anyhow::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made.with_context(|| format!("cannot make {}", folder.display())),
+    }
 }
 
 /// Refuses variables with real secrets: credentials come just in time, as placeholders of policies.
@@ -55,7 +70,7 @@ fn refuse_secrets(env: &[(String, String)]) -> anyhow::Result<()> {
         let secret = found.iter().find(|one| one.kind == Kind::Secret && one.severity >= Severity::Medium);
         if let Some(secret) = secret {
             bail!(
-                "credentials.mode: --env {name} has a secret ({}); give it by `credentials` of a policy",
+                "credentials.mode: --env {name} has a secret ({}); give it by `credentials` of a --policy",
                 secret.rule
             );
         }

@@ -1,9 +1,10 @@
 //! `hutch run --allow`: the proxy beside a jail.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use hutch_egress::{AuthorityKeys, FLAGS};
@@ -13,6 +14,7 @@ use hutch_policy::{
     Authority, Cidr, Credential, Decision, Egress, EgressRule, Level, Mode, PolicyFiles, PolicyObject,
     ScanRules, ScannerRules, check_given, closed_ranges,
 };
+use hutch_scan::Fingerprint;
 use serde_json::Value;
 
 use super::hide;
@@ -55,7 +57,9 @@ impl Network {
     /// Returns the network that the flags open: none without `--allow` and `--policy`.
     pub(super) fn of(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<Network> {
         let mut levels = Vec::new();
-        if !arguments.allow.is_empty() {
+        // A policy alone would open what `--config` does not list.
+        let closes = arguments.config.is_some() && !arguments.policy.is_empty();
+        if !arguments.allow.is_empty() || closes {
             levels.push(from_flags(arguments));
         }
         if let Some(listed) = arguments.listed.as_ref()
@@ -69,7 +73,7 @@ impl Network {
         levels.extend(policies);
         ensure!(
             !levels.is_empty() || arguments.allow_private.is_empty(),
-            "--allow-private: has no effect without --allow, --policy or --settings"
+            "--allow-private: has no effect without --allow, --policy, --config or --settings"
         );
         open_private(&mut levels, &arguments.allow_private);
         let upstream = match levels.is_empty() {
@@ -94,6 +98,11 @@ impl Network {
         let authorities = authorities.unwrap_or_default();
         let awake = arguments.cpus.is_none();
         Ok(Network { levels, awake, outside, authorities, spawned: None, proxy: None, ids: None })
+    }
+
+    /// Returns the placeholders of credentials.
+    pub(super) fn placeholders(&self) -> Arc<HashSet<Fingerprint>> {
+        Arc::new(self.outside.credentials.iter().map(Wanted::fingerprint).collect())
     }
 
     /// Refuses files with values that the jail shows.

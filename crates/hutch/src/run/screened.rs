@@ -2,6 +2,7 @@
 //!
 //! What goes to a terminal is not scanned: it must show a prompt at once, and only its user sees it.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,6 +13,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, bail};
 use hutch_jail::run::{Captured, Outcome};
 use hutch_policy::{Authority, Door, Level, ScanAction, ScannerRules};
+use hutch_scan::Fingerprint;
 use hutch_screen::{Found, Origin, Output, Screen, Until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, kill_process};
@@ -28,6 +30,7 @@ const PORTION: usize = 16 << 10;
 pub(super) struct Screened {
     pipes: Vec<Pipe>,
     over: Arc<AtomicBool>,
+    ignored: Arc<HashSet<Fingerprint>>,
 }
 
 /// A pipe that is in the place of one or both streams.
@@ -42,9 +45,10 @@ struct Pipe {
 }
 
 impl Screened {
-    /// Puts pipes in the place of the standard streams that are no terminals. [`Screened::begin`] must follow.
-    pub(super) fn open() -> anyhow::Result<Screened> {
-        let mut screened = Screened::default();
+    /// Puts pipes in the place of the standard streams that are no terminals. [`Screened::begin`] must follow. `ignored` are
+    /// placeholders of credentials, which are no secrets.
+    pub(super) fn open(ignored: &Arc<HashSet<Fingerprint>>) -> anyhow::Result<Screened> {
+        let mut screened = Screened { ignored: ignored.clone(), ..Screened::default() };
         let streams = [(1, rustix::stdio::stdout()), (2, rustix::stdio::stderr())];
         let is_same = same_file(streams[0].1, streams[1].1);
         for (number, stream) in streams.into_iter().filter(|(_, stream)| !stream.is_terminal()) {
@@ -68,8 +72,9 @@ impl Screened {
         for pipe in &mut self.pipes {
             let Some(reader) = pipe.reader.take() else { continue };
             let (into, over) = (File::from(pipe.original.try_clone()?), self.over.clone());
+            let output = output(self.ignored.clone());
             let pass = move || {
-                let refused = pass(File::from(reader), into);
+                let refused = pass(File::from(reader), into, output);
                 if refused.is_some() && !over.load(Ordering::Acquire) {
                     // As one from outside, it is passed on to the command.
                     let _ = kill_process(getpid(), Signal::TERM);
@@ -107,10 +112,10 @@ impl Screened {
 ///
 /// # Errors
 /// A secret is in it.
-pub(super) fn check(outcome: &Outcome) -> anyhow::Result<()> {
+pub(super) fn check(outcome: &Outcome, ignored: &Arc<HashSet<Fingerprint>>) -> anyhow::Result<()> {
     for (number, kept) in [(1, &outcome.stdout), (2, &outcome.stderr)] {
         let Some(Captured { bytes, .. }) = kept else { continue };
-        let mut output = output();
+        let mut output = output(ignored.clone());
         output.take(bytes);
         if let Err(found) = output.finish() {
             bail!(refusal(number, &found));
@@ -124,17 +129,17 @@ fn refusal(number: usize, found: &Found) -> String {
     format!("{name} of the command: {found}; `credentials.secret_scanning` ends it")
 }
 
-/// Output in which a secret is refused.
-fn output() -> Output {
+/// Output in which a secret is refused, unless it is ignored.
+fn output(ignored: Arc<HashSet<Fingerprint>>) -> Output {
     let rules = ScannerRules { exec: Some(ScanAction::Block), ..secrets() };
     let level = Level { scanner: Some(rules), ..Level::new(Authority::Invocation, "--config", None) };
     let screen = Screen::of(&[level], Door::Exec).expect("the rules have an action for this door");
-    Output::new(screen, Origin { pod: "command".into(), part: "".into() })
+    Output::new(screen.ignoring(ignored), Origin { pod: "command".into(), part: "".into() })
 }
 
 /// Passes output on until its end. Returns what ended it before.
-fn pass(mut reader: File, mut into: File) -> Option<Found> {
-    let (mut output, mut portion) = (output(), vec![0; PORTION]);
+fn pass(mut reader: File, mut into: File, mut output: Output) -> Option<Found> {
+    let mut portion = vec![0; PORTION];
     loop {
         let timeout = (!output.is_empty()).then_some(HOLD);
         let mut fds = [PollFd::new(&reader, PollFlags::IN)];

@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 
 use self::pattern::{Pattern, is_pattern};
+use super::printed::Printed;
 use super::workspace::TEMPORARY;
 use crate::cli::{Listed, RunArguments};
 use crate::mount::MountArgument;
@@ -52,6 +53,9 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
         let is_set = arguments.env.iter().any(|(other, _)| other == name);
         ensure!(!is_set, "{}: credentials.envVars: --env sets {name}, which is denied", named());
     }
+    if Printed::of_caller().is_new("settings-files") {
+        eprintln!("hutch: --settings: {SHOWN}");
+    }
     notes.changes.iter().for_each(|line| eprintln!("hutch: {}: {line}", named()));
     for (number, folder) in settings.safe_directories.iter().enumerate() {
         arguments.env.push((format!("GIT_CONFIG_KEY_{number}"), "safe.directory".to_owned()));
@@ -72,6 +76,10 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
         Some(Box::new(place.apply(&settings.filesystem, denied, listed, arguments).with_context(named)?));
     Ok(())
 }
+
+/// Difference that is printed once.
+const SHOWN: &str = "the command sees /usr, the working directory, and the paths of allowRead and allowWrite, where srt shows \
+                     the whole machine (\"Settings of srt\" in docs/cli.md)";
 
 /// Folders to which the paths of the settings refer.
 struct Place {

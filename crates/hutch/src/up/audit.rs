@@ -249,7 +249,7 @@ impl Journal for AuditLog {
         &self,
         pod: &str,
         containers: &[String],
-        what: ContainerChange,
+        what: ContainerChange<'_>,
     ) -> Option<BoxFuture<'static, Result<(), String>>> {
         if !self.is_strict() {
             return None;
@@ -265,7 +265,7 @@ impl Journal for AuditLog {
         Some(recorded.map(|recorded| recorded.map(drop).map_err(|()| wire::REFUSED.to_owned())).boxed())
     }
 
-    fn happened(&self, pod: &str, container: &str, what: ContainerChange) {
+    fn happened(&self, pod: &str, container: &str, what: ContainerChange<'_>) {
         if let Some(event) = self.lifecycle(pod, container, what, false) {
             self.push(&event);
         }
@@ -287,23 +287,31 @@ impl Journal for AuditLog {
 
 impl AuditLog {
     /// Returns the event of a change of a container, which is `planned` or made.
-    fn lifecycle(&self, pod: &str, container: &str, what: ContainerChange, planned: bool) -> Option<Event> {
+    fn lifecycle(
+        &self,
+        pod: &str,
+        container: &str,
+        what: ContainerChange<'_>,
+        planned: bool,
+    ) -> Option<Event> {
         let subject = match what {
             // It is reported by another task than the end of the Pod.
             ContainerChange::Ended { .. } => self.recent(pod)?,
             _ => self.subject(pod)?,
         };
         let (change, code, reason) = match what {
-            ContainerChange::Started => (Change::Started, None, None),
+            ContainerChange::Started { snapshot } => {
+                (Change::Started, None, snapshot.map(|name| format!("from snapshot {name}")))
+            }
             ContainerChange::Ended { code, out_of_memory } => {
-                (Change::Ended, Some(code), out_of_memory.then_some("OOMKilled"))
+                (Change::Ended, Some(code), out_of_memory.then(|| "OOMKilled".to_owned()))
             }
             ContainerChange::Frozen => (Change::Frozen, None, None),
             ContainerChange::PagedOut => (Change::PagedOut, None, None),
             ContainerChange::Thawed => (Change::Thawed, None, None),
         };
         let uid = format!("{pod}/{container}");
-        let sandbox = subject.sandbox();
+        let (sandbox, reason) = (subject.sandbox(), reason.as_deref());
         let lifecycle = Lifecycle { sandbox, container, uid: &uid, change, planned, code, reason };
         Some(Event::lifecycle(SystemTime::now(), &lifecycle))
     }
@@ -461,7 +469,7 @@ mod tests {
         }
         // Its last container can be reported as ended after it.
         log.happened("u", "main", ContainerChange::Ended { code: 0, out_of_memory: false });
-        log.happened("u", "main", ContainerChange::Started);
+        log.happened("u", "main", ContainerChange::Started { snapshot: None });
         log.close().await;
         let mut reader = hutch_audit::Reader::new(&folder, 0);
         let (mut found, mut lost) = (Vec::new(), 0);

@@ -154,13 +154,24 @@ const WITHOUT_PROXY: &[(&str, &str)] = &[
 pub(crate) struct Attempts {
     child: Child,
     output: Lines<BufReader<ChildStdout>>,
+    /// Times of the attempts in ms, by the first word of their names.
+    delays: BTreeMap<String, Vec<f64>>,
 }
 
 impl Attempts {
     pub(crate) fn start(mut command: Command) -> Attempts {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program");
         let output = BufReader::new(child.stdout.take().expect("output")).lines();
-        Attempts { child, output }
+        Attempts { child, output, delays: BTreeMap::new() }
+    }
+
+    /// Prints how long the attempts have taken: the median of each kind, and the longest.
+    fn print_delays(&mut self, who: &str) {
+        for (kind, times) in &mut self.delays {
+            times.sort_by(f64::total_cmp);
+            let (middle, most) = (times[times.len() / 2], times[times.len() - 1]);
+            println!("{who}: {kind}: {} attempts, p50 {middle} ms, most {most} ms", times.len());
+        }
     }
 
     /// Returns the results of a series.
@@ -171,7 +182,11 @@ impl Attempts {
                 return results;
             }
             let (name, result) = line.split_once('=').expect("a result");
+            let (result, delay) = result.split_once('\t').unwrap_or((result, ""));
             results.insert(name.to_owned(), result.to_owned());
+            if let (Some((kind, _)), Ok(delay)) = (name.split_once(' '), delay.parse()) {
+                self.delays.entry(kind.to_owned()).or_default().push(delay);
+            }
         }
         panic!("the program ended after {results:?}");
     }
@@ -215,6 +230,7 @@ fn attempts_of_a_command_have_the_results_of_the_table() {
         let [proxy] = proxies(site.folder.path())[..] else { panic!("one proxy: {who}") };
         kill_whole(proxy);
         check(&who, &attempts.next_series(), &[WITHOUT_PROXY]);
+        attempts.print_delays(&who);
     }
 }
 
@@ -293,9 +309,12 @@ fn attempts_of_a_pod_have_the_results_of_the_table() {
         let address = up.ok(&format!("get pod {class} -o jsonpath={{.status.podIP}}"));
         let command =
             up.kubectl_command(&["exec", "-i", class, "--", "python3", "-c", PROGRAM, address.trim()]);
-        let found = Attempts::start(command).series();
+        let mut attempts = Attempts::start(command);
+        let found = attempts.series();
         let differences = if class == "gvisor" { IN_GVISOR } else { &[] };
         let own = [("own address 0", "own, then ECONNREFUSED")];
-        check(&format!("a pod of {class}"), &found, &[TABLE, differences, &own]);
+        let who = format!("a pod of {class}");
+        check(&who, &found, &[TABLE, differences, &own]);
+        attempts.print_delays(&who);
     }
 }

@@ -234,6 +234,39 @@ fn server_receives_the_value_and_the_sandbox_has_only_the_placeholder() {
 }
 
 #[test]
+fn sandbox_config_offers_credentials_by_a_policy_that_opens_nothing_more() {
+    hutch_testkit::require!(root, user_namespaces, curl, openssl, python);
+    let server = Server::start();
+    let policy = server.policy("{env: CALLER_TOKEN}", "");
+    let script = "echo $GITHUB_TOKEN; curl -sS -o /dev/null -w '%{http_code}\\n' \
+        -H \"Authorization: Bearer $GITHUB_TOKEN\" https://web.example:PORT/bearer";
+    let script = script.replace("PORT", &server.port.to_string());
+    for caller in callers() {
+        for (listed, opens) in [("web.example", true), ("elsewhere.example", false), ("", false)] {
+            let network = match listed {
+                "" => "mode: none".to_owned(),
+                _ => format!("egress_allowlist: [\"{listed}:{}\"]", server.port),
+            };
+            let config = server.path("config.yaml");
+            let text_of = format!(
+                "network: {{{network}}}\ncredentials: {{mode: just_in_time, secret_scanning: true}}\n"
+            );
+            std::fs::write(&config, text_of).expect("written");
+            let flags = ["--config", &config, "--policy", &policy, "--allow-private", SERVER];
+            let mut hutch = server.site.command(caller, &flags, &["sh", "-c", &script]);
+            hutch.env("SSL_CERT_FILE", server.path("public/ca.pem")).env("CALLER_TOKEN", VALUE);
+            let before = server.peer.printed().len();
+            let output = hutch.output().expect("unshare");
+            let (out, error) = (text(&output.stdout), text(&output.stderr));
+            assert!(out.starts_with("ghp_") && !out.contains(VALUE), "{caller:?} {listed}: {out}{error}");
+            assert_eq!(out.ends_with("\n200\n"), opens, "{caller:?} {listed}: {out}{error}");
+            let received = server.peer.printed()[before..].contains(&format!("authorization=Bearer {VALUE}"));
+            assert_eq!(received, opens, "{caller:?} {listed}: {error}");
+        }
+    }
+}
+
+#[test]
 fn git_clones_and_pushes_with_the_placeholder_as_its_password() {
     hutch_testkit::require!(root, user_namespaces, openssl, python, git);
     let repositories = tempfile::tempdir().expect("a folder");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use hutch_testkit::wait::until;
 
 use crate::harness::{HUTCH, printed_before, text};
-use crate::processes::kill;
+use crate::processes::{kill, unprivileged};
 
 /// Address of the servers. It is loopback, and no other test uses it.
 pub(crate) const SERVER: &str = "127.77.0.1";
@@ -143,6 +143,7 @@ fn allowed_name_is_reached_and_nothing_else() {
                 .to_owned(),
             "hutch: refused [2001:db8::1]:443; --allow [2001:db8::1]:443 with --allow-private 2001:db8::1 allows it\n"
                 .to_owned(),
+            "hutch: refused db.example; --allow db.example allows it\n".to_owned(),
         ] {
             assert!(stderr.contains(&line), "{caller:?}: {line:?} is not in {stderr}");
         }
@@ -381,7 +382,10 @@ fn proxy_has_no_privilege_and_without_it_the_network_is_closed() {
         };
         let uid: u32 = field("Uid").parse().expect("a number");
         match caller {
-            Caller::Root | Caller::InGvisor => assert!(uid >= 0x7000_0000, "{uid}"),
+            Caller::Root | Caller::InGvisor => {
+                assert!(uid >= 0x7000_0000, "{uid}");
+                unprivileged(proxy, uid);
+            }
             Caller::Ordinary => assert_eq!(uid, 1000),
         }
         let found = ["CapEff", "CapPrm", "NoNewPrivs", "Seccomp"].map(field);

@@ -365,7 +365,7 @@ pub(crate) fn printed_before(home: &Path, user: u32) {
         std::fs::create_dir(&folder).expect("made");
         std::os::unix::fs::chown(&folder, Some(user), Some(user)).expect("chown");
     }
-    for name in ["ids", "mounts", "proxy"] {
-        std::fs::write(folder.join(format!("without-root-{name}")), "").expect("written");
+    for name in ["without-root-ids", "without-root-mounts", "without-root-proxy", "settings-files"] {
+        std::fs::write(folder.join(name), "").expect("written");
     }
 }

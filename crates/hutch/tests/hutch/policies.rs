@@ -65,6 +65,11 @@ pub(crate) fn rule(name: &str, server: &Server) -> Value {
     json!({"name": "web", "hosts": [name], "ports": [server.port], "plaintext": true, "private": [SERVER]})
 }
 
+/// Rule for the server by which a client that waits for its server stays connected.
+fn bytes_to(server: &Server) -> Value {
+    json!({"name": "web", "hosts": ["web.example"], "ports": [server.port], "protocol": "TCP", "private": [SERVER]})
+}
+
 pub(crate) fn policy(kind: &str, name: &str, applies: &Value, rules: &Value) -> Value {
     json!({
         "apiVersion": "policy.hutch.dev/v1alpha1", "kind": kind, "metadata": {"name": name},
@@ -178,7 +183,7 @@ fn sandbox_reaches_what_its_policies_allow_and_another_one_nothing() {
 fn policies_only_take_away_from_each_other_and_a_change_counts_at_once() {
     hutch_testkit::require!(root, kubectl);
     let (up, server) = (start(), Server::start());
-    let opened = json!([rule("web.example", &server)]);
+    let opened = json!([bytes_to(&server)]);
     applied(&up, &sandbox("a", &json!({}), None));
     up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
     assert_eq!(get(&up, "a", "web.example", &server), "");
@@ -203,6 +208,28 @@ fn policies_only_take_away_from_each_other_and_a_change_counts_at_once() {
     until("one counts", || get(&up, "a", "web.example", &server) == "hello");
     up.ok("delete clustersandboxpolicy floor");
     until("none counts", || get(&up, "a", "web.example", &server).is_empty());
+    enforced(&up, "a", "NoPolicy");
+}
+
+#[test]
+fn connection_ends_with_the_time_of_its_policy() {
+    hutch_testkit::require!(root, kubectl);
+    let (up, server) = (start(), Server::start());
+    applied(&up, &sandbox("a", &json!({}), None));
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    let mut ends = policy("ClusterSandboxPolicy", "ends", &json!({}), &json!([bytes_to(&server)]));
+    let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(20);
+    ends["spec"]["expires"] = end.to_string().into();
+    applied(&up, &ends);
+    until("the policy counts", || get(&up, "a", "web.example", &server) == "hello");
+    let script = format!(
+        "import socket; s=socket.create_connection(('web.example',{})); print('open',flush=True); print(repr(s.recv(1)))",
+        server.port
+    );
+    let connected = up.kubectl_args(&["exec", "a", "--", "python3", "-u", "-c", &script]);
+    assert!(jiff::Timestamp::now() >= end, "it ended early: {connected:?}");
+    assert!(harness::text(&connected.stdout).starts_with("open"), "{connected:?}");
+    assert!(harness::text(&connected.stderr).contains("reset by peer"), "{connected:?}");
     enforced(&up, "a", "NoPolicy");
 }
 
@@ -508,6 +535,9 @@ fn explicit_network_policy_of_a_template_decides_about_addresses_and_the_managed
     ] {
         assert!(!tried(sandbox, destination), "{sandbox} {destination}");
     }
+    let of_managed = "get networkpolicy managed-network-policy -o json";
+    let before: Value = serde_json::from_str(&up.ok(of_managed)).expect("JSON");
+    assert!(before["spec"]["egress"][0]["to"][0]["ipBlock"]["except"].is_array(), "{before}");
     // Beside another policy it takes addresses away, also those to which a name leads.
     let mut all = rule("web.example", &server);
     all["cidrs"] = json!(["10.0.0.0/8", "192.168.0.0/16"]);
@@ -523,6 +553,10 @@ fn explicit_network_policy_of_a_template_decides_about_addresses_and_the_managed
     let resolved = up.kubectl_args(&["exec", &explicit, "--", "getent", "hosts", "web.example"]);
     harness::succeeded("getent", &resolved);
     assert_eq!(get(&up, &managed, "web.example", &server), "hello");
+    // The object is upstream's, whatever the policies are.
+    let after: Value = serde_json::from_str(&up.ok(of_managed)).expect("JSON");
+    assert_eq!(after["spec"], before["spec"]);
+    assert_eq!(after["metadata"]["generation"], 1);
     let refused = get(&up, &explicit, "web.example", &server);
     assert!(refused.contains("the `networkPolicy` of the template does not allow it"), "{refused}");
     let host = format!("web.example:{}", server.port);

@@ -80,7 +80,7 @@ fn descriptors_of_the_caller_reach_neither_front_nor_warden() {
 }
 
 /// Checks that all threads of a process have this user and no privilege.
-fn unprivileged(pid: u32, owner: u32) {
+pub(crate) fn unprivileged(pid: u32, owner: u32) {
     // The kernel gives the files of a process that is not dumpable to root.
     let status_file = std::fs::metadata(format!("/proc/{pid}/status")).expect("status");
     assert_eq!(status_file.uid(), 0, "it is dumpable");

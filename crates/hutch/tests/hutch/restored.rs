@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Up;
+use crate::harness::{Up, hutch};
 use crate::kept::{apply, fork, ready, resume, snapshot, suspend};
 
 /// Answers `/random` with numbers of the generators of Python and of OpenSSL, and renews both for `/renew`.
@@ -226,9 +226,41 @@ fn fork_makes_sandboxes_with_the_memory_of_a_running_one() {
 }
 
 #[test]
-fn pool_is_filled_from_a_snapshot_and_a_sandbox_returns_to_one() {
+fn runtime_is_forked_without_annotations_while_it_runs_no_other_program() {
     hutch_testkit::require!(root, kubectl, runsc);
     let up = Up::start(&[]);
+    let mut runtime = sandbox("s", json!({}));
+    let container = &mut runtime["spec"]["podTemplate"]["spec"]["containers"][0];
+    *container = json!({"name": "main", "image": "hutch/python-runtime",
+        "readinessProbe": {"tcpSocket": {"port": 8888}, "periodSeconds": 1, "failureThreshold": 1}});
+    apply(&up, &runtime);
+    ready(&up, "s");
+    up.ok_args(&["exec", "s", "--", "sh", "-c", "echo of the source > /app/file"]);
+    fork(&up, &["s", "-n", "2", "--name", "f"]);
+    for name in ["f-0", "f-1"] {
+        assert_eq!(up.ok(&format!("exec {name} -- cat /app/file")), "of the source\n");
+    }
+    // The control: a program that could have a generator. One that `kubectl exec` has started is not in the copy.
+    let script = "import json, urllib.request as u\n\
+        body = json.dumps({'command': \"sh -c 'setsid sleep 1000 > /dev/null 2>&1 &'\"}).encode()\n\
+        headers = {'content-type': 'application/json'}\n\
+        print(u.urlopen(u.Request('http://127.0.0.1:8888/execute', data=body, headers=headers)).read().decode())";
+    let started = up.ok_args(&["exec", "s", "--", "python3", "-c", script]);
+    assert!(started.contains("\"exit_code\":0"), "{started}");
+    let forked = hutch(&up, &["fork", "s", "--name", "g", "--wait", "60s"]);
+    assert!(!forked.status.success());
+    let events = up.ok("get events --field-selector reason=RestoreFailed -o jsonpath={.items[*].message}");
+    assert!(
+        events.contains("random numbers of these processes would repeat: ") && events.contains("(sleep)"),
+        "{events}"
+    );
+    assert!(events.contains("hutch/python-runtime without annotation hutch.dev/after-restore"), "{events}");
+}
+
+#[test]
+fn pool_is_filled_from_a_snapshot_and_a_sandbox_returns_to_one() {
+    hutch_testkit::require!(root, kubectl, runsc);
+    let mut up = Up::start(&[]);
     apply(&up, &sandbox("s", json!({"hutch.dev/shares-generators": "true"})));
     ready(&up, "s");
     up.ok_args(&["exec", "s", "--", "sh", "-c", "echo warm > /opt/file"]);
@@ -266,4 +298,16 @@ fn pool_is_filled_from_a_snapshot_and_a_sandbox_returns_to_one() {
     ready(&up, "s");
     assert_eq!(up.ok("exec s -- cat /opt/file"), "warm\n");
     assert_eq!(random(&up, "s"), of_snapshot);
+
+    let audited = "container main started (from snapshot warm)";
+    crate::audited::eventually(&up, &["list", "--kind", "lifecycle", "--sandbox", "s"], audited);
+
+    // A container that begins without it later says so, for the Pod and for the Sandbox.
+    let anew = "get events --field-selector reason=StartedAnew,involvedObject.name=s -o jsonpath={.items[*].involvedObject.kind}{.items[*].message}";
+    assert_eq!(up.ok(anew), "");
+    up.kill();
+    up.restart();
+    ready(&up, "s");
+    let events = up.eventually(anew, |events| events.matches(r#"of snapshot "warm""#).count() == 2);
+    assert!(events.contains("Pod") && events.contains("Sandbox"), "{events}");
 }

@@ -1,12 +1,13 @@
 //! `hutch run --config`: a `sandbox_config` as it is written elsewhere.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{HUTCH, refused, succeeded, text};
+use crate::harness::{HUTCH, fixture, refused, succeeded, text};
 use crate::run::cgroups;
 
 /// The example of the format.
@@ -268,17 +269,12 @@ fn secret_is_refused(folder: &Path, network: &Value, host: &str) {
 fn published_example_runs_in_each_mode_of_the_network() {
     hutch_testkit::require!(root, python, runsc);
     let folder = tempfile::tempdir().expect("tempdir");
+    // It is not there at first.
     let workspace = folder.path().join("agent");
-    std::fs::create_dir(&workspace).expect("made");
-    // The example of the specification, in a folder of this test.
-    let mut config = json!({
-        "isolation": "gvisor",
-        "network": {"mode": "restricted", "egress_allowlist": ["api.openai.com:443", "github.com:443"],
-            "ingress": "deny_all"},
-        "filesystem": {"workspace": workspace, "mode": "read_write", "host_mounts": []},
-        "resources": {"cpu_limit": "2", "memory_limit": "4Gi", "timeout_seconds": 300},
-        "credentials": {"mode": "just_in_time", "secret_scanning": true},
-    });
+    let published = std::fs::read_to_string(fixture("sandbox_config.json")).expect("the example");
+    let example = published.replace("/tmp/agent", &workspace.display().to_string());
+    assert_ne!(example, published);
+    let mut config: Value = serde_json::from_str(&example).expect("JSON");
     let script = "echo written > file; for name in github.com other.example; do \
         getent ahostsv4 $name | head -1 | grep -q . && echo $name; done; true";
     for (mode, expected) in
@@ -293,5 +289,22 @@ fn published_example_runs_in_each_mode_of_the_network() {
         let file = workspace.join("file");
         assert_eq!(std::fs::read_to_string(&file).expect("written"), "written\n");
         std::fs::remove_file(file).expect("removed");
+    }
+    let mode = std::fs::metadata(&workspace).expect("the workspace").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn workspace_that_cannot_be_made_is_refused_by_its_field() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    std::fs::write(folder.path().join("file"), "").expect("written");
+    for (workspace, mode, named) in [
+        ("absent/agent", "read_write", "filesystem.workspace: cannot make "),
+        ("file/agent", "read_write", "filesystem.workspace: cannot make "),
+        ("file", "read_write", "not a folder"),
+        ("absent", "read_only", "No such file"),
+    ] {
+        let config = json!({"filesystem": {"workspace": folder.path().join(workspace), "mode": mode}});
+        refused(&run(folder.path(), &config.to_string(), &[], "true"), 125, &[workspace, named]);
     }
 }

@@ -25,6 +25,21 @@ fn files(settings: Value) -> Value {
 }
 
 #[test]
+fn difference_of_what_is_shown_is_printed_once() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    std::fs::remove_file(home.path("home/.local/state/hutch/printed/settings-files")).expect("removed");
+    let printed = || {
+        let output = run(&home, Caller::Ordinary, &files(json!({"allowWrite": ["."]})), &[], "true");
+        succeeded("hutch run", &output);
+        text(&output.stderr)
+            .contains("the command sees /usr, the working directory, and the paths of allowRead")
+    };
+    assert!(printed());
+    assert!(!printed());
+}
+
+#[test]
 fn files_are_shown_and_hidden_as_the_settings_say() {
     hutch_testkit::require!(root, user_namespaces);
     for caller in callers() {

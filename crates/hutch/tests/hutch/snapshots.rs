@@ -305,6 +305,18 @@ fn suspend_with_memory_changes_mode_and_annotation_at_once() {
     assert!(updates.is_none_or(|updates| updates <= 2), "one request: {warm}");
     // Again, it changes nothing.
     shared.ok(&["suspend", "--memory", "--wait", "0", "warm"]);
+    // The controller says what has become of the memory.
+    for (reason, lost) in [("PodTerminated", false), ("MemoryNotKept", true)] {
+        let condition = json!({"type": "Suspended", "status": "True", "reason": reason, "message": "",
+            "observedGeneration": warm["metadata"]["generation"], "lastTransitionTime": "2026-01-02T03:04:05Z"});
+        let patch = json!({"status": {"conditions": [condition]}}).to_string();
+        shared.kubectl(&["patch", "sandbox/warm", "--subresource=status", "--type=merge", "-p", &patch]);
+        let output = shared.run(&["suspend", "--memory", "warm"]);
+        match lost {
+            true => refused(&output, 1, &["warm is suspended, but its memory is lost"]),
+            false => assert_eq!(succeeded(reason, &output), "sandbox warm is suspended\n"),
+        }
+    }
     shared.sandbox("cold");
     shared.ok(&["suspend", "--wait", "0", "cold"]);
     refused(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hutch_api::annotation;
-use hutch_api::state::{self, RESTORE_FAILED};
+use hutch_api::state::{self, RESTORE_FAILED, STARTED_ANEW};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -35,6 +35,21 @@ pub(super) fn report_anew(node: &Shared, pod: &Pod, why: &str) {
 }
 
 impl Worker {
+    /// Reports that a container of a Pod that has begun with a snapshot begins without it. A Pod with the memory of a suspend
+    /// does so like any other: that memory is used once.
+    pub(super) fn report_without(&self, index: usize) {
+        let is_later = matches!(self.states[index].role, Role::Main | Role::Sidecar);
+        let snapshot = self.restored.as_deref().and_then(state::name_in_beginning);
+        let Some(snapshot) = snapshot.filter(|name| is_later && !state::is_suspend(name)) else { return };
+        let name = &self.states[index].name;
+        let text = format!(
+            "container {name:?} began anew, without the memory and the files of snapshot {snapshot:?}: it had ended after \
+             the Pod was Ready"
+        );
+        self.node.events.of_sandbox(&self.pod, STARTED_ANEW, text.clone());
+        self.node.events.container(&self.pod, name, true, STARTED_ANEW, text);
+    }
+
     /// Returns true if a container may be restored, and has the file with the number of its restore: also one that was not, since
     /// gVisor restores it with the same mounts only.
     pub(super) fn has_generation(&self, index: usize) -> bool {

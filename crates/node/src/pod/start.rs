@@ -64,7 +64,11 @@ impl Worker {
                 return;
             }
         };
-        let permitted = self.live.permitted(std::slice::from_ref(&name), ContainerChange::Started).await;
+        let restoring = self.restoring.clone();
+        let restoring = restoring.filter(|_| matches!(self.states[index].role, Role::Main | Role::Sidecar));
+        let change =
+            ContainerChange::Started { snapshot: restoring.as_deref().map(|from| from.name.as_str()) };
+        let permitted = self.live.permitted(std::slice::from_ref(&name), change).await;
         if let Err(message) = permitted {
             self.set_back(index, Setback { reason: NOT_CREATED, message, retry: CONFIG_RETRY });
             return;
@@ -73,13 +77,11 @@ impl Worker {
         let life = self.states[index].restarts;
         self.live.set_life(&name, life);
         self.node.events.container(&self.pod, &name, false, "Created", format!("Container created: {name}"));
-        let restoring = self.restoring.clone();
-        let restoring = restoring.filter(|_| matches!(self.states[index].role, Role::Main | Role::Sidecar));
         if let Some(restoring) = restoring {
             let started = self.start_restored(&restoring, index, blueprint).await;
             drop(held);
             return match started {
-                Ok(running) => self.began(index, running, true).await,
+                Ok(running) => self.began(index, running, Some(&restoring.name)).await,
                 Err(problem) => self.unrestored(index, problem).await,
             };
         }
@@ -88,7 +90,7 @@ impl Worker {
         // What a mount was made from may go once the mount is there.
         drop(held);
         match started {
-            Ok(running) => self.began(index, running, false).await,
+            Ok(running) => self.began(index, running, None).await,
             Err(StartError { message, of_policy }) => {
                 if of_policy {
                     self.report_files(&name, Some(format!("{message}: no egress")));
@@ -223,11 +225,13 @@ impl Worker {
         start(&**sandbox, plan, places.logs(&name), restarts, screened).await
     }
 
-    /// A container runs: others may reach it, and its probes begin.
-    async fn began(&mut self, index: usize, running: Arc<Running>, restored: bool) {
-        if restored {
+    /// A container runs, from this snapshot if one is given: others may reach it, and its probes begin.
+    async fn began(&mut self, index: usize, running: Arc<Running>, snapshot: Option<&str>) {
+        if snapshot.is_some() {
             self.slots[index].restored = true;
             self.note_restored();
+        } else {
+            self.report_without(index);
         }
         let name = self.states[index].name.clone();
         self.node.events.container(&self.pod, &name, false, "Started", format!("Container started: {name}"));
@@ -254,9 +258,9 @@ impl Worker {
             }
         });
         if let Some(journal) = self.live.journal.get() {
-            record_life(journal.clone(), self.live.id.uid.clone(), &running);
+            record_life(journal.clone(), self.live.id.uid.clone(), &running, snapshot);
         }
-        if !(restored && self.restoring.as_ref().is_some_and(|restoring| restoring.has_memory())) {
+        if !(snapshot.is_some() && self.restoring.as_ref().is_some_and(|restoring| restoring.has_memory())) {
             self.post_start(index, &running);
         }
         match self.states[index].has_startup_probe {
@@ -315,9 +319,9 @@ impl Worker {
 }
 
 /// Records start and end of a container.
-fn record_life(journal: Arc<dyn Journal>, pod: String, running: &Arc<Running>) {
+fn record_life(journal: Arc<dyn Journal>, pod: String, running: &Arc<Running>, snapshot: Option<&str>) {
     let (name, mut ended) = (running.blueprint.name.clone(), running.ended.clone());
-    journal.happened(&pod, &name, ContainerChange::Started);
+    journal.happened(&pod, &name, ContainerChange::Started { snapshot });
     tokio::spawn(async move {
         let Ok(exit) = ended.wait_for(Option::is_some).await.map(|exit| exit.clone()) else { return };
         if let Some(exit) = exit {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use hutch_api::annotation;
 use hutch_api::state::{
-    Content, NOT_BEGUN, NOT_COMPLETE, RESTORE_FAILED, RestorePolicy, SandboxSnapshot, after_restore,
+    Content, NOT_BEGUN, NOT_COMPLETE, RESTORE_FAILED, RUNTIME, RestorePolicy, SandboxSnapshot, after_restore,
     is_suspend, reason, restored_from, started_anew,
 };
 use hutch_api::syntax::is_path_segment;
-use hutch_image::PathSegment;
+use hutch_image::{PathSegment, SANDBOXD_PATH};
 use hutch_jail::ProcessExit;
 use hutch_policy::HostName;
 use hutch_snapshot::{Image, TreeName};
@@ -149,7 +149,6 @@ async fn search(
         return Err(Problem::lasting("its image is of another namespace"));
     }
     check(&facts, pod, handler).map_err(Problem::lasting)?;
-    let hook = hook(pod).map_err(Problem::lasting)?;
     let shares = pod.annotations().get(annotation::SHARES_GENERATORS).is_some_and(|said| said == "true");
     // The memory of a suspend is used by the Sandbox whose it is.
     let owner = hutch_api::owner::sandbox(pod).map(|owner| owner.uid.as_str());
@@ -157,6 +156,10 @@ async fn search(
     if is_suspend(name) && !own {
         return Err(Problem::lasting("it is the memory of another Sandbox"));
     }
+    let hook = match hook(pod).map_err(Problem::lasting)? {
+        None if facts.content == Content::Full && !own && !shares && is_runtime(pod) => check_of_runtime(),
+        hook => hook.unwrap_or_default(),
+    };
     if facts.content == Content::Full && !own && hook.is_empty() && !shares {
         return Err(Problem::lasting(format!(
             "its memory may be restored more than once, and random generators in it would repeat: set {} to a command \
@@ -192,10 +195,21 @@ pub(crate) fn is_optional(pod: &Pod) -> bool {
     policy(pod) == Ok(RestorePolicy::BestEffort)
 }
 
-/// Returns the command that a Pod has run after a restore.
-fn hook(pod: &Pod) -> Result<Vec<String>, String> {
-    let Some(text) = pod.annotations().get(annotation::AFTER_RESTORE) else { return Ok(Vec::new()) };
-    after_restore(text).map_err(|why| format!("annotation {}: {why}", annotation::AFTER_RESTORE))
+/// Returns the command that the annotation of a Pod has run after a restore.
+fn hook(pod: &Pod) -> Result<Option<Vec<String>>, String> {
+    let Some(text) = pod.annotations().get(annotation::AFTER_RESTORE) else { return Ok(None) };
+    let command = after_restore(text);
+    command.map(Some).map_err(|why| format!("annotation {}: {why}", annotation::AFTER_RESTORE))
+}
+
+/// Returns true if the runtime is all that a Pod runs.
+fn is_runtime(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(hutch_api::state::is_runtime)
+}
+
+/// Returns the command by which the runtime checks that it is alone.
+fn check_of_runtime() -> Vec<String> {
+    vec![SANDBOXD_PATH.to_owned(), "--after-restore".to_owned()]
 }
 
 /// Opens an image and checks that memory in it can be restored on this machine. Blocks.
@@ -348,7 +362,11 @@ impl Restoring {
         };
         let late = |_| Err(Problem::lasting(format!("it did not end within {} s", HOOK_TIME.as_secs())));
         ran.unwrap_or_else(late).map_err(|problem| {
-            let why = format!("annotation {}: {}", annotation::AFTER_RESTORE, problem.why);
+            let of = annotation::AFTER_RESTORE;
+            let why = match self.hook == check_of_runtime() {
+                true => format!("{RUNTIME} without annotation {of}: {}", problem.why),
+                false => format!("annotation {of}: {}", problem.why),
+            };
             Problem { why, ..problem }
         })
     }

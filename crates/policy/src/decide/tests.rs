@@ -512,6 +512,29 @@ proptest! {
 }
 
 #[test]
+fn denied_addresses_are_closed_for_names_that_lead_to_them() {
+    let web = egress(r#"{"rules": [{"name": "web", "hosts": ["web.example"], "ports": [80, 443]}]}"#);
+    let denied = egress(
+        r#"{"rules": [{"name": "all", "any": true, "ports": [80, 443]},
+            {"name": "no", "cidrs": ["8.8.8.0/24", "2606:4700::/32"], "ports": [443], "decision": "Deny"}]}"#,
+    );
+    let dials = |mode, port: u16, address: &str| {
+        let levels = [
+            level(Authority::Cluster, Mode::Enforce, Some(web.clone())),
+            level(Authority::Namespace, mode, Some(denied.clone())),
+        ];
+        let destination = format!("web.example:{port}").parse().unwrap();
+        may_dial(&levels, &destination, address.parse().unwrap(), &[])
+    };
+    for address in ["8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1", "2606:4700::1111"] {
+        assert_eq!(dials(Mode::Enforce, 443, address), Err(Forbidden::Denied), "{address}");
+        assert_eq!(dials(Mode::Enforce, 80, address), Ok(()), "{address}: another port");
+        assert_eq!(dials(Mode::Observe, 443, address), Ok(()), "{address}: it only observes");
+    }
+    assert_eq!(dials(Mode::Enforce, 443, "8.8.4.4"), Ok(()));
+}
+
+#[test]
 fn traffic_is_that_of_the_strictest_level() {
     let rules = |json: &str| Some(egress(&format!(r#"{{"rules": [{json}]}}"#)));
     let auto = r#"{"name": "a", "hosts": ["a.example.com"], "ports": [443, 5432]}"#;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use hutch_sandboxd::legacy::Legacy;
 use hutch_sandboxd::process::{Processes, Runner, terminal};
 use hutch_sandboxd::rest::{Rest, metadata};
 use hutch_sandboxd::rpc::Rpc;
-use hutch_sandboxd::{Error, Port, Settings, Usage, reap, server};
+use hutch_sandboxd::{Error, Port, Settings, Usage, generators, reap, server};
 use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     match words.next() {
         Some(word) if word == "--clock" => return clock(),
+        Some(word) if word == "--after-restore" => return after_restore(),
         Some(word) if word == "--pause" => pause(),
         Some(word) if word == terminal::WORD => {
             terminal::enter(&words.collect::<Vec<_>>());
@@ -76,6 +78,17 @@ fn clock() -> ExitCode {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let nanos = now.tv_sec * 1_000_000_000 + now.tv_nsec;
     if writeln!(std::io::stdout(), "{nanos}").is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Checks that no program in here repeats random numbers after the memory was copied.
+fn after_restore() -> ExitCode {
+    let problem = match generators::others(Path::new("/proc")) {
+        Ok(others) if others.is_empty() => return ExitCode::SUCCESS,
+        Ok(others) => format!("random numbers of these processes would repeat: {}", others.join(", ")),
+        Err(error) => format!("cannot read the processes in /proc: {error}"),
+    };
+    let _ = writeln!(std::io::stderr(), "{problem}");
+    ExitCode::FAILURE
 }
 
 /// Waits for a signal. Process 1 inside reaps, so there is nothing else to do.

@@ -208,12 +208,16 @@ impl Settings {
     /// Returns the rules for the network: none if it is closed.
     pub(crate) fn egress(&self, notes: &mut Notes) -> Vec<EgressRule> {
         let Network { allowed, denied, reasons, denied_addresses, terminate, .. } = &self.network;
-        let private = ranges::private(denied_addresses, notes);
-        let rules = domains::rules(&domains::Lists { allowed, denied, reasons }, &private, notes);
-        match terminate {
-            Some(terminate) if !rules.is_empty() => terminate.rules(rules, notes),
-            _ => rules,
+        let (private, public) = ranges::private(denied_addresses, notes);
+        let mut rules = domains::rules(&domains::Lists { allowed, denied, reasons }, &private, notes);
+        if rules.is_empty() {
+            return rules;
         }
+        if let Some(terminate) = terminate {
+            rules = terminate.rules(rules, notes);
+        }
+        rules.extend(ranges::rules(&public));
+        rules
     }
 
     /// Returns the rules for files.

@@ -1,10 +1,11 @@
-//! Addresses to which allowed names may lead.
+//! Addresses to which allowed names may lead: private ones without those that are denied, and no denied public ones.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use hutch_policy::Cidr;
+use hutch_policy::{Cidr, Decision, EgressRule};
 
 use super::super::Notes;
+use super::domains::PER_RULE;
 
 /// Private ranges, which are open in srt and closed here unless a rule opens them.
 const PRIVATE: [&str; 5] = ["10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];
@@ -44,6 +45,11 @@ impl Range {
             IpAddr::V4(address) => (address.to_ipv6_mapped().to_bits(), true),
             IpAddr::V6(address) => (address.to_bits(), false),
         };
+        // Mapped addresses are IPv4 addresses.
+        let is_mapped = |length: &u32| !is_v4 && *length >= 96 && bits >> 32 == 0xffff;
+        if let Some(length) = length.or((!is_v4).then_some(128)).filter(is_mapped) {
+            return (length <= 128).then(|| Range { first: bits & mask(length), length, is_v4: true });
+        }
         let all = if is_v4 { 32 } else { 128 };
         let length = length.unwrap_or(all);
         (length <= all).then(|| {
@@ -86,11 +92,12 @@ fn mask(length: u32) -> u128 {
     u128::MAX.checked_shl(128 - length).unwrap_or(0)
 }
 
-/// Returns the private ranges without the denied ones.
-pub(super) fn private(denied: &[String], notes: &mut Notes) -> Vec<Cidr> {
+/// Returns the private ranges without the denied ones, and the denied ranges with other addresses.
+pub(super) fn private(denied: &[String], notes: &mut Notes) -> (Vec<Cidr>, Vec<Cidr>) {
     let known = |texts: &[&str]| texts.iter().filter_map(|text| Range::parse(text)).collect::<Vec<Range>>();
     let (mut left, closed) = (known(&PRIVATE), known(&CLOSED));
     let private = left.clone();
+    let mut public = Vec::new();
     for (index, text) in denied.iter().enumerate() {
         let field = format!("network.deniedResolvedAddresses[{index}]");
         let Some(range) = Range::parse(text) else {
@@ -98,12 +105,11 @@ pub(super) fn private(denied: &[String], notes: &mut Notes) -> Vec<Cidr> {
             continue;
         };
         left = left.into_iter().flat_map(|open| open.without(&range)).collect();
-        let is_private = private.iter().chain(&closed).any(|known| known.contains(&range));
-        if !is_private {
-            notes.refuse(
-                &field,
-                format!("`{text}` has public addresses, which only a rule for hosts can deny"),
-            );
+        let is_known = private.iter().chain(&closed).any(|known| known.contains(&range));
+        match range.cidr() {
+            _ if is_known => {}
+            Some(cidr) => public.push(cidr),
+            None => notes.refuse(&field, format!("`{}` is not a range", text.escape_debug())),
         }
     }
     if left.len() > MAX_RANGES {
@@ -112,7 +118,17 @@ pub(super) fn private(denied: &[String], notes: &mut Notes) -> Vec<Cidr> {
         notes.refuse("network.deniedResolvedAddresses", why);
         left.clear();
     }
-    left.iter().filter_map(Range::cidr).collect()
+    (left.iter().filter_map(Range::cidr).collect(), public)
+}
+
+/// Returns the rules that deny these ranges.
+pub(super) fn rules(denied: &[Cidr]) -> impl Iterator<Item = EgressRule> {
+    denied.chunks(PER_RULE).enumerate().map(|(number, cidrs)| EgressRule {
+        name: format!("denied addresses {}", number + 1),
+        cidrs: cidrs.to_vec(),
+        decision: Decision::Deny,
+        ..EgressRule::default()
+    })
 }
 
 #[cfg(test)]
@@ -122,7 +138,7 @@ mod tests {
     fn left(denied: &[&str]) -> (Vec<String>, Vec<String>) {
         let denied: Vec<String> = denied.iter().map(|text| (*text).to_owned()).collect();
         let mut notes = Notes::default();
-        let left = private(&denied, &mut notes);
+        let (left, _) = private(&denied, &mut notes);
         (left.iter().map(Cidr::to_string).collect(), notes.refusals)
     }
 
@@ -145,10 +161,33 @@ mod tests {
     }
 
     #[test]
-    fn public_range_cannot_be_denied_by_address() {
-        for text in ["8.8.8.8", "0.0.0.0/0", "172.0.0.0/8", "::/0", "2001:db8::/32", "x", "10.0.0.0/33"] {
-            assert_eq!(left(&[text]).1.len(), 1, "{text}");
+    fn public_ranges_are_denied_by_rules() {
+        let denied = |text: &str| {
+            let (_, denied) = private(&[text.to_owned()], &mut Notes::default());
+            denied.iter().map(Cidr::to_string).collect::<Vec<_>>()
+        };
+        for (text, expected) in [
+            ("8.8.8.8", "8.8.8.8/32"),
+            ("8.8.8.8/24", "8.8.8.0/24"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("172.0.0.0/8", "172.0.0.0/8"),
+            ("::/0", "::/0"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("::ffff:8.8.8.8", "8.8.8.8/32"),
+            ("::ffff:8.8.0.0/112", "8.8.0.0/16"),
+        ] {
+            assert_eq!(denied(text), [expected], "{text}");
+            assert_eq!(left(&[text]).1, [""; 0], "{text}");
+        }
+        for closed in ["10.1.0.0/16", "127.0.0.1", "169.254.0.0/16", "::1"] {
+            assert_eq!(denied(closed), [""; 0], "{closed}");
+        }
+        for wrong in ["x", "10.0.0.0/33", "::/129", "::ffff:1.2.3.4/129", "1.2.3.4/-1", ""] {
+            assert_eq!(left(&[wrong]).1.len(), 1, "{wrong}");
         }
         assert_eq!(left(&["0.0.0.0/0"]).0, ["fc00::/7"]);
+        let many: Vec<Cidr> = (0..130).map(|number| format!("8.8.{number}.0/24").parse().unwrap()).collect();
+        let sizes: Vec<usize> = rules(&many).map(|rule| rule.cidrs.len()).collect();
+        assert_eq!(sizes, [64, 64, 2]);
     }
 }

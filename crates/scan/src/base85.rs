@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::eight;
 use crate::finding::Step;
 use crate::runs::{CONTEXT, is_printable};
 use crate::view::{Builder, View};
@@ -74,12 +75,13 @@ pub(crate) fn read(view: &View<'_>) -> Option<View<'static>> {
     let mut builder = Builder::new(view);
     let (mut at, mut done) = (0, 0);
     while let Some(sample) = bytes.get(at..).and_then(|rest| rest.first_chunk::<SAMPLE>()) {
-        if !is_graphic(*sample) || !has_sign(&bytes[at.saturating_sub(SAMPLE).max(done)..at + SAMPLE]) {
+        let before = || &bytes[at.saturating_sub(SAMPLE).max(done)..at];
+        if !is_graphic(*sample) || !(has_sign(sample) || has_sign(before())) {
             at += RUN + 1 - SAMPLE;
             continue;
         }
         let start = at - bytes[done..at].iter().rev().take_while(|byte| byte.is_ascii_graphic()).count();
-        let end = at + bytes[at..].iter().take_while(|byte| byte.is_ascii_graphic()).count();
+        let end = at + eight::graphic_count(&bytes[at..]);
         done = end;
         if end - start >= RUN
             && let Some((range, text)) = starts(bytes, start..end).find_map(|start| text(bytes, start))
@@ -120,7 +122,7 @@ fn text(bytes: &[u8], start: usize) -> Option<(Range<usize>, Vec<u8>)> {
 
 fn decode(bytes: &[u8], start: usize, alphabet: &[u8; 256]) -> Option<(Range<usize>, Vec<u8>)> {
     let mut text = Vec::new();
-    let (mut group, mut end) = (Vec::with_capacity(GROUP), start);
+    let (mut group, mut count, mut end) = ([(0, start); GROUP], 0, start);
     for (at, byte) in bytes.iter().enumerate().skip(start).take(DIGITS) {
         let digit = alphabet[usize::from(*byte)];
         if digit == NONE {
@@ -129,11 +131,12 @@ fn decode(bytes: &[u8], start: usize, alphabet: &[u8; 256]) -> Option<(Range<usi
                 _ => break,
             }
         }
-        group.push((digit, at));
-        if group.len() == GROUP {
+        group[count] = (digit, at);
+        count += 1;
+        if count == GROUP {
             let Some(four) = printable(&group) else { break };
             text.extend(four);
-            group.clear();
+            count = 0;
             end = at + 1;
             if text.len() == TEXT && !has_words(&text) {
                 return None;
@@ -141,23 +144,22 @@ fn decode(bytes: &[u8], start: usize, alphabet: &[u8; 256]) -> Option<(Range<usi
         }
     }
     // The last digits stand for fewer bytes. What follows them can consist of digits too.
-    let mut last = (2..=group.len().min(GROUP - 1)).rev();
+    let mut last = (2..=count.min(GROUP - 1)).rev();
     if text.len() >= TEXT
         && let Some((last, count)) = last.find_map(|count| Some((printable(&group[..count])?, count)))
     {
-        text.extend(last);
+        text.extend(&last[..count - 1]);
         end = group[count - 1].1 + 1;
     }
     (text.len() >= TEXT).then_some((start..end, text))
 }
 
-/// Decodes a group of digits; `None` if the result is no text.
-fn printable(group: &[(u8, usize)]) -> Option<Vec<u8>> {
+/// Decodes a group of digits; `None` if the result is no text. It is shorter than the group.
+fn printable(group: &[(u8, usize)]) -> Option<[u8; 4]> {
     let digit = |place: usize| group.get(place).map_or(84, |(digit, _)| u64::from(*digit));
     let value = (0..GROUP).fold(0, |value, place| value * 85 + digit(place));
     let four = u32::try_from(value).ok()?.to_be_bytes();
-    let text = &four[..group.len() - 1];
-    text.iter().all(|byte| is_printable(*byte)).then(|| text.to_vec())
+    four[..group.len() - 1].iter().all(|byte| is_printable(*byte)).then_some(four)
 }
 
 /// Returns false for what decodes to signs alone, such as a line of dashes.

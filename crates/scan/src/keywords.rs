@@ -1,15 +1,18 @@
 //! Search for keywords, without regard to case.
 //!
-//! A table of bits answers for every second place of a text whether three bytes of a keyword can stand there, and another one for
-//! the places between them whether a short keyword can begin there. Unlike an automaton, the steps of this search do not depend
-//! on each other. A third table answers for four bytes of the places that are left, and few of those remain. No branch depends
-//! on any answer.
+//! A text is read at every second place. One look into a table answers whether three bytes of a keyword can stand there, and
+//! whether a short keyword can begin one byte later. Unlike an automaton, the steps of this search do not depend on each other.
+//! Other tables answer for four bytes of the places that are left, and few of those remain. No branch depends on any answer.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::eight;
+
 /// Bits of the hash of three bytes.
 const BITS: u32 = 17;
+/// Bits of the hash of two bytes.
+const PAIR_BITS: u32 = 11;
 /// Bits of the hash of four bytes.
 const BITS_OF_FOUR: u32 = 18;
 /// Bits of the number of a bucket.
@@ -48,18 +51,21 @@ const COMMONER: u64 = 1 << 32;
 /// Search for many keywords.
 #[derive(Debug)]
 pub(crate) struct Keywords {
+    all: Vec<Box<[u8]>>,
     /// Keywords by three of their bytes at an even place of a text.
     even: Table,
     /// Keywords of four bytes or fewer by their start at an odd place.
     odd: Table,
-    /// Bits of three bytes at an even place at which a keyword can be found.
-    bits: Bits,
+    /// By two bytes, the first of them at an odd place: bits of the bytes before them with which they can be three bytes of a
+    /// keyword, and bits of the bytes after them with which they can begin a short keyword.
+    pairs: Pairs,
     /// Bits of three bytes with which a short keyword begins, at any place.
     short: Bits,
     /// Bits of four bytes at an even place at which a longer keyword can be found.
     fours: BitsOfFour,
 }
 
+type Pairs = Box<[u64; 1 << PAIR_BITS]>;
 type Bits = Box<[u64; 1 << (BITS - 6)]>;
 type BitsOfFour = Box<[u64; 1 << (BITS_OF_FOUR - 6)]>;
 
@@ -68,33 +74,41 @@ type BitsOfFour = Box<[u64; 1 << (BITS_OF_FOUR - 6)]>;
 struct Table {
     /// Numbers of entries in each bucket: from this element to the next one.
     starts: Vec<u32>,
+    /// By their buckets, and those of a bucket by their numbers.
     entries: Vec<Entry>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Hash of its bytes: most entries of a bucket have another one.
-    hash: usize,
-    keyword: Box<[u8]>,
-    /// Place of the hashed bytes in the keyword.
-    offset: usize,
-    /// The keyword from there, as far as it is read at a time, and the bits that count.
+    /// The keyword from its hashed bytes on, as far as it is read at a time, in small letters.
     rest: u64,
+    /// The bits that count, and those of case of letters.
     mask: u64,
-    number: usize,
+    case: u64,
+    number: u32,
+    /// Place of the hashed bytes in the keyword.
+    offset: u32,
 }
 
 impl Entry {
-    fn new(number: usize, keyword: &[u8], offset: usize, hash: usize) -> Entry {
+    fn new(number: usize, keyword: &[u8], offset: usize) -> Entry {
         let rest = &keyword[offset..];
-        let mask = u64::MAX.unbounded_shr(64_u32.saturating_sub(8 * rest.len() as u32)) & CASE;
-        Entry { hash, keyword: keyword.into(), offset, rest: eight(rest, 0), mask, number }
+        let read = &rest[..rest.len().min(READ)];
+        let mask = u64::MAX.unbounded_shr(64 - 8 * read.len() as u32);
+        let case: Vec<u8> = read.iter().map(|byte| u8::from(byte.is_ascii_alphabetic()) << 5).collect();
+        let (rest, case) = (eight::read(&read.to_ascii_lowercase(), 0), eight::read(&case, 0));
+        Entry { rest, mask, case, number: number as u32, offset: offset as u32 }
     }
 }
 
 /// Returns the hash of three of eight bytes that have no bits of case.
 fn hash(eight: u64, first: usize) -> usize {
     ((eight >> (8 * first) << 40).wrapping_mul(0x009e_3779) >> (64 - BITS)) as usize
+}
+
+/// Returns the hash of the second and the third of eight bytes that have no bits of case.
+fn hash_of_pair(eight: u64) -> usize {
+    ((eight >> 8 << 48).wrapping_mul(0x9e37) >> (64 - PAIR_BITS)) as usize
 }
 
 /// Returns the hash of the first four of eight bytes that have no bits of case.
@@ -112,39 +126,29 @@ fn bit(bits: &[u64], hash: usize) -> u64 {
     bits[hash >> 6] >> (hash & 63) & 1
 }
 
-/// Returns the next eight bytes without their bits of case. Zeros follow the end of a text.
+/// Returns the next eight bytes without their bits of case.
 fn eight(bytes: &[u8], at: usize) -> u64 {
-    let rest = bytes.get(at..).unwrap_or_default();
-    let eight = rest.first_chunk::<READ>().copied().unwrap_or_else(|| {
-        let mut padded = [0; READ];
-        padded[..rest.len()].copy_from_slice(rest);
-        padded
-    });
-    u64::from_le_bytes(eight) & CASE
+    eight::read(bytes, at) & CASE
 }
 
 impl Table {
-    fn new(mut entries: Vec<Entry>) -> Table {
-        let bucket = |entry: &Entry| entry.hash >> (BITS - BUCKET_BITS);
-        entries.sort_by_key(|entry| entry.hash);
-        let start = |number: usize| entries.partition_point(|entry| bucket(entry) < number) as u32;
-        Table { starts: (0..=1 << BUCKET_BITS).map(start).collect(), entries }
+    /// Prepares entries, each with its hash.
+    fn new(mut entries: Vec<(usize, Entry)>) -> Table {
+        let bucket = |hash: usize| hash >> (BITS - BUCKET_BITS);
+        entries.sort_by_key(|(hash, entry)| (bucket(*hash), entry.number));
+        // A keyword of two bytes has many hashes.
+        entries.dedup_by_key(|(hash, entry)| (bucket(*hash), entry.number, entry.offset));
+        let start = |number: usize| entries.partition_point(|(hash, _)| bucket(*hash) < number) as u32;
+        let starts = (0..=1 << BUCKET_BITS).map(start).collect();
+        Table { starts, entries: entries.into_iter().map(|(_, entry)| entry).collect() }
     }
 
-    /// Calls a function for each keyword whose hashed bytes stand at a place and have this hash.
-    #[inline(never)]
-    fn find(&self, bytes: &[u8], at: usize, hash: usize, found: &mut impl FnMut(usize, Range<usize>)) {
+    /// Returns the entries whose hashed bytes, and those after them as far as they are read, stand at a place.
+    fn at(&self, bytes: &[u8], at: usize, hash: usize) -> impl Iterator<Item = &Entry> {
         let bucket = hash >> (BITS - BUCKET_BITS);
         let (first, end) = (self.starts[bucket] as usize, self.starts[bucket + 1] as usize);
-        let text = eight(bytes, at);
-        let is = |entry: &&Entry| entry.hash == hash && text & entry.mask == entry.rest;
-        for entry in self.entries[first..end].iter().filter(is) {
-            let Some(start) = at.checked_sub(entry.offset) else { continue };
-            let range = start..start + entry.keyword.len();
-            if bytes.get(range.clone()).is_some_and(|text| text.eq_ignore_ascii_case(&entry.keyword)) {
-                found(entry.number, range);
-            }
-        }
+        let text = eight::read(bytes, at);
+        self.entries[first..end].iter().filter(move |entry| (text | entry.case) & entry.mask == entry.rest)
     }
 }
 
@@ -153,32 +157,33 @@ impl Keywords {
     pub(crate) fn new<'a>(keywords: impl Iterator<Item = &'a str>) -> Keywords {
         let frequencies = Frequencies::new();
         let (mut even, mut odd) = (Vec::new(), Vec::new());
-        let mut bits: Bits = Box::new([0; 1 << (BITS - 6)]);
+        let mut pairs: Pairs = Box::new([0; 1 << PAIR_BITS]);
         let mut short: Bits = Box::new([0; 1 << (BITS - 6)]);
         let mut fours: BitsOfFour = Box::new([0; 1 << (BITS_OF_FOUR - 6)]);
-        for (number, keyword) in keywords.enumerate() {
-            let keyword = keyword.as_bytes();
-            let entry = |offset, hash| Entry::new(number, keyword, offset, hash);
+        let all: Vec<Box<[u8]>> = keywords.map(|keyword| keyword.as_bytes().into()).collect();
+        for (number, keyword) in all.iter().enumerate() {
+            let entry = |offset, hash| (hash, Entry::new(number, keyword, offset));
             let is_short = keyword.len() <= FOUR;
             // Of a longer keyword, one of two places is even.
             for parity in 0..=usize::from(!is_short) {
                 let offset = frequencies.rarest(keyword, parity);
-                for hash in hashes(&keyword[offset..]) {
-                    set(&mut bits[..], hash);
-                    even.push(entry(offset, hash));
+                for three in threes(&keyword[offset..]) {
+                    pairs[hash_of_pair(three)] |= 1 << (three & 31);
+                    even.push(entry(offset, hash(three, 0)));
                 }
                 if keyword.len() >= FOUR {
                     set(&mut fours[..], hash_of_four(eight(keyword, offset)));
                 }
             }
             if is_short {
-                for hash in hashes(keyword) {
-                    set(&mut short[..], hash);
-                    odd.push(entry(0, hash));
+                for three in threes(keyword) {
+                    pairs[hash_of_pair(three << 8)] |= 1 << (32 + (three >> 16 & 31));
+                    set(&mut short[..], hash(three, 0));
+                    odd.push(entry(0, hash(three, 0)));
                 }
             }
         }
-        Keywords { even: Table::new(even), odd: Table::new(odd), bits, short, fours }
+        Keywords { all, even: Table::new(even), odd: Table::new(odd), pairs, short, fours }
     }
 
     /// Calls a function with the number and the range of each keyword in a text, in the order of their hashed bytes.
@@ -188,11 +193,33 @@ impl Keywords {
             let count = self.places(bytes, start, &mut places);
             for at in places.iter().take(count).map(|place| *place as usize + start) {
                 let eight = eight(bytes, at);
-                self.even.find(bytes, at, hash(eight, 0), &mut found);
+                self.at(&self.even, bytes, at, hash(eight, 0), &mut found);
                 let after = hash(eight, 1);
                 if bit(&self.short[..], after) == 1 {
-                    self.odd.find(bytes, at + 1, after, &mut found);
+                    self.at(&self.odd, bytes, at + 1, after, &mut found);
                 }
+            }
+        }
+    }
+
+    /// Calls a function for each keyword of a table whose hashed bytes stand at a place and have this hash.
+    #[inline(never)]
+    fn at(
+        &self,
+        table: &Table,
+        bytes: &[u8],
+        at: usize,
+        hash: usize,
+        found: &mut impl FnMut(usize, Range<usize>),
+    ) {
+        for entry in table.at(bytes, at, hash) {
+            let keyword = &self.all[entry.number as usize];
+            let Some(start) = at.checked_sub(entry.offset as usize) else { continue };
+            let range = start..start + keyword.len();
+            let is_read = entry.offset == 0 && keyword.len() <= READ;
+            let is = |text: &[u8]| is_read || text.eq_ignore_ascii_case(keyword);
+            if bytes.get(range.clone()).is_some_and(is) {
+                found(entry.number as usize, range);
             }
         }
     }
@@ -201,13 +228,26 @@ impl Keywords {
     fn places(&self, bytes: &[u8], start: usize, places: &mut [u32; PLACES]) -> usize {
         let block = &bytes[start..];
         let mut count = 0;
-        for at in (0..block.len().min(BLOCK)).step_by(STEP) {
-            let eight = eight(block, at);
+        let mut at = 0;
+        while at < BLOCK
+            && let Some(eight) = block.get(at..).and_then(|rest| rest.first_chunk::<READ>())
+        {
+            let eight = u64::from_le_bytes(*eight) & CASE;
+            // Distinguishes the bytes after two from those before them.
+            let after = eight | !CASE;
             for first in [0, 2, 4] {
                 places[count & (PLACES - 1)] = (at + first) as u32;
-                let is_short = bit(&self.short[..], hash(eight, first + 1));
-                count += (is_short | bit(&self.bits[..], hash(eight, first))) as usize;
+                let near = self.pairs[hash_of_pair(eight >> (8 * first))];
+                let (one, other) = (eight >> (8 * first) & 63, after >> (8 * first + 24) & 63);
+                count += ((near >> one | near >> other) & 1) as usize;
             }
+            at += STEP;
+        }
+        // The last bytes are fewer than are read at a time.
+        while at < block.len().min(BLOCK) {
+            places[count & (PLACES - 1)] = at as u32;
+            count += 1;
+            at += 2;
         }
         let mut left = 0;
         for number in 0..count {
@@ -256,12 +296,12 @@ fn any_byte() -> impl Iterator<Item = u8> {
     (0..=255).filter(|byte| byte & 0x20 == 0)
 }
 
-/// Returns the hashes of the first three bytes of a text. Any third byte can follow two.
-fn hashes(text: &[u8]) -> impl Iterator<Item = usize> {
+/// Returns the first three bytes of a text without their bits of case. Any third byte can follow two.
+fn threes(text: &[u8]) -> impl Iterator<Item = u64> {
     let third = text.get(2).copied();
     let thirds = any_byte().filter(move |byte| third.is_none() || *byte == 0);
     let (first, second) = (text[0], text[1]);
-    thirds.map(move |byte| hash(eight(&[first, second, third.unwrap_or(byte)], 0), 0))
+    thirds.map(move |byte| eight(&[first, second, third.unwrap_or(byte)], 0))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(crate) fn leads(hir: &Hir) -> Option<Vec<Vec<u8>>> {
 }
 
 /// Reports whether each match that starts with a letter, a digit or `_` starts after another byte.
-pub(crate) fn starts_word(hir: &Hir) -> bool {
+fn starts_word(hir: &Hir) -> bool {
     match hir.kind() {
         HirKind::Look(look) => *look == Look::WordAscii,
         HirKind::Literal(literal) => literal.0.first().is_some_and(|byte| !is_word(*byte)),
@@ -39,6 +39,16 @@ pub(crate) fn starts_word(hir: &Hir) -> bool {
         HirKind::Alternation(parts) => parts.iter().all(starts_word),
         HirKind::Empty | HirKind::Class(_) => false,
     }
+}
+
+/// Returns for each keyword whether no match that starts with it starts inside a word.
+pub(crate) fn keywords_start_words(hir: &Hir, keywords: &[String]) -> Vec<bool> {
+    let HirKind::Alternation(parts) = hir.kind() else { return vec![starts_word(hir); keywords.len()] };
+    let inside: Vec<_> = parts.iter().filter(|part| !starts_word(part)).map(leads).collect();
+    let starts = |leads: &Option<Vec<Vec<u8>>>, keyword: &str| {
+        leads.as_ref().is_none_or(|leads| leads.iter().any(|lead| lead.starts_with(keyword.as_bytes())))
+    };
+    keywords.iter().map(|keyword| !inside.iter().any(|leads| starts(leads, keyword))).collect()
 }
 
 /// Reports whether an expression can read far over any text before it fails, as with `.*`.
@@ -89,7 +99,9 @@ impl Near {
 
     /// Reports whether a match can start where a text starts.
     pub(crate) fn may_match(&self, text: &[u8]) -> bool {
-        text.iter().take(self.within).any(|byte| self.bytes[usize::from(*byte)])
+        let near = &text[..text.len().min(self.within)];
+        // Several at a time: a branch for each costs more.
+        near.chunks(8).any(|some| some.iter().fold(false, |any, byte| any | self.bytes[usize::from(*byte)]))
     }
 }
 

@@ -14,6 +14,7 @@ mod digits;
 mod disguise;
 mod earlier;
 mod effort;
+mod eight;
 mod escape;
 mod finding;
 mod flow;

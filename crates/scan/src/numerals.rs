@@ -28,7 +28,11 @@ const DUMP: usize = 64 << 10;
 /// Decodes lists of numbers of characters, and dumps.
 pub(crate) fn read(view: &View<'_>) -> Option<View<'static>> {
     let bytes = view.bytes.as_ref();
-    let runs = runs::<HEX_LIST>(bytes, 3 * NUMBERS - 1);
+    // Each number has two digits or more. Most runs are spaces.
+    let enough = |run: &Range<usize>| {
+        bytes[run.clone()].iter().filter(|byte| byte.is_ascii_hexdigit()).count() >= 2 * NUMBERS
+    };
+    let runs = runs::<HEX_LIST>(bytes, 3 * NUMBERS - 1).into_iter().filter(enough);
     let mut builder = Builder::new(view);
     let mut add = |range: Range<usize>, text: &[u8]| {
         builder.copy(range.start.saturating_sub(CONTEXT)..range.start);

@@ -46,6 +46,8 @@ impl Pattern {
             .hybrid_cache_capacity(CACHE)
             .nfa_size_limit(Some(COMPILED))
             .onepass(false)
+            // Texts are short and near a keyword. A search for single bytes before each step of the expression costs more.
+            .auto_prefilter(false)
             .backtrack(true);
         Regex::builder().configure(config).syntax(syntax()).build(&self.source).ok()
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::validate;
+use crate::{eight, validate};
 
 /// Words of a phrase that are enough to inspect it.
 pub(crate) const PHRASE: usize = 12;
@@ -10,43 +10,27 @@ pub(crate) const PHRASE: usize = 12;
 const SEPARATOR: usize = 6;
 /// Bytes between two samples of a search for phrases.
 const SAMPLE: usize = 48;
+/// Letters at which a word is too long.
+const LONGEST: u32 = 9;
 
 /// Returns the runs of words of BIP-39 that are long enough for a phrase. It samples: a phrase is longer than a step.
 pub(crate) fn runs(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = SAMPLE;
     while at < bytes.len() {
-        let is_word = |range: &Range<usize>| {
-            (3..=8).contains(&range.len()) && validate::word(&bytes[range.clone()]).is_some()
-        };
-        let after = |from: usize| {
-            from + bytes[from..].iter().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count()
-        };
-        let next = |from: usize| {
-            let start = after(from);
-            let length = bytes[start..].iter().take(9).take_while(|byte| byte.is_ascii_alphabetic()).count();
-            start..start + length
-        };
         // From the middle of a word to the start of the next one.
-        let first = at + bytes[at..].iter().take(9).take_while(|byte| byte.is_ascii_alphabetic()).count();
-        if !validate::starts_word(&bytes[after(first)..]) {
+        let near = letters(bytes, at);
+        let rest = near.trailing_ones().min(LONGEST);
+        let Some(first) = word(bytes, at + rest as usize, near >> rest) else {
             at += SAMPLE;
             continue;
-        }
-        let mut word = next(first);
-        if !is_word(&word) {
-            at += SAMPLE;
-            continue;
-        }
-        let mut end = word.end;
-        let mut start = word.start;
-        let mut count = 0;
-        while is_word(&word) {
-            end = word.end;
+        };
+        let (mut start, mut end, mut count) = (first.start, first.end, 1);
+        while let Some(next) = word(bytes, end, letters(bytes, end)) {
+            end = next.end;
             count += 1;
-            word = next(end);
         }
-        while let Some(before) = previous(bytes, start).filter(is_word) {
+        while let Some(before) = previous(bytes, start) {
             start = before.start;
             count += 1;
         }
@@ -58,11 +42,31 @@ pub(crate) fn runs(bytes: &[u8]) -> Vec<Range<usize>> {
     found
 }
 
-/// Returns the word before a place.
+/// Returns bits of the next 24 bytes, of which those of letters are set: the rest of a word, a separator and a word.
+fn letters(bytes: &[u8], at: usize) -> u32 {
+    let bits = |place: usize| eight::letters(eight::read(bytes, at + place)) << place;
+    bits(0) | bits(8) | bits(16)
+}
+
+/// Returns the next word, if it is one of BIP-39, by the bits of the letters from a place on.
+fn word(bytes: &[u8], from: usize, letters: u32) -> Option<Range<usize>> {
+    let start = letters.trailing_zeros().min(SEPARATOR as u32);
+    let length = (letters >> start).trailing_ones() as usize;
+    let start = from + start as usize;
+    is_word(bytes, start, length).then_some(start..start + length)
+}
+
+fn is_word(bytes: &[u8], start: usize, length: usize) -> bool {
+    let letters = || eight::small(eight::read(bytes, start)) & u64::MAX >> (64 - 8 * length);
+    (3..=8).contains(&length) && validate::word_of(letters()).is_some()
+}
+
+/// Returns the word before a place, if it is one of BIP-39.
 fn previous(bytes: &[u8], from: usize) -> Option<Range<usize>> {
     let gap =
         bytes[..from].iter().rev().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
     let end = from - gap;
-    let length = bytes[..end].iter().rev().take(9).take_while(|byte| byte.is_ascii_alphabetic()).count();
-    (length > 0 && gap > 0).then(|| end - length..end)
+    let before = bytes[..end].iter().rev().take(LONGEST as usize);
+    let length = before.take_while(|byte| byte.is_ascii_alphabetic()).count();
+    (gap > 0 && is_word(bytes, end - length, length)).then_some(end - length..end)
 }

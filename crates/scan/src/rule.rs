@@ -161,8 +161,8 @@ pub(crate) struct Rule {
     pub(crate) score: u32,
     /// Every match starts where a keyword starts.
     pub(crate) anchored: bool,
-    /// No match starts inside a word.
-    pub(crate) starts_word: bool,
+    /// For each keyword, whether no match that starts with it starts inside a word.
+    pub(crate) start_words: Vec<bool>,
     /// Bytes without which no match starts.
     near: Option<lead::Near>,
     /// A search that finds nothing can read all of its window.
@@ -234,13 +234,13 @@ impl Rule {
             allow.push(Arc::new(Allow::read(&id, exception)?));
         }
         Ok(Rule {
+            start_words: lead::keywords_start_words(&hir, &keywords),
             kind: text.kind,
             severity: text.severity.unwrap_or(Severity::High),
             keywords,
             scan: text.scan,
             score: text.score.unwrap_or(0),
             anchored,
-            starts_word: lead::starts_word(&hir),
             near: lead::Near::of(&hir),
             reads_far: lead::reads_far(&hir),
             window: longest.min(WINDOW_MAX),
@@ -511,12 +511,12 @@ keywords = ['abc']")
                 |text: &[u8], start| matches!(rule.find_here(text, start..text.len(), true), Found::Match(_));
             let found = |text: &str, start| {
                 let (text, may_start) =
-                    (text.as_bytes(), !(rule.starts_word && lead::is_inside_word(text.as_bytes(), start)));
+                    (text.as_bytes(), !(rule.start_words[0] && lead::is_inside_word(text.as_bytes(), start)));
                 assert!(may_start || !matches(text, start), "{regex}");
                 may_start && matches(text, start)
             };
             assert!(found("a key1", 2) && found("key1", 0), "{regex}");
-            (rule.starts_word, found("mykey1", 2))
+            (rule.start_words[0], found("mykey1", 2))
         };
         assert_eq!(starts(r"\b(key\d)"), (true, false));
         assert_eq!(starts(r"(?:/dev/x|\bkey)\d"), (true, false));
@@ -524,6 +524,9 @@ keywords = ['abc']")
         assert_eq!(starts(r"key\d"), (false, true));
         assert_eq!(starts(r"\bkey|key\d"), (false, true));
         assert_eq!(starts(r"(?:\b)?key\d"), (false, true));
+        assert_eq!(starts(r"/dev/x|keys\d|\bkey\d"), (false, false));
+        let both = set("regex = '\\bkey\\d|nc \\d'\nkeywords = ['key', 'nc ']").unwrap();
+        assert_eq!(both.0[0].start_words, [true, false]);
     }
 
     #[test]

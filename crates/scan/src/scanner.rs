@@ -74,8 +74,8 @@ impl Search {
         let mut by_keyword: BTreeMap<&str, Vec<Owner>> = BTreeMap::new();
         for number in active.iter().copied() {
             let rule = &rules[number];
-            for keyword in &rule.keywords {
-                let starts_word = rule.anchored && rule.starts_word;
+            for (keyword, starts_word) in rule.keywords.iter().zip(&rule.start_words) {
+                let starts_word = rule.anchored && *starts_word;
                 by_keyword.entry(keyword).or_default().push(Owner { number, starts_word });
             }
         }

@@ -182,10 +182,8 @@ impl Reader<'_> {
 
     /// Remembers the value of a variable.
     fn assignment(&mut self) {
-        let name: String = {
-            let start = self.output.rfind(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
-            self.output[start.map_or(0, |at| at + 1)..].to_owned()
-        };
+        let is_separator = |letter: char| !(letter.is_ascii_alphanumeric() || letter == '_');
+        let name = self.output.rsplit(is_separator).next().unwrap_or_default().to_owned();
         self.output.push('=');
         let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
         if !first || self.variables.len() >= VARIABLES || self.rest.starts_with('$') {
@@ -358,5 +356,7 @@ mod tests {
         assert_eq!(read("echo $(date)"), "echo $(date)");
         assert_eq!(read("awk '{print $1}' file"), "awk {print $1} file");
         assert_eq!(read("echo \"$HOME\""), "echo $HOME");
+        // Regression: a name after a letter of several bytes ended the program.
+        assert_eq!(read("é='a'"), "é=a");
     }
 }

@@ -13,6 +13,24 @@ const OF_NUMBERS: &[u8] = b" .-_,|";
 const OF_WORDS: &[u8] = b" .-_\t\n";
 const GAP: usize = 4;
 
+/// Bytes with which a separator begins.
+static SEPARATES: [bool; 256] = separates_table();
+
+const fn separates_table() -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut at = 0;
+    while at < ONE.len() {
+        table[ONE[at] as usize] = true;
+        at += 1;
+    }
+    at = 0;
+    while at < TWO.len() {
+        table[TWO[at][0] as usize] = true;
+        at += 1;
+    }
+    table
+}
+
 /// Maximum characters before the first one of a row that has signs between its characters.
 const BEFORE: usize = 6;
 
@@ -23,10 +41,15 @@ pub(crate) fn read(view: &View<'_>) -> Option<View<'static>> {
     let (mut at, mut done) = (RUN, 0);
     while at < bytes.len() {
         // Sampled: such a text repeats its separator at every place.
-        let Some([a, b, c, d, e]) = bytes.get(at - 1..at + 4).and_then(|five| five.first_chunk()) else {
+        let Some([before, a, b, c, d, e]) = bytes.get(at - 2..at + 4).and_then(|six| six.first_chunk())
+        else {
             break;
         };
-        if (a != c) & (b != d) & (a != d) & (b != e) {
+        let repeats = (a == c) | (b == d) | (a == d) | (b == e);
+        // Of a row, one of three bytes is a separator. Indentation is none.
+        let separates = separates(*before) | separates(*a) | separates(*b);
+        let differs = (before != a) | (a != b) | (b != c);
+        if !(repeats & separates & differs) {
             at += RUN;
             continue;
         }
@@ -93,6 +116,11 @@ fn without_signs(text: Vec<u8>) -> Vec<u8> {
         }
         None => text,
     }
+}
+
+/// Reports whether a separator begins with a byte.
+fn separates(byte: u8) -> bool {
+    SEPARATES[usize::from(byte)]
 }
 
 /// Returns the separator at a place, which is followed by one character and itself.

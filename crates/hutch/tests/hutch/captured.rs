@@ -154,7 +154,7 @@ const WITHOUT_PROXY: &[(&str, &str)] = &[
 pub(crate) struct Attempts {
     child: Child,
     output: Lines<BufReader<ChildStdout>>,
-    /// Times of the attempts in ms, by the first word of their names.
+    /// Times of the attempts in ms, by the first word of their names and the error.
     delays: BTreeMap<String, Vec<f64>>,
 }
 
@@ -184,8 +184,11 @@ impl Attempts {
             let (name, result) = line.split_once('=').expect("a result");
             let (result, delay) = result.split_once('\t').unwrap_or((result, ""));
             results.insert(name.to_owned(), result.to_owned());
-            if let (Some((kind, _)), Ok(delay)) = (name.split_once(' '), delay.parse()) {
-                self.delays.entry(kind.to_owned()).or_default().push(delay);
+            // `tcp` is an attempt that reaches the proxy, `tcp ENETUNREACH` one to many hosts.
+            let kind = name.split(' ').next().unwrap_or_default();
+            let kind = if result.starts_with('E') { format!("{kind} {result}") } else { kind.to_owned() };
+            if let Ok(delay) = delay.parse() {
+                self.delays.entry(kind).or_default().push(delay);
             }
         }
         panic!("the program ended after {results:?}");

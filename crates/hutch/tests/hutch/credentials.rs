@@ -241,7 +241,8 @@ fn sandbox_config_offers_credentials_by_a_policy_that_opens_nothing_more() {
     let script = "echo $GITHUB_TOKEN; curl -sS -o /dev/null -w '%{http_code}\\n' \
         -H \"Authorization: Bearer $GITHUB_TOKEN\" https://web.example:PORT/bearer";
     let script = script.replace("PORT", &server.port.to_string());
-    for caller in callers() {
+    // The file says which isolation it is.
+    for caller in callers().into_iter().filter(|caller| !matches!(caller, Caller::InGvisor)) {
         for (listed, opens) in [("web.example", true), ("elsewhere.example", false), ("", false)] {
             let network = match listed {
                 "" => "mode: none".to_owned(),

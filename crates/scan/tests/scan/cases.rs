@@ -63,6 +63,13 @@ fn cases_give_the_expected_findings() {
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), file.case.len(), wrong.join("\n"));
 }
 
+/// Returns the texts of all cases of a moderate length.
+pub(crate) fn texts() -> Vec<Vec<u8>> {
+    let file: File = toml::from_str(CASES).unwrap();
+    let texts = file.case.iter().flat_map(|case| case.t.iter().chain(&case.ts));
+    texts.map(|text| expand(text)).filter(|text| text.len() <= 4 << 10).collect()
+}
+
 fn kind(finding: &Finding) -> String {
     serde_json::to_value(finding.kind).unwrap().as_str().unwrap().to_owned()
 }

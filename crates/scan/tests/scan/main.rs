@@ -5,3 +5,4 @@ mod cases;
 mod encode;
 mod expand;
 mod gitleaks;
+mod mutations;

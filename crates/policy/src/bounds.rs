@@ -6,13 +6,17 @@ use serde_json::Value;
 
 use crate::{credential, expression, files, host, http, object, provider, scanner};
 
-/// Bounds of the schema of a kind, by the path of the field: the number of entries of a list or map, and the length of a text.
-fn bounds(plural: &str) -> BTreeMap<String, usize> {
+/// Schema of the spec of a kind.
+fn schema(plural: &str) -> Value {
     let path = format!("{}/crds/policy.hutch.dev_{plural}.yaml", env!("CARGO_MANIFEST_DIR"));
     let crd: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
+}
+
+/// Bounds of the schema of a kind, by the path of the field: the number of entries of a list or map, and the length of a text.
+fn bounds(plural: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
-    collect(schema, String::new(), &mut found);
+    collect(&schema(plural), String::new(), &mut found);
     found
 }
 
@@ -88,5 +92,24 @@ fn bounds_of_the_schemas_are_those_of_the_code() {
             assert_eq!(**bound, *expected, "{plural}: {path}");
         }
         assert!(compared.len() >= least, "{plural}: {}", compared.len());
+    }
+}
+
+/// Rules in CEL repeat lists of names.
+#[test]
+fn names_in_rules_of_the_schema_are_those_of_the_code() {
+    let listed = |names: &[&str]| format!("{names:?}").replace('"', "'");
+    let rule =
+        |field: &Value| field["x-kubernetes-validations"][0]["rule"].as_str().unwrap_or_default().to_owned();
+    let own = schema("sandboxpolicies");
+    let credential = &own["properties"]["credentials"]["items"]["properties"];
+    let (env, header) = (rule(&credential["env"]), rule(&credential["header"]));
+    assert!(env.contains(&listed(&credential::OF_SYSTEM)), "{env}");
+    assert!(env.contains(&format!("'^({})'", credential::OF_SYSTEM_FROM.join("|"))), "{env}");
+    assert!(header.contains(&listed(&credential::CLOSED)), "{header}");
+    let reserved = files::RESERVED.map(|path| path.trim_start_matches('/').replace('.', "[.]")).join("|");
+    for schema in [&own, &schema("clustersandboxpolicies")] {
+        let path = rule(&schema["properties"]["files"]["items"]["properties"]["path"]);
+        assert!(path.contains(&format!("^/({reserved})(/|$)")), "{path}");
     }
 }

@@ -25,7 +25,7 @@ pub const PLACE: &str = "{}";
 const HTTPS: u16 = 443;
 
 /// Headers that decide where a request goes or where it ends.
-const CLOSED: [&str; 12] = [
+pub(crate) const CLOSED: [&str; 12] = [
     "connection",
     "content-length",
     "content-type",
@@ -39,6 +39,31 @@ const CLOSED: [&str; 12] = [
     "upgrade",
     "proxy-connection",
 ];
+
+/// Variables that say where programs, libraries, authorities or proxies are, beside those that end with `_PROXY`.
+pub(crate) const OF_SYSTEM: [&str; 18] = [
+    "PATH",
+    "HOME",
+    "HOSTNAME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PWD",
+    "TMPDIR",
+    "LANG",
+    "TERM",
+    "IFS",
+    "ENV",
+    "BASH_ENV",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "AWS_CA_BUNDLE",
+    "PIP_CERT",
+    "DENO_CERT",
+];
+/// Beginnings of the names of such variables.
+pub(crate) const OF_SYSTEM_FROM: [&str; 7] =
+    ["LD_", "SSL_CERT_", "NODE_", "PYTHON", "GIT_SSL_", "CARGO_HTTP_", "LC_"];
 
 /// Credential that a policy offers. The sandbox has a placeholder; the value stands in the requests that the proxy sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -327,29 +352,10 @@ fn is_format(format: &str) -> bool {
 
 /// Returns true for variables that say where programs, libraries, authorities or proxies are.
 fn is_of_system(name: &str) -> bool {
-    const EXACT: [&str; 18] = [
-        "PATH",
-        "HOME",
-        "HOSTNAME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "PWD",
-        "TMPDIR",
-        "LANG",
-        "TERM",
-        "IFS",
-        "ENV",
-        "BASH_ENV",
-        "CURL_CA_BUNDLE",
-        "REQUESTS_CA_BUNDLE",
-        "AWS_CA_BUNDLE",
-        "PIP_CERT",
-        "DENO_CERT",
-    ];
-    const STARTS: [&str; 7] = ["LD_", "SSL_CERT_", "NODE_", "PYTHON", "GIT_SSL_", "CARGO_HTTP_", "LC_"];
     let upper = name.to_ascii_uppercase();
-    EXACT.contains(&name) || upper.ends_with("_PROXY") || STARTS.iter().any(|start| name.starts_with(start))
+    OF_SYSTEM.contains(&name)
+        || upper.ends_with("_PROXY")
+        || OF_SYSTEM_FROM.iter().any(|start| name.starts_with(start))
 }
 
 pub(crate) fn is_variable(name: &str) -> bool {

@@ -10,7 +10,7 @@ use crate::host::shown;
 /// Maximum bytes of a path.
 pub(crate) const LENGTH: usize = 1024;
 /// Folders of each container of a server that are made anew by the kernel, or that its runtime needs.
-const RESERVED: [&str; 4] = ["/proc", "/sys", "/dev", "/.hutch"];
+pub(crate) const RESERVED: [&str; 4] = ["/proc", "/sys", "/dev", "/.hutch"];
 
 /// Reason why a text is not the path of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,10 +1,13 @@
-//! The schemas of the CRDs against the types: each has the fields and values of the other.
+//! The schemas of the CRDs against the types: each has the fields and values of the other, of the same types, and refuses the
+//! same policies.
 //!
 //! Types refuse an unknown field or value and list those that they have, so the schema is compared with that list.
 
+mod judged;
+
 use std::collections::BTreeSet;
 
-use hutch_policy::{Aws, Binding, Credential, PolicyObject, ProviderObject};
+use hutch_policy::{Aws, Binding, Credential, PolicyObject, ProviderObject, check_given};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -107,6 +110,153 @@ fn credential() -> Credential {
 
 fn spec(schema: &Value) -> (&Value, Vec<String>) {
     (&schema["properties"]["spec"], vec!["spec".to_owned()])
+}
+
+/// Returns a value of a schema with its required fields alone.
+fn least(name: &str, schema: &Value) -> Value {
+    match (schema["type"].as_str(), name) {
+        (Some("object"), _) => {
+            required(schema).map(|name| (name, least(name, &schema["properties"][name]))).collect()
+        }
+        (Some("array"), _) => json!([]),
+        (Some("string"), "path") => json!("/a"),
+        _ => schema["enum"].get(0).cloned().unwrap_or_else(|| "a".into()),
+    }
+}
+
+fn required(schema: &Value) -> impl Iterator<Item = &str> {
+    schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Returns a value of a schema with its required fields, and with a value at a path.
+fn with(schema: &Value, path: &[String], value: &Value) -> Value {
+    match path {
+        [] => value.clone(),
+        [step, rest @ ..] if step == "[]" => json!([with(&schema["items"], rest, value)]),
+        [name, rest @ ..] => {
+            let mut object = least("", schema);
+            object[name] = with(&schema["properties"][name], rest, value);
+            object
+        }
+    }
+}
+
+/// Schema of a kind, and the type that reads its objects.
+struct Read<'a> {
+    kind: &'a str,
+    spec: &'a Value,
+    error: fn(Value) -> Option<String>,
+}
+
+fn error<T: DeserializeOwned>(object: Value) -> Option<String> {
+    serde_json::from_value::<T>(object).err().map(|error| error.to_string())
+}
+
+impl Read<'_> {
+    /// Returns what the type says of an object with a value at a path of its spec.
+    fn says(&self, path: &[String], value: &Value) -> Option<String> {
+        let spec = with(self.spec, path, value);
+        let api_version = "policy.hutch.dev/v1alpha1";
+        let object =
+            json!({"apiVersion": api_version, "kind": self.kind, "metadata": {"name": "a"}, "spec": spec});
+        (self.error)(object)
+    }
+
+    /// Compares the type and the required fields of a value, and of everything in it. Returns the number of comparisons.
+    fn compare(&self, schema: &Value, path: &mut Vec<String>) -> usize {
+        let shown = format!("{} {}", self.kind, path.join("."));
+        let mut compared = self.compare_type(schema, path, &shown);
+        let whole = least("", schema);
+        for name in required(schema) {
+            let mut lacking = whole.clone();
+            lacking.as_object_mut().expect("an object").remove(name);
+            let said = self.says(path, &lacking).unwrap_or_default();
+            assert!(said.contains(&format!("missing field `{name}`")), "{shown} without {name}: {said}");
+            compared += 1;
+        }
+        if schema["properties"].is_object() {
+            let said = self.says(path, &whole).unwrap_or_default();
+            assert!(!said.contains("missing field"), "{shown} with its required fields: {said}");
+        }
+        for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+            path.push(name.clone());
+            compared += self.compare(schema, path);
+            path.pop();
+        }
+        if schema["items"].is_object() {
+            path.push("[]".to_owned());
+            compared += self.compare(&schema["items"], path);
+            path.pop();
+        }
+        compared
+    }
+
+    fn compare_type(&self, schema: &Value, path: &[String], shown: &str) -> usize {
+        let types = match schema["type"].as_str() {
+            Some(one) => vec![one],
+            None => vec!["integer", "string"],
+        };
+        for (name, value) in [
+            ("string", json!("a")),
+            ("integer", json!(1)),
+            ("boolean", json!(true)),
+            ("array", json!([])),
+            ("object", json!({})),
+        ] {
+            let said = self.says(path, &value);
+            match types.contains(&name) {
+                true => {
+                    let said = said.unwrap_or_default();
+                    let other = said.contains("invalid type") || said.contains("did not match any variant");
+                    assert!(!other, "{shown} is {name} in the schema: {said}");
+                }
+                // Types with fields can also be read from the list of their values.
+                false if types == ["object"] && name == "array" => {}
+                false => {
+                    assert!(said.is_some(), "{shown} is {types:?} in the schema, and the types take {value}")
+                }
+            }
+        }
+        1
+    }
+}
+
+#[test]
+fn schemas_and_types_have_the_same_types_and_required_fields() {
+    for (plural, kind, error, least) in [
+        ("sandboxpolicies", "SandboxPolicy", error::<PolicyObject> as fn(Value) -> Option<String>, 120),
+        ("clustersandboxpolicies", "ClusterSandboxPolicy", error::<PolicyObject>, 100),
+        ("credentialproviders", "CredentialProvider", error::<ProviderObject>, 20),
+    ] {
+        let schema = schema(plural);
+        let (spec, _) = spec(&schema);
+        let compared = Read { kind, spec, error }.compare(spec, &mut Vec::new());
+        assert!(compared >= least, "{plural}: {compared}");
+    }
+}
+
+/// Judges a policy as the API server of `hutch up` does beside the CRD.
+fn judge(kind: &str, spec: &Value) -> Result<(), String> {
+    let object = json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": kind, "metadata": {"name": "p"}, "spec": spec});
+    check_given(&object).map_err(|error| error.to_string())?;
+    let policy: PolicyObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
+    policy.check_new().and_then(|()| policy.check_for_server()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn field_that_is_unknown_or_has_no_effect_is_refused_by_name() {
+    for case in judged::cases() {
+        for kind in case.kinds() {
+            let judged = judge(kind, &case.spec);
+            match &case.types {
+                None => assert_eq!(judged, Ok(()), "{kind} {}", case.spec),
+                Some(part) => {
+                    let error = judged.expect_err(&format!("{kind} {}", case.spec));
+                    assert!(error.contains(part), "{kind} {}: {error}", case.spec);
+                }
+            }
+        }
+    }
 }
 
 #[test]

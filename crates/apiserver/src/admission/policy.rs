@@ -120,10 +120,24 @@ pub(crate) fn check_use(call: &Call, before: Option<&Value>, object: &Value) -> 
 
 /// Checks a policy, or a provider of credentials, as its readers do. Those would close every sandbox in its reach.
 pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
-    let invalid = |field: String, reason: String| {
-        let cause = Cause::new("FieldValueInvalid", field, reason);
-        Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]))
-    };
+    let found = mistake(kind, object);
+    found.map_err(|cause| Failure::invalid(kind, meta::text(object, "name"), vec![cause]))
+}
+
+/// Puts what the readers of a policy say about a field in place of what its schema says, such as that a text does not match a
+/// pattern.
+pub(crate) fn explain(kind: &Kind, object: &Value, causes: &mut [Cause]) {
+    if kind.group != GROUP || causes.is_empty() {
+        return;
+    }
+    let Err(found) = mistake(kind, object) else { return };
+    let same = |cause: &&mut Cause| (cause.reason, &cause.field) == (found.reason, &found.field);
+    causes.iter_mut().filter(same).for_each(|cause| *cause = found.clone());
+}
+
+/// Returns the first field that the readers of a policy, or of a provider of credentials, refuse.
+fn mistake(kind: &Kind, object: &Value) -> Result<(), Cause> {
+    let invalid = |field: String, reason: String| Err(Cause::new("FieldValueInvalid", field, reason));
     if kind.plural == PROVIDERS {
         return match serde_path_to_error::deserialize::<_, ProviderObject>(object) {
             Err(error) => invalid(error.path().to_string(), error.inner().to_string()),
@@ -160,6 +174,21 @@ mod tests {
         assert!(check_given(&kind, &new, None).is_err());
         new["spec"]["mode"] = "Observe".into();
         assert!(check_given(&kind, &new, Some(&old)).is_err());
+    }
+
+    #[test]
+    fn words_of_the_types_take_the_place_of_a_pattern() {
+        let kind = Kind { group: GROUP.into(), plural: "sandboxpolicies".into(), ..Kind::default() };
+        let object = json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {"name": "p"},
+            "spec": {"egress": {"rules": [{"name": "a", "hosts": ["a.example:443"]}]}}});
+        let said = |field: &str| {
+            let mut causes = vec![Cause::new("FieldValueInvalid", field, "should match")];
+            explain(&kind, &object, &mut causes);
+            causes.remove(0).message
+        };
+        let message = said("spec.egress.rules[0].hosts[0]");
+        assert!(message.contains("a port is written under `ports`"), "{message}");
+        assert_eq!(said("spec.egress.rules[0].name"), "should match");
     }
 
     #[test]

@@ -3,6 +3,9 @@ use serde_json::json;
 use super::*;
 use crate::field_path::tests::joined_by;
 
+#[path = "../../../policy/tests/judged/mod.rs"]
+mod judged;
+
 fn structural(schema: Value) -> Structural {
     Structural::compile(&Arc::new(schema))
 }
@@ -104,4 +107,34 @@ fn transition_rules_ask_the_old_object() {
     assert_eq!(causes.len(), 1);
     assert_eq!(causes[0].field, "spec");
     assert_eq!(causes[0].message, "Invalid value: \"object\": volumes is immutable");
+}
+
+#[test]
+fn policies_are_judged_by_their_crds_as_a_kubernetes_api_server_does() {
+    for (kind, plural) in
+        [("ClusterSandboxPolicy", "clustersandboxpolicies"), ("SandboxPolicy", "sandboxpolicies")]
+    {
+        let path = format!("{}/../policy/crds/policy.hutch.dev_{plural}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let crd: Value =
+            serde_saphyr::from_str(&std::fs::read_to_string(path).expect("a CRD")).expect("YAML");
+        let structural = structural(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone());
+        for case in judged::cases().into_iter().filter(|case| case.kinds().contains(&kind)) {
+            // Unknown fields are found before.
+            if case.crd.as_ref().is_some_and(|part| part.starts_with("unknown field")) {
+                continue;
+            }
+            let mut object = json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": kind,
+                "metadata": {"name": "p"}, "spec": case.spec});
+            structural.default(&mut object);
+            let causes = structural.validate(&object, None, None, Vec::new());
+            let said: Vec<_> =
+                causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+            match &case.crd {
+                None => assert!(said.is_empty(), "{kind} {}: {said:?}", case.spec),
+                Some(part) => {
+                    assert!(said.iter().any(|said| said.contains(part)), "{kind} {}: {said:?}", case.spec);
+                }
+            }
+        }
+    }
 }

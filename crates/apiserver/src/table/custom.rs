@@ -38,11 +38,11 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The cell of a value that a path found; null (shown empty) if it is absent or has another type.
+/// The cell of the first value that a path found, as in Kubernetes; null (shown empty) if it is absent or has another type.
 fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
     let Some(first) = found.first() else { return Value::Null };
     match (kind, *first) {
-        ("string", _) => found.iter().map(|value| text(value)).collect::<Vec<_>>().join(" ").into(),
+        ("string", value) => text(value).into(),
         ("integer", Value::Number(number)) => match number.as_i64() {
             Some(number) => number.into(),
             None => number.as_f64().map_or(Value::Null, |f| (f as i64).into()),

@@ -263,7 +263,7 @@ fn custom_kinds_show_their_printer_columns() {
                 {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].status"},
                 {"name": "Size", "type": "integer", "jsonPath": ".spec.size", "priority": 1},
                 {"name": "On", "type": "boolean", "jsonPath": ".spec.on"},
-                {"name": "All", "type": "string", "jsonPath": ".spec.names[*]"},
+                {"name": "First", "type": "string", "jsonPath": ".spec.names[*]"},
                 {"name": "Map", "type": "string", "jsonPath": ".spec.map"},
                 {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]}]}});
     let kind = &Kind::from_crd(&crd).expect("kinds")[0];
@@ -273,6 +273,6 @@ fn custom_kinds_show_their_printer_columns() {
     let empty = json!({"metadata": {"name": "b"}, "spec": {"size": "three"}});
     let table = render(kind, [&full, &empty], Include::None, now());
     assert_eq!(table["columnDefinitions"][2]["priority"], 1);
-    assert_eq!(table["rows"][0]["cells"], json!(["a", "True", 3, false, "x y", "{\"k\":1}", "10m"]));
+    assert_eq!(table["rows"][0]["cells"], json!(["a", "True", 3, false, "x", "{\"k\":1}", "10m"]));
     assert_eq!(table["rows"][1]["cells"], json!(["b", null, null, null, null, null, null]));
 }

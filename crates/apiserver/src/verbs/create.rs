@@ -319,6 +319,7 @@ pub(crate) fn check(call: &Call, object: &mut Value, old: Option<&Value>) -> Res
         structural.default(object);
         let replicas = kind.scale.as_ref().map(|scale| scale.spec_replicas.as_str());
         causes = structural.validate(object, old, replicas, causes);
+        admission::policy::explain(kind, object, &mut causes);
         number::shorten(object);
     }
     if causes.is_empty() {

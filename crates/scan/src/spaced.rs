@@ -46,7 +46,7 @@ pub(crate) fn read(view: &View<'_>) -> Option<View<'static>> {
             break;
         };
         let repeats = (a == c) | (b == d) | (a == d) | (b == e);
-        // Of a row, one of three bytes is a separator. Indentation is none.
+        // Of a row, one of three bytes is a separator. Indentation has no separator.
         let separates = separates(*before) | separates(*a) | separates(*b);
         let differs = (before != a) | (a != b) | (b != c);
         if !(repeats & separates & differs) {

@@ -291,7 +291,7 @@ fn bech32(value: &[u8]) -> bool {
 const WORD_BITS: u32 = 12;
 /// Maximum letters of a word.
 const WORD_LETTERS: usize = 8;
-/// Bits of the hash that tells most other words apart.
+/// Bits of the hash by which most other words are excluded.
 const FILTER_BITS: u32 = 15;
 
 /// Hash table of the words of BIP-39.

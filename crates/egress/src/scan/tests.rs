@@ -82,7 +82,7 @@ fn secret_in_pieces_over_several_bodies_is_found() {
         ("plain", &(|_, piece: &str| piece.to_owned()) as &dyn Fn(usize, &str) -> String),
         ("json", &|_, piece| json!({"data": piece}).to_string()),
         ("counted", &|number, piece| json!({"part": number, "of": 3, "data": piece}).to_string()),
-        ("labelled", &|number, piece| {
+        ("labeled", &|number, piece| {
             json!({"channel": "C024BE91L", "data": piece, "kind": "note", "step": number}).to_string()
         }),
         ("form", &|number, piece| format!("user=bob&n={number}&d={piece}&end=1")),

@@ -8,7 +8,7 @@ use crate::cases;
 /// Mutations of each text, and in the slow tests.
 const FEW: usize = 3;
 const MANY: usize = 100;
-/// What is put into a text: letters of two to four bytes, spaces, marks that change the direction, and a byte of no letter.
+/// Insertions: letters of two to four bytes, spaces, marks that change the direction, and a byte of no letter.
 const INSERTED: [&[u8]; 10] = [
     "é".as_bytes(),
     "漢".as_bytes(),

@@ -15,14 +15,14 @@ struct Table {
 /// Policy, and what refuses it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Case {
+pub(crate) struct Case {
     kind: Option<String>,
-    pub spec: Value,
+    pub(crate) spec: Value,
     repeat: Option<Repeat>,
     /// Part of what the types say; `None` if they take it.
-    pub types: Option<String>,
+    pub(crate) types: Option<String>,
     /// Part of what an API server says by the CRDs; `None` if it takes it.
-    pub crd: Option<String>,
+    pub(crate) crd: Option<String>,
     exception: Option<String>,
 }
 
@@ -36,7 +36,7 @@ struct Repeat {
 
 impl Case {
     /// The kinds for which the case is.
-    pub fn kinds(&self) -> Vec<&str> {
+    pub(crate) fn kinds(&self) -> Vec<&str> {
         match &self.kind {
             Some(kind) => vec![kind],
             None => vec!["ClusterSandboxPolicy", "SandboxPolicy"],
@@ -45,7 +45,7 @@ impl Case {
 }
 
 /// Reads the table. Where only one judge refuses a policy, the case names one of the exceptions, and each of these is needed.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/tests/judged/cases.yaml");
     let Table { exceptions, mut cases } =
         serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();

@@ -85,7 +85,7 @@ fn run(
     // Nothing removes its layers until the command has ended.
     let _hold = image.hold.clone();
     let of_image: Vec<Mount> = image.mounts.iter().map(host).collect();
-    let workspace = Workspace::open(arguments.workspace.as_deref(), &of_image)?;
+    let workspace = Workspace::open(arguments, &of_image)?;
     let user = user(&image, workspace.folder.as_ref())?;
     let shown = Shown::of(arguments, &workspace, &image, user.uid);
     let further = [&shown.toolchains[..], &arguments.mount].concat();

@@ -28,7 +28,7 @@ pub enum Forbidden {
     /// A name leads to it, and the `networkPolicy` of the template does not allow it.
     #[error("the `networkPolicy` of the template does not allow it")]
     NetworkPolicy,
-    /// A name leads to it, and a rule with `decision: Deny` has it in `cidrs`.
+    /// A rule with `decision: Deny` has it in `cidrs`, or the IPv4 address for which it stands.
     #[error("a rule denies it by its `cidrs`")]
     Denied,
 }
@@ -87,8 +87,13 @@ pub fn opens_nothing(range: &Cidr) -> Option<&'static str> {
 
 /// Returns why no connection is made to an address of a range, whatever opens it; `None` if one may be.
 pub fn is_never_dialed(range: &Cidr) -> Option<&'static str> {
-    let never = range.is_within(&NEVER) || range.is_within(&STAND_FOR_IPV4[..1]);
+    let never = range.is_within(&NEVER) || is_mapped(range);
     opens_nothing(range).filter(|_| never)
+}
+
+/// Returns true for a range of mapped IPv4 addresses, which no address is in: each is judged as the IPv4 address.
+pub(crate) fn is_mapped(range: &Cidr) -> bool {
+    range.is_within(&STAND_FOR_IPV4[..1])
 }
 
 /// Returns true if every address of a range is opened only by a range in `private`.

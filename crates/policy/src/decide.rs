@@ -101,13 +101,10 @@ impl Level {
         self.egress.as_ref().map(decision) != Some(Decision::Allow)
     }
 
-    /// Returns true if a rule that enforces denies the address to which a name leads, also as the IPv4 address for which it
-    /// stands.
+    /// Returns true if a rule that enforces denies the address to which a destination leads, also as the IPv4 address for which
+    /// it stands.
     fn denies(&self, destination: &Destination, address: IpAddr, moment: &Moment<'_>) -> bool {
-        if self.mode != Mode::Enforce || matches!(destination.host, Host::Address(_)) {
-            return false;
-        }
-        let Some(egress) = &self.egress else { return false };
+        let Some(egress) = self.egress.as_ref().filter(|_| self.mode == Mode::Enforce) else { return false };
         [address.to_canonical(), judged_as(address)].into_iter().any(|address| {
             let dialed = Destination { host: Host::Address(address), port: destination.port };
             let found = egress.connection(&dialed, moment);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{is_never_dialed, opens_nothing};
+use crate::address::{is_mapped, is_never_dialed, opens_nothing};
 use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
 use crate::budget::Budget;
 use crate::credential::{self, Credential};
@@ -186,7 +186,8 @@ impl PolicyObject {
         self.check()?;
         for (index, rule) in self.rules().iter().enumerate() {
             let opens = rule.decision == Decision::Allow;
-            let cidrs = rule.cidrs.iter().map(|range| is_never_dialed(range).filter(|_| opens));
+            let cidrs = rule.cidrs.iter();
+            let cidrs = cidrs.map(|range| is_never_dialed(range).filter(|_| opens || is_mapped(range)));
             let private = rule.private.iter().map(opens_nothing);
             let closed = cidrs.zip(&rule.cidrs).enumerate().map(|(place, found)| ("cidrs", place, found));
             let private = private.zip(&rule.private).enumerate();
@@ -194,7 +195,8 @@ impl PolicyObject {
             for (list, place, (why, range)) in closed {
                 let Some(why) = why else { continue };
                 let field = format!("spec.egress.rules[{index}].{list}[{place}]");
-                return Err(invalid(field, format!("{range} opens nothing: {why}")));
+                let effect = if opens { "opens" } else { "denies" };
+                return Err(invalid(field, format!("{range} {effect} nothing: {why}")));
             }
             check_conditions(rule, &|name| format!("spec.egress.rules[{index}]{name}"))?;
         }

@@ -5,6 +5,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
+/// Number of the field with the count of threads, after the state.
+const THREADS: usize = 16;
+
 /// Finds the processes below this folder of process information that are not this program, as `PID (NAME)`. One that cannot
 /// be read counts as another.
 ///
@@ -28,7 +31,10 @@ pub fn others(proc: &Path) -> io::Result<Vec<String>> {
             continue;
         };
         let (program, rest) = stat.rsplit_once(')').unwrap_or((&stat, ""));
-        let has_ended = matches!(rest.trim_start().chars().next(), Some('Z' | 'X'));
+        let mut fields = rest.split_whitespace();
+        // Other threads may run after the end of the first one.
+        let has_ended =
+            matches!(fields.next(), Some("Z" | "X")) && matches!(fields.nth(THREADS), None | Some("0" | "1"));
         if !has_ended {
             found.push(format!("{program})"));
         }
@@ -61,7 +67,10 @@ mod tests {
         process("7", "/usr/bin/python3", Some("7 (py) (thon) S 1"));
         process("8", "/usr/bin/python3", Some("8 (python3) Z 1"));
         process("9", "/usr/bin/python3", None);
-        assert_eq!(others(folder.path()).unwrap(), ["7 (py) (thon)", "9"]);
+        let fields = |threads: u32| format!("(python3) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 {threads} 0 12");
+        process("10", "/absent", Some(&format!("10 {}", fields(2))));
+        process("11", "/absent", Some(&format!("11 {}", fields(1))));
+        assert_eq!(others(folder.path()).unwrap(), ["10 (python3)", "7 (py) (thon)", "9"]);
         assert!(others(Path::new("/absent")).is_err());
     }
 

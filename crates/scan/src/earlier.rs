@@ -10,13 +10,15 @@ use crate::{joins, validate};
 pub(crate) const MESSAGE: usize = 8 << 10;
 /// Maximum bytes of a value.
 const VALUE: usize = 512;
-/// Maximum names of fields whose values are also joined by name.
+/// Maximum names of fields whose values are also joined by name, and bytes of such a name.
 const NAMES: usize = 16;
+const NAME: usize = 64;
 
 /// Maximum bytes of all values.
 const BYTES: usize = 4096;
-/// Maximum messages of which values are kept.
+/// Maximum messages of which values are kept, and of which those of one name are.
 const MESSAGES: usize = 1024;
+const NAMED: usize = 128;
 /// Messages before the newest one whose values are also joined without those before them.
 const NEAREST: usize = 3;
 /// Minimum bytes of values that add nothing if the message before had the same.
@@ -33,7 +35,17 @@ const LONGER: usize = 4;
 pub(crate) struct Messages {
     all: BTreeMap<At, Earlier>,
     /// By the names of their fields too: other fields can stand between the pieces of a secret.
-    named: BTreeMap<(At, String), Earlier>,
+    named: BTreeMap<(At, String), Named>,
+    /// Number of the message.
+    number: u64,
+}
+
+/// Values of fields with one name.
+#[derive(Debug, Clone, Default)]
+struct Named {
+    /// Number of the last message that has it.
+    last: u64,
+    values: Earlier,
 }
 
 impl Messages {
@@ -42,21 +54,33 @@ impl Messages {
     pub(crate) fn remember(&mut self, location: &Location, bytes: &[u8]) -> (Vec<Joined>, Option<Vec<u8>>) {
         let values = joins::values(location, bytes, VALUE);
         let earlier = self.all.entry(location.at).or_default();
-        let mut joined = earlier.join(&values);
+        let mut joined = earlier.join(&values, MESSAGES);
         let phrase = earlier.phrase(&values);
         if bytes.len() > MESSAGE {
             return (joined, phrase);
         }
+        self.number += 1;
         for (name, values) in joins::by_name(location, bytes, NAMES) {
-            let key = (location.at, name);
-            if self.named.len() < NAMES || self.named.contains_key(&key) {
-                let mut by_name = self.named.entry(key).or_default().join(&values);
-                // A message of one field has the same values.
-                by_name.retain(|new| joined.iter().all(|known| known.text != new.text));
-                joined.append(&mut by_name);
+            if name.len() > NAME {
+                continue;
             }
+            let mut by_name = self.of_name((location.at, name)).join(&values, NAMED);
+            // A message of one field has the same values.
+            by_name.retain(|new| joined.iter().all(|known| known.text != new.text));
+            joined.append(&mut by_name);
         }
         (joined, phrase)
+    }
+
+    /// Returns the values of a name. Of too many names, the one that no message had for longest is forgotten.
+    fn of_name(&mut self, key: (At, String)) -> &mut Earlier {
+        if self.named.len() >= NAMES && !self.named.contains_key(&key) {
+            let oldest = self.named.iter().min_by_key(|(_, named)| named.last).map(|(key, _)| key.clone());
+            oldest.and_then(|key| self.named.remove(&key));
+        }
+        let named = self.named.entry(key).or_default();
+        named.last = self.number;
+        &mut named.values
     }
 }
 
@@ -107,7 +131,7 @@ impl Joined {
 
 impl Earlier {
     /// Adds the values of a message. Returns them together with those before: with all, and with the nearest ones.
-    pub(crate) fn join(&mut self, values: &[Vec<u8>]) -> Vec<Joined> {
+    pub(crate) fn join(&mut self, values: &[Vec<u8>], most: usize) -> Vec<Joined> {
         let newest = values.concat();
         if newest.is_empty() || self.repeats(&newest) {
             return Vec::new();
@@ -121,7 +145,7 @@ impl Earlier {
             texts.push(self.last(all));
         }
         texts.extend((2..=all.min(NEAREST + 1)).map(|count| self.last(count)));
-        self.forget();
+        self.forget(most);
         texts
     }
 
@@ -159,10 +183,10 @@ impl Earlier {
             && self.text.ends_with(&newest.repeat(needed))
     }
 
-    /// Drops the oldest values of too many.
-    fn forget(&mut self) {
+    /// Drops the oldest values, so that at most so many messages are left.
+    fn forget(&mut self, most: usize) {
         let (mut messages, mut bytes) = (0, 0);
-        while self.text.len() - bytes > BYTES || self.messages.len() - messages > MESSAGES {
+        while self.text.len() - bytes > BYTES || self.messages.len() - messages > most {
             bytes += self.messages.get(messages).map_or(0, |message| message.bytes);
             messages += 1;
         }
@@ -189,7 +213,7 @@ mod tests {
     use super::*;
 
     fn join(earlier: &mut Earlier, newest: &str) -> Vec<String> {
-        let texts = earlier.join(&[newest.as_bytes().to_vec()]);
+        let texts = earlier.join(&[newest.as_bytes().to_vec()], MESSAGES);
         texts.into_iter().map(|joined| String::from_utf8(joined.text).unwrap()).collect()
     }
 

@@ -121,7 +121,7 @@ impl Exchange {
             return self.conversations.talk(&self.sandbox.memory, self.origin.destination.to_string());
         }
         let session = String::from_utf8_lossy(&session[..session.len().min(SESSION)]);
-        self.sandbox.memory.talk(format!("{} {session}", self.origin.destination))
+        self.sandbox.memory.session(self.origin.destination.to_string(), &session)
     }
 
     /// Records what passes, and returns what is refused.

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hutch_scan::{At, Calls, Direction, Hosts, Location, Pins, Session, State};
+use hutch_scan::{At, Calls, Direction, Finding, Hosts, Location, Pins, Session, State};
 
 use super::{Judged, Scan, scanner};
 
@@ -49,8 +49,6 @@ struct Talks {
 pub(crate) struct Talk {
     /// Messages of MCP and A2A.
     pub(super) session: Session,
-    /// Other bodies of requests, which can each have a piece of a secret.
-    pub(super) bodies: State,
 }
 
 /// Conversation that requests share: facts about the destination or the session, and the calls of the conversation.
@@ -59,6 +57,8 @@ pub(crate) struct SharedTalk {
     talk: Arc<Mutex<Talk>>,
     /// Earlier URLs. They have a lock of their own: the scan of a body can take long.
     urls: Arc<Mutex<Urls>>,
+    /// Earlier bodies that are short and no messages of MCP and A2A: each can have a piece of a secret.
+    bodies: Arc<Mutex<Bodies>>,
     calls: Arc<Called>,
 }
 
@@ -68,6 +68,24 @@ struct Urls(State);
 impl Default for Urls {
     fn default() -> Urls {
         Urls(State::new(Direction::Outbound))
+    }
+}
+
+/// Earlier bodies.
+#[derive(Debug, Clone)]
+pub(super) struct Bodies(State);
+
+impl Default for Bodies {
+    fn default() -> Bodies {
+        Bodies(State::new(Direction::Outbound).joining_bodies())
+    }
+}
+
+impl Bodies {
+    /// Scans a short body together with earlier ones.
+    pub(super) fn scan(&mut self, scan: &Scan, body: &[u8]) -> Vec<Finding> {
+        self.0.set_credentials(scan.exact.clone());
+        scanner().scan_whole(&mut self.0, &Location::new(At::Body), body)
     }
 }
 
@@ -92,12 +110,18 @@ impl SharedTalk {
     fn another(&self) -> SharedTalk {
         let calls = Mutex::new(lock(&self.calls.calls).clone());
         let calls = Arc::new(Called { calls, ended: Some(self.calls.clone()) });
-        SharedTalk { talk: self.talk.clone(), urls: self.urls.clone(), calls }
+        SharedTalk { talk: self.talk.clone(), urls: self.urls.clone(), bodies: self.bodies.clone(), calls }
+    }
+
+    /// Locks earlier bodies, until it is known whether this one is sent: another one must not undo what it adds.
+    pub(super) fn bodies(&self) -> MutexGuard<'_, Bodies> {
+        lock(&self.bodies)
     }
 
     /// Returns true while a body of the conversation is scanned.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.talk.try_lock(), Err(TryLockError::WouldBlock))
+            || matches!(self.bodies.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Locks the conversation.
@@ -157,8 +181,7 @@ impl Conversations {
 impl Default for Talk {
     fn default() -> Talk {
         let [outbound, inbound] = [Direction::Outbound, Direction::Inbound].map(State::new);
-        let bodies = State::new(Direction::Outbound).joining_bodies();
-        Talk { session: Session::new(outbound, inbound, Pins::default()), bodies }
+        Talk { session: Session::new(outbound, inbound, Pins::default()) }
     }
 }
 
@@ -187,6 +210,13 @@ impl Memory {
         let entry = talks.all.entry(name).or_default();
         entry.0 = now;
         entry.1.clone()
+    }
+
+    /// Returns the conversation of a session, whose name the client chooses. URLs and other bodies are those of the destination.
+    pub(crate) fn session(&self, destination: String, session: &str) -> SharedTalk {
+        let own = self.talk(format!("{destination} {session}"));
+        let SharedTalk { urls, bodies, .. } = self.talk(destination);
+        SharedTalk { urls, bodies, ..own }
     }
 
     /// Scans a host name that the sandbox uses, as it was written.

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderValue, header};
 use hutch_policy::Call;
-use hutch_scan::{At, Compression, Direction, Finding, Location, State, decompressed, messages, redact};
+use hutch_scan::{At, Compression, Direction, Finding, Location, decompressed, messages, redact};
 use hutch_screen::Found;
 use serde_json::{Map, Value};
 
-use super::memory::Talk;
+use super::memory::{Bodies, Talk};
 use super::{Judged, Scan, SharedTalk, scanner};
 use crate::wide;
 
@@ -18,6 +18,8 @@ const MESSAGES: usize = 256;
 const MEMORY: usize = 16 << 20;
 const OBJECT: usize = 700;
 const VALUE: usize = 64;
+/// Maximum bytes of a body that is scanned together with earlier ones.
+const SHORT: usize = 8 << 10;
 /// Maximum layers of declared compression. More are not undone.
 const LAYERS: usize = 1;
 
@@ -200,6 +202,14 @@ fn add(findings: &mut Vec<Finding>, mut others: Vec<Finding>) {
     findings.extend(others);
 }
 
+/// Forgets what a body has added: it is not sent.
+fn put_back((talk, bodies): (&mut Talk, Option<&mut Bodies>), before: (Talk, Option<Bodies>)) {
+    *talk = before.0;
+    if let (Some(bodies), Some(before)) = (bodies, before.1) {
+        *bodies = before;
+    }
+}
+
 impl Scan {
     /// Scans a body. Returns it with what was replaced, if anything was.
     pub(crate) fn body(
@@ -209,12 +219,15 @@ impl Scan {
         compression: Option<Compression>,
         body: &[u8],
     ) -> (Judged, Option<Vec<u8>>) {
-        let mut talk = talk.enter();
-        let before = talk.clone();
-        let (mut judged, findings) = self.once(&mut talk, direction, compression, body);
+        let mut entered = talk.enter();
+        let joins = direction == Direction::Outbound && body.len() <= SHORT;
+        let mut bodies = joins.then(|| talk.bodies());
+        let before = (entered.clone(), bodies.as_deref().cloned());
+        let (mut judged, findings) =
+            self.once((&mut entered, bodies.as_deref_mut()), direction, compression, body);
         let mut replaced = None;
         if judged.blocked.is_none() && !judged.redacted.is_empty() {
-            *talk = before.clone();
+            put_back((&mut entered, bodies.as_deref_mut()), before.clone());
             let records = self.replaced(direction, &judged.redacted);
             let plain = Location::new(At::Body);
             let raw = scanner().scan_whole(&mut self.state(direction), &plain, body);
@@ -223,7 +236,7 @@ impl Scan {
                 raw.redacted.append(&mut judged.redacted);
             }
             let text = redact(body, 0, &raw.redacted);
-            let (again, _) = self.once(&mut talk, direction, compression, &text);
+            let (again, _) = self.once((&mut entered, bodies.as_deref_mut()), direction, compression, &text);
             judged.blocked = self.refuse_redacted(direction, again).blocked;
             if judged.blocked.is_none() {
                 judged.passed.extend(records);
@@ -231,7 +244,7 @@ impl Scan {
             replaced = Some(text);
         }
         if judged.blocked.is_some() {
-            *talk = before;
+            put_back((&mut entered, bodies.as_deref_mut()), before);
         }
         (judged, replaced)
     }
@@ -239,7 +252,7 @@ impl Scan {
     /// Scans a body once. Returns also whether it is a message, in which findings do not count from its start.
     fn once(
         &self,
-        talk: &mut Talk,
+        (talk, bodies): (&mut Talk, Option<&mut Bodies>),
         direction: Direction,
         compression: Option<Compression>,
         body: &[u8],
@@ -261,22 +274,25 @@ impl Scan {
         }
         let read = read.flatten().unwrap_or_default();
         let location = Location { at: At::Body, name: String::new(), compression };
-        let raw = |state: &mut State| scanner().scan_whole(state, &location, body);
+        let raw = || scanner().scan_whole(&mut self.state(direction), &location, body);
+        let plain = plain.unwrap_or_default();
         if !read.iter().any(is_of_protocol) {
-            let findings = match direction {
-                Direction::Outbound => {
-                    talk.bodies.set_credentials(self.exact.clone());
-                    raw(&mut talk.bodies)
+            let bodies = bodies.filter(|_| !plain.is_empty() && plain.len() <= SHORT);
+            let findings = match (bodies, compression) {
+                (None, _) => raw(),
+                (Some(bodies), None) => bodies.scan(self, body),
+                (Some(bodies), Some(_)) => {
+                    let mut findings = raw();
+                    add(&mut findings, bodies.scan(self, &plain));
+                    findings
                 }
-                Direction::Inbound => raw(&mut self.state(direction)),
             };
             return (self.judge(direction, findings), false);
         }
-        let plain = plain.unwrap_or_default();
         let mut findings = protocol(self, talk, direction, &plain, &read);
         if compression.is_some() {
             // What stands beside the message: in names of files, or behind its end.
-            add(&mut findings, raw(&mut self.state(direction)));
+            add(&mut findings, raw());
         }
         (self.judge(direction, findings), true)
     }

@@ -95,6 +95,29 @@ fn secret_in_pieces_over_several_bodies_is_found() {
 }
 
 #[test]
+fn pieces_are_joined_over_sessions_and_compressions_and_after_many_names() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
+    let (token, memory) = (token(), Memory::default());
+    let (a, b) = token.split_at(20);
+    let plain = |piece: &str| json!({"n": 1, "data": piece, "end": "x"}).to_string().into_bytes();
+    let packed = |piece: &str| {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut gzip, &plain(piece)).unwrap();
+        gzip.finish().unwrap()
+    };
+    let send = |session: &str, compression, body: &[u8]| {
+        let talk = memory.session("a.example:443".to_owned(), session);
+        scan.body(&talk, Direction::Outbound, compression, body).0.blocked.is_some()
+    };
+    assert!(!send("one", None, &plain(a)) && send("two", None, &plain(b)));
+    // What was blocked is forgotten, and the first piece is known.
+    assert!(!send("three", None, &plain("hello")) && send("four", Some(Compression::Gzip), &packed(b)));
+    let junk: serde_json::Map<_, _> = (0..40).map(|n| (format!("junk{n}"), json!("some words"))).collect();
+    assert!(!send("five", None, serde_json::Value::Object(junk).to_string().as_bytes()));
+    assert!(!send("six", Some(Compression::Gzip), &packed(a)) && send("seven", None, &plain(b)));
+}
+
+#[test]
 fn bodies_with_identifiers_are_no_secret_in_pieces() {
     let hex = |seed: usize, digits: usize| -> String {
         let mut state = seed as u64 + 1;

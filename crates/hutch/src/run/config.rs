@@ -1,8 +1,5 @@
 //! `--config`: a `sandbox_config`, which describes a sandbox in one JSON or YAML object, as flags.
 
-use std::fs::DirBuilder;
-use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -42,19 +39,7 @@ fn set(config: Config, arguments: &mut RunArguments) -> anyhow::Result<()> {
         let parsed = mount::parse(text);
         arguments.mount.push(parsed.map_err(|error| anyhow!("filesystem.host_mounts[{index}]: {error}"))?);
     }
-    resources(&config.resources, arguments)?;
-    match &arguments.workspace {
-        Some(folder) if !read_only => make_workspace(folder).context("filesystem.workspace"),
-        _ => Ok(()),
-    }
-}
-
-/// Makes the folder of the workspace for the caller alone, if it is not there. The folder above it must be.
-fn make_workspace(folder: &Path) -> anyhow::Result<()> {
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        made => made.with_context(|| format!("cannot make {}", folder.display())),
-    }
+    resources(&config.resources, arguments)
 }
 
 /// Refuses variables with real secrets: credentials come just in time, as placeholders of policies.

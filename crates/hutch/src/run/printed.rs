@@ -1,7 +1,7 @@
 //! Lines that a user reads once: a file for each in the folder of the user's state.
 
 use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::PathBuf;
 
 use hutch_jail::CheckedFolder;
@@ -45,7 +45,10 @@ impl Place {
             }
             None => (absolute("HOME")?, [STATE, FOLDER].concat()),
         };
-        Some(Place { base: base.canonicalize().ok()?, below })
+        let base = base.canonicalize().ok()?;
+        // `sudo -E` leaves the home of the user: what root made there would stay root's.
+        let is_own = base.metadata().is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw());
+        is_own.then_some(Place { base, below })
     }
 
     /// Returns true if the file exists. Otherwise creates it, if possible: without it, a difference is printed again.

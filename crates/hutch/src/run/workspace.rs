@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use hutch_jail::{CheckedFolder, Link, Mount, MountSource};
 
-use super::{SCRATCH_BYTES, is_root, named_folder};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+
+use super::{SCRATCH_BYTES, absolute, is_root, named_folder};
+use crate::cli::RunArguments;
 
 /// Path of the empty workspace, and a second path of every other one.
 pub(super) const ALIAS: &str = "/workspace";
@@ -26,9 +30,15 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    /// Opens the folder that `--workspace` names. `taken` are the mounts of the image.
-    pub(super) fn open(folder: Option<&Path>, taken: &[Mount]) -> anyhow::Result<Workspace> {
-        let Some(named) = folder else { return Ok(Workspace { folder: None, path: ALIAS.into() }) };
+    /// Opens the folder that `--workspace` names, or `--config`, which has it made if it is not there. `taken` are the mounts of
+    /// the image.
+    pub(super) fn open(arguments: &RunArguments, taken: &[Mount]) -> anyhow::Result<Workspace> {
+        let Some(named) = &arguments.workspace else {
+            return Ok(Workspace { folder: None, path: ALIAS.into() });
+        };
+        if arguments.config.is_some() && !arguments.read_only {
+            make(named, taken).with_context(|| format!("filesystem.workspace {}", named.display()))?;
+        }
         let folder = named_folder("--workspace", named)?;
         ensure!(
             !is_root(&folder)?,
@@ -69,6 +79,22 @@ impl Workspace {
             return Vec::new();
         }
         vec![Link { name: ALIAS.trim_start_matches('/').to_owned(), target: self.path.clone() }]
+    }
+}
+
+/// Makes a folder for the caller alone, if it is not there. The folder above it must be, without a link on its path: code of an
+/// earlier run may have made one.
+fn make(named: &Path, taken: &[Mount]) -> anyhow::Result<()> {
+    let path = absolute(named)?;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    if path.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    check_place(&path, taken)?;
+    let parent = named_folder("the folder above it,", parent)?.open()?;
+    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error).context("cannot be made"),
     }
 }
 

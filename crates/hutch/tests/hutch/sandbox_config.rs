@@ -298,13 +298,22 @@ fn published_example_runs_in_each_mode_of_the_network() {
 fn workspace_that_cannot_be_made_is_refused_by_its_field() {
     let folder = tempfile::tempdir().expect("tempdir");
     std::fs::write(folder.path().join("file"), "").expect("written");
+    // As code of an earlier run can make it.
+    std::fs::create_dir(folder.path().join("elsewhere")).expect("made");
+    std::os::unix::fs::symlink(folder.path().join("elsewhere"), folder.path().join("link")).expect("a link");
     for (workspace, mode, named) in [
-        ("absent/agent", "read_write", "filesystem.workspace: cannot make "),
-        ("file/agent", "read_write", "filesystem.workspace: cannot make "),
+        ("absent/agent", "read_write", "filesystem.workspace"),
+        ("file/agent", "read_write", "filesystem.workspace"),
+        ("link/agent", "read_write", "a symbolic link is on its path"),
         ("file", "read_write", "not a folder"),
         ("absent", "read_only", "No such file"),
     ] {
         let config = json!({"filesystem": {"workspace": folder.path().join(workspace), "mode": mode}});
         refused(&run(folder.path(), &config.to_string(), &[], "true"), 125, &[workspace, named]);
     }
+    assert_eq!(std::fs::read_dir(folder.path().join("elsewhere")).expect("a folder").count(), 0);
+    // Nothing is made for a command that is refused before.
+    let config = json!({"filesystem": {"workspace": folder.path().join("new")}});
+    refused(&run(folder.path(), &config.to_string(), &["--policy", "/absent"], "true"), 125, &["/absent"]);
+    assert!(!folder.path().join("new").exists());
 }

@@ -532,6 +532,19 @@ fn denied_addresses_are_closed_for_names_that_lead_to_them() {
         assert_eq!(dials(Mode::Observe, 443, address), Ok(()), "{address}: it only observes");
     }
     assert_eq!(dials(Mode::Enforce, 443, "8.8.4.4"), Ok(()));
+    // An address by itself, in the forms that stand for it.
+    let all = egress(
+        r#"{"rules": [{"name": "all", "cidrs": ["0.0.0.0/0", "::/0"]},
+            {"name": "no", "cidrs": ["8.8.8.0/24"], "decision": "Deny"}]}"#,
+    );
+    let levels = [level(Authority::Cluster, Mode::Enforce, Some(all))];
+    for (address, closed) in
+        [("64:ff9b::808:808", true), ("2002:808:808::1", true), ("2002:808:404::1", false)]
+    {
+        let destination: Destination = format!("[{address}]:443").parse().unwrap();
+        let dialed = may_dial(&levels, &destination, address.parse().unwrap(), &[]);
+        assert_eq!(dialed == Err(Forbidden::Denied), closed, "{address}");
+    }
 }
 
 #[test]

@@ -217,6 +217,15 @@ impl Settings {
             rules = terminate.rules(rules, notes);
         }
         rules.extend(ranges::rules(&public));
+        if rules.len() > domains::RULES {
+            let why =
+                format!("with them it makes {} rules; a policy has at most {}", rules.len(), domains::RULES);
+            notes.refuse("network.deniedResolvedAddresses", why);
+        }
+        if self.network.parent.is_some() && !public.is_empty() {
+            let what = "no effect on names, which the proxy of network.parentProxy resolves";
+            notes.change("network.deniedResolvedAddresses", what);
+        }
         rules
     }
 

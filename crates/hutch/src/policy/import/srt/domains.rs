@@ -13,7 +13,7 @@ use super::super::Notes;
 /// Maximum hosts and ranges of a rule.
 pub(super) const PER_RULE: usize = 64;
 /// Maximum rules of a policy.
-const RULES: usize = 256;
+pub(super) const RULES: usize = 256;
 /// Ports of the web, on which srt's users speak TLS and HTTP.
 const WEB: [NonZeroU16; 2] = [NonZeroU16::new(80).unwrap(), NonZeroU16::new(443).unwrap()];
 /// The other ports.
@@ -263,7 +263,6 @@ fn denying(lists: &Lists<'_>, notes: &mut Notes) -> Vec<EgressRule> {
             }
             Host::Pattern(pattern) => rule.hosts = vec![pattern],
             Host::Address(address) => {
-                notes.change(&field, "denies the address by itself; an allowed name may still lead to it");
                 rule.cidrs = address.to_string().parse().into_iter().collect();
             }
         }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use hutch_policy::{Cidr, Decision, EgressRule};
+use hutch_policy::{Cidr, Decision, EgressRule, PortRange};
 
 use super::super::Notes;
 use super::domains::PER_RULE;
@@ -126,6 +126,7 @@ pub(super) fn rules(denied: &[Cidr]) -> impl Iterator<Item = EgressRule> {
     denied.chunks(PER_RULE).enumerate().map(|(number, cidrs)| EgressRule {
         name: format!("denied addresses {}", number + 1),
         cidrs: cidrs.to_vec(),
+        ports: vec![PortRange::ALL],
         decision: Decision::Deny,
         ..EgressRule::default()
     })
@@ -133,6 +134,8 @@ pub(super) fn rules(denied: &[Cidr]) -> impl Iterator<Item = EgressRule> {
 
 #[cfg(test)]
 mod tests {
+    use hutch_policy::{Authority, Egress, Forbidden, Level, Moment, may_dial};
+
     use super::*;
 
     fn left(denied: &[&str]) -> (Vec<String>, Vec<String>) {
@@ -187,7 +190,24 @@ mod tests {
         }
         assert_eq!(left(&["0.0.0.0/0"]).0, ["fc00::/7"]);
         let many: Vec<Cidr> = (0..130).map(|number| format!("8.8.{number}.0/24").parse().unwrap()).collect();
-        let sizes: Vec<usize> = rules(&many).map(|rule| rule.cidrs.len()).collect();
+        let rules: Vec<EgressRule> = rules(&many).collect();
+        let sizes: Vec<usize> = rules.iter().map(|rule| rule.cidrs.len()).collect();
         assert_eq!(sizes, [64, 64, 2]);
+        let any = EgressRule {
+            name: "any".into(),
+            any: true,
+            ports: vec![PortRange::ALL],
+            ..EgressRule::default()
+        };
+        let egress = Egress { rules: [vec![any], rules].concat().into(), ..Egress::default() };
+        let levels = [Level::new(Authority::Invocation, "srt", Some(egress))];
+        for port in [1, 80, 443, 5432, 65535] {
+            let destination = format!("a.example:{port}").parse().unwrap();
+            let dials = |address: &str| {
+                may_dial(&levels, &destination, address.parse().unwrap(), &[], &Moment::default())
+            };
+            assert_eq!(dials("8.8.129.1"), Err(Forbidden::Denied), "{port}");
+            assert_eq!(dials("8.8.130.1"), Ok(()), "{port}");
+        }
     }
 }

@@ -264,7 +264,7 @@ mod tests {
         let mut earlier = Earlier::default();
         let phrase = |earlier: &mut Earlier, newest: &str| {
             let values = [newest.as_bytes().to_vec()];
-            earlier.join(&values);
+            earlier.join(&values, MESSAGES);
             earlier.phrase(&values).map(|text| String::from_utf8(text).unwrap())
         };
         assert_eq!(phrase(&mut earlier, "legal winner"), None);
@@ -288,7 +288,8 @@ mod tests {
             let mut earlier = Earlier::default();
             let mut texts = Vec::new();
             for message in messages {
-                texts = earlier.join(&message.split('/').map(|value| value.into()).collect::<Vec<_>>());
+                texts =
+                    earlier.join(&message.split('/').map(|value| value.into()).collect::<Vec<_>>(), MESSAGES);
             }
             let found = skipped..skipped + length;
             (texts[0].is_of_both(&found, true), texts[0].is_of_both(&found, false))

@@ -19,7 +19,10 @@ async def sandbox(place, annotations=SHARES, **more):
     """A sandbox in gVisor of a new client of snapshots."""
     pool = "shared-generators" if annotations else "own-generators"
     if place.get("SandboxTemplate", pool) is None:
-        spec = {"runtimeClassName": "gvisor", "terminationGracePeriodSeconds": 1, "containers": [container()]}
+        # The runtime alone needs no annotation.
+        other = {"name": "other", "image": "hutch/host", "command": ["sleep", "infinity"]}
+        containers = [container()] if annotations else [container(), other]
+        spec = {"runtimeClassName": "gvisor", "terminationGracePeriodSeconds": 1, "containers": containers}
         place.create("SandboxTemplate", pool, {"podTemplate": {"metadata": {"annotations": annotations}, "spec": spec}})
         place.create("SandboxWarmPool", pool, {"replicas": 1, "sandboxTemplateRef": {"name": pool}})
     client = place.client(kind=PodSnapshotSandboxClient)

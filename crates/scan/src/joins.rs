@@ -15,7 +15,7 @@ pub(crate) const STRUCTURE: usize = 1 << 20;
 const FIELDS: usize = 4096;
 /// Maximum bytes of a value that is joined with its neighbors.
 const VALUE: usize = 256;
-/// Maximum bytes of a value that is joined with those of the same name in earlier messages.
+/// Maximum bytes of a value of a body, and of one that is joined with those of the same name in earlier messages.
 const NAMED: usize = 128;
 /// Maximum neighbors that are joined.
 const NEIGHBORS: usize = 4;
@@ -88,7 +88,10 @@ pub(crate) fn values(location: &Location, bytes: &[u8], longest: usize) -> Vec<V
         // The other labels repeat in every name.
         fields.truncate(1);
     }
-    if fields.is_empty() && (1..=longest).contains(&bytes.len()) {
+    // A body of several lines is a text, such as a key or the sums of a module, and no piece of one.
+    let is_body = location.at == At::Body;
+    let longest = if is_body { longest.min(NAMED) } else { longest };
+    if fields.is_empty() && (1..=longest).contains(&bytes.len()) && !(is_body && bytes.contains(&b'\n')) {
         return vec![bytes.to_vec()];
     }
     let short = |field: &Field<'_>| (1..=longest).contains(&field.value.len());

@@ -32,8 +32,9 @@ impl Structural {
         defaults::apply(&self.schema, object, true);
     }
 
-    /// Validates an object, apart from known errors; with `old` also the fields that may not change. `replicas` is the
-    /// path of the count that `/scale` sets.
+    /// Validates an object, apart from known errors; with `old` also the fields that may not change. As in Kubernetes, what
+    /// `old` has too is not judged again: a schema may have become stricter since. `replicas` is the path of the count that
+    /// `/scale` sets.
     pub(crate) fn validate(
         &self,
         object: &Value,
@@ -41,7 +42,7 @@ impl Structural {
         replicas: Option<&str>,
         mut causes: Vec<Cause>,
     ) -> Vec<Cause> {
-        causes.extend(validate::object(self, object));
+        causes.extend(validate::object(self, object, old));
         causes.extend(replicas.and_then(|path| validate::replicas(object, path)));
         // As in Kubernetes, rules are not asked about an object that lacks parts or has parts of a wrong type.
         let blocking =

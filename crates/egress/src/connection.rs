@@ -42,6 +42,8 @@ pub(crate) struct Permit {
     pub(crate) traffic: Traffic,
     /// Its requests are read.
     pub(crate) inspect: bool,
+    /// Denial of a level that only observes. Where requests are read, each of them is judged for it.
+    observed: Option<Denial>,
     /// For records.
     ground: Option<Ground>,
     /// Counters by which it was decided.
@@ -165,6 +167,7 @@ impl Sandbox {
         if let Some(spoken) = permit.reads(spoken) {
             return Ok(Allowed::Inspect(destination, spoken));
         }
+        self.observed(&destination, permit.observed.clone());
         let server = self.open(&destination, &permit).await?;
         Ok(Allowed::Join(Connection { traffic: permit.traffic, server, destination }))
     }
@@ -174,8 +177,9 @@ impl Sandbox {
         let rules = self.rules();
         let moment = self.moment(&rules.facts);
         let verdict = decide(&rules.levels, destination, &moment);
-        self.observed(destination, Denial::first(&verdict.opinions, Mode::Observe));
+        let observed = Denial::first(&verdict.opinions, Mode::Observe);
         if verdict.decision != Decision::Allow {
+            self.observed(destination, observed);
             let reason = Sandbox::denial(&verdict);
             return Err(Refusal { destination: destination.to_string(), reason });
         }
@@ -186,7 +190,7 @@ impl Sandbox {
         let inspect = verdict.inspect || verdict.scan || rules.credentials.redacts(destination);
         let traffic = if inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
         let ground = self.records.ground(&verdict.opinions);
-        Ok(Permit { traffic, inspect, ground, session: moment.session })
+        Ok(Permit { traffic, inspect, observed, ground, session: moment.session })
     }
 
     /// Checks what the client speaks; `None` if it may speak anything.
@@ -258,6 +262,7 @@ impl Sandbox {
                 Box::pin(self.inspect(client, destination, (spoken, counted), first)).await;
             }
             (None, Some(server)) => {
+                self.observed(&destination, permit.observed);
                 self.join(client, Connection { traffic: permit.traffic, server, destination }, first).await;
             }
             (None, None) => reset(&client),

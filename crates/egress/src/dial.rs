@@ -64,7 +64,8 @@ pub(crate) async fn dial<E: From<Unreachable>>(
 }
 
 fn closed(levels: &[Arc<Level>], address: IpAddr, reason: Forbidden) -> Unreachable {
-    Unreachable::Closed(address, reason, Remedy::of(levels, address, reason))
+    let remedy = Remedy::of(levels, address, &reason);
+    Unreachable::Closed(address, reason, remedy)
 }
 
 /// Returns true if an open connection to this address may stay. Through a proxy, its address says nothing.
@@ -75,8 +76,25 @@ pub(crate) fn may_stay(
     address: SocketAddr,
     moment: &Moment<'_>,
 ) -> bool {
-    let allowed = || may_dial(levels, destination, address.ip(), &own(address), moment).is_ok();
-    way.proxy.is_some() || (!way.is_sandbox(address.ip()) && allowed())
+    closed_now(way, levels, destination, address, moment).is_none()
+}
+
+/// Returns why an open connection to this address may not stay.
+pub(crate) fn closed_now(
+    way: &Way,
+    levels: &[Arc<Level>],
+    destination: &Destination,
+    address: SocketAddr,
+    moment: &Moment<'_>,
+) -> Option<Unreachable> {
+    if way.proxy.is_some() {
+        return None;
+    }
+    if way.is_sandbox(address.ip()) {
+        return Some(Unreachable::Sandbox(address.ip()));
+    }
+    let reason = may_dial(levels, destination, address.ip(), &own(address), moment).err()?;
+    Some(closed(levels, address.ip(), reason))
 }
 
 /// Returns the addresses of a destination.

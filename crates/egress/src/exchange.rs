@@ -20,7 +20,8 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hutch_policy::{
-    Call, Decision, Mode, Moment, Path, Session, decide, decide_request, denies_calls, reads_calls,
+    Call, Decision, Mode, Moment, Path, Session, decide, decide_request, denies_calls, has_conditions,
+    reads_calls,
 };
 use hyper::body::Incoming;
 use tokio::time::timeout;
@@ -153,6 +154,18 @@ pub(crate) async fn exchange(
     })
 }
 
+/// Returns the path of a request that means the same to every server.
+fn path_of(parts: &Parts) -> Result<Path, String> {
+    if let Some((name, _)) = parts.headers.iter().find(|(_, value)| value.to_str().is_err()) {
+        return Err(format!("the header {name} is not text"));
+    }
+    let path = match parts.uri.path() {
+        "*" if parts.method == Method::OPTIONS => "/",
+        path => path,
+    };
+    Path::read(path).map_err(|error| error.to_string())
+}
+
 /// Returns true if a method can be a name, and not text that the scanner would have to read.
 fn is_plain(method: &Method) -> bool {
     let method = method.as_str();
@@ -189,8 +202,8 @@ impl Exchange {
         let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
         let (parts, body) = request.into_parts();
         seen.unread = Some(body);
-        let path = self.check(&parts).map_err(Reason::Ambiguous)?;
-        let mut accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
+        self.check(&parts).map_err(Reason::Ambiguous)?;
+        let mut accepted = self.decide(&parts, line, websocket, seen).await?;
         let room = &self.sandbox.room;
         if accepted.placed.reads_body() {
             let completed = completed(&mut accepted.placed, &parts.headers, accepted.body, room);
@@ -207,7 +220,7 @@ impl Exchange {
             let unwanted = || Reason::Ambiguous("the server switches to another protocol".to_owned());
             let upgrade = upgrade.ok_or_else(unwanted)?;
             let both = (upgrade, hyper::upgrade::on(&mut response));
-            self.connect(both, line.clone(), (rules, standing), &of);
+            self.connect(both, line.clone(), (rules, standing), (&of, scan));
             let (mut parts, _) = response.into_parts();
             keep_end_to_end(&mut parts.headers, true);
             return Ok(Response::from_parts(parts, full(Bytes::new())));
@@ -232,8 +245,8 @@ impl Exchange {
         Ok(Response::from_parts(parts, body))
     }
 
-    /// Checks that the request means the same to every server, and is for the destination.
-    fn check(&self, parts: &Parts) -> Result<Path, String> {
+    /// Checks that the request is for the destination, and ends at the same place for every server.
+    fn check(&self, parts: &Parts) -> Result<(), String> {
         if parts.method == Method::CONNECT || parts.method == Method::TRACE {
             return Err(format!("the method {}", parts.method));
         }
@@ -262,32 +275,29 @@ impl Exchange {
         if lengths > 1 || (lengths == 1 && parts.headers.contains_key(header::TRANSFER_ENCODING)) {
             return Err("two lengths of the body".to_owned());
         }
-        if let Some(why) = misleads(&parts.headers) {
-            return Err(why);
+        misleads(&parts.headers).map_or(Ok(()), Err)
+    }
+
+    /// Returns the path by which these rules decide. One that servers read in several ways is refused where a rule decides
+    /// about requests, or could do so while the request lasts. Elsewhere the host alone counts.
+    fn path(&self, parts: &Parts, rules: &Rules) -> Result<Path, Reason> {
+        let destination = &self.origin.destination;
+        let decides = || {
+            has_conditions(&rules.levels, destination)
+                || decide(&rules.levels, destination, &self.moment(rules)).inspect
+        };
+        match path_of(parts) {
+            Err(why) if decides() => Err(Reason::Ambiguous(why)),
+            Err(_) => Path::read("/").map_err(|error| Reason::Ambiguous(error.to_string())),
+            Ok(path) => Ok(path),
         }
-        if !self.is_judged() {
-            // Its host alone counts.
-            return Path::read("/").map_err(|error| error.to_string());
-        }
-        if let Some((name, _)) = parts.headers.iter().find(|(_, value)| value.to_str().is_err()) {
-            return Err(format!("the header {name} is not text"));
-        }
-        if parts.method == Method::OPTIONS && parts.uri.path() == "*" {
-            return Path::read("/").map_err(|error| error.to_string());
-        }
-        Path::read(parts.uri.path()).map_err(|error| error.to_string())
     }
 
     /// Returns what is scanned of requests to the destination.
-    fn scan(&self, rules: &Rules) -> Option<Scan> {
-        let scan = Scan::of(&rules.levels, Some(&self.origin.destination))?;
-        Some(scan.with_credentials(&rules.credentials, Some(&self.origin.destination)))
-    }
-
-    /// Returns true if a rule decides about requests to the destination.
-    fn is_judged(&self) -> bool {
-        let rules = self.sandbox.rules();
-        decide(&rules.levels, &self.origin.destination, &self.moment(&rules)).inspect
+    fn scan(&self, rules: &Rules, moment: &Moment<'_>) -> Option<Scan> {
+        let destination = &self.origin.destination;
+        let scan = Scan::of(&rules.levels, Some((destination, moment)))?;
+        Some(scan.with_credentials(&rules.credentials, Some(destination)))
     }
 
     /// Returns the moment for the next request, which may be counted already.
@@ -302,37 +312,34 @@ impl Exchange {
     async fn decide(
         &self,
         parts: &Parts,
-        (line, path): (&Arc<Line>, &Path),
+        line: &Arc<Line>,
         websocket: bool,
         seen: &mut Seen,
     ) -> Result<Accepted, Reason> {
-        let mut length = match &seen.unread {
+        // Before its body is read.
+        let mut path = self.path(parts, &self.sandbox.rules())?;
+        // As its head gives it, also where another level needs the body: one more level must change nothing for the others.
+        let length = match &seen.unread {
             Some(body) if !body.is_end_stream() => body.size_hint().exact(),
             _ => Some(0),
         };
         let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.origin.destination);
-        let (mut are_calls, mut read) = (false, None);
-        if let Some(body) = seen.unread.take_if(|_| reads) {
-            let held = Box::pin(read_calls(parts, body, &self.sandbox.room)).await?;
-            length = Some(held.bytes.len() as u64);
-            seen.id = id_of(&held.bytes);
-            let calls = Call::parse(&held.bytes);
-            are_calls = calls.is_some();
-            if !are_calls
-                && denies_calls(&self.sandbox.rules().levels, &self.origin.destination)
-                && Call::may_be_in(&held.bytes)
-            {
-                return Err(Reason::Ambiguous(UNREADABLE_CALLS.to_owned()));
+        let (held, are_calls) = match seen.unread.take_if(|_| reads) {
+            Some(body) => {
+                Box::pin(self.read_calls(parts, body, seen)).await.map(|(held, are)| (Some(held), are))?
             }
-            seen.calls = calls.unwrap_or_default();
-            read = Some(Sent::Whole(held, None));
-        }
+            None => (None, false),
+        };
+        let bytes = held.as_ref().map_or(0, |held| held.bytes.len());
         // After the body was read: the rules may have changed meanwhile.
         let rules = self.sandbox.rules();
+        if reads {
+            path = self.path(parts, &rules)?;
+        }
         let judged = Judged {
             origin: &self.origin,
             parts: (&parts.method, &parts.uri, &parts.headers),
-            path,
+            path: &path,
             websocket,
             length,
             calls: are_calls.then_some(seen.calls.as_slice()),
@@ -356,11 +363,12 @@ impl Exchange {
         }
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.records.ground(&verdict.opinions);
-        let standing = Standing::of(self, &rules, parts, &judged);
+        let standing = Standing::of(self, &rules, (parts, bytes), &judged);
         let unread = seen.unread.take().filter(|body| !body.is_end_stream());
         let lent = unread.map(|body| Sent::Stream(seen.lent.lend(body)));
+        let read = held.map(|held| Sent::Whole(held, None));
         let mut body = read.or(lent).unwrap_or_else(|| Sent::Whole(Held::default(), None));
-        let (scan, mut changes) = (self.scan(&rules), false);
+        let (scan, mut changes) = (self.scan(&rules, &moment), false);
         if let Some(scan) = &scan {
             (body, changes) = Box::pin(self.scan_request(scan, parts, body, line, seen)).await?;
         }
@@ -368,6 +376,25 @@ impl Exchange {
             .allowed(&self.origin.destination, Some(&line.asked(&seen.calls)), ground.as_ref())
             .await?;
         Ok(Accepted { max_body, body, scan, changes, placed, standing, judged: moment.session, rules })
+    }
+
+    /// Reads a body for its calls. Returns it, and whether it is one of calls.
+    async fn read_calls(
+        &self,
+        parts: &Parts,
+        body: Incoming,
+        seen: &mut Seen,
+    ) -> Result<(Held, bool), Reason> {
+        let held = read_calls(parts, body, &self.sandbox.room).await?;
+        seen.id = id_of(&held.bytes);
+        let calls = Call::parse(&held.bytes);
+        let is_denied = || denies_calls(&self.sandbox.rules().levels, &self.origin.destination);
+        if calls.is_none() && is_denied() && Call::may_be_in(&held.bytes) {
+            return Err(Reason::Ambiguous(UNREADABLE_CALLS.to_owned()));
+        }
+        let are_calls = calls.is_some();
+        seen.calls = calls.unwrap_or_default();
+        Ok((held, are_calls))
     }
 
     /// Returns the request that is sent to the server.

@@ -28,6 +28,9 @@ const OVERRIDES: [&str; 6] = [
     "x-original-uri",
 ];
 
+/// Headers that say where a body ends. Servers that read `_` as `-` would find another end.
+const FRAMING: [&str; 2] = ["content-length", "transfer-encoding"];
+
 /// Names that a header `connection` may have.
 const OF_CONNECTION: [&str; 9] = [
     "",
@@ -46,6 +49,12 @@ pub(crate) fn misleads(headers: &HeaderMap) -> Option<String> {
     let overrides = |name: &&HeaderName| OVERRIDES.iter().any(|known| is_same_header(name.as_str(), known));
     if let Some(name) = headers.keys().find(overrides) {
         return Some(format!("the header {name} changes its meaning"));
+    }
+    let framing = |name: &&HeaderName| {
+        FRAMING.iter().any(|known| *known != name.as_str() && is_same_header(name.as_str(), known))
+    };
+    if let Some(name) = headers.keys().find(framing) {
+        return Some(format!("some servers read the header {name} as the length of its body"));
     }
     let of_connection = |name: &str| OF_CONNECTION.contains(&name.trim().to_ascii_lowercase().as_str());
     let removes =

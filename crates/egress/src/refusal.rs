@@ -227,7 +227,11 @@ pub fn advice(destination: &str) -> String {
 pub(crate) fn problem(refusal: &Refusal, status: u16, advice: &str) -> String {
     let title = title(status);
     let detail = format!("refused {}: {}{advice}", refusal.destination, refusal.reason);
-    serde_json::json!({"type": "about:blank", "title": title, "status": status, "detail": detail}).to_string()
+    // With an end of the line: most readers are at a terminal.
+    format!(
+        "{}\n",
+        serde_json::json!({"type": "about:blank", "title": title, "status": status, "detail": detail})
+    )
 }
 
 /// Reads the first bytes of a client that is refused, unless it waits for the server to speak, and classifies them.

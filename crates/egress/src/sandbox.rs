@@ -1,6 +1,7 @@
 //! One sandbox: its policy, its names and its connections.
 
 mod naming;
+mod rules;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hutch_policy::{Destination, EgressRule, Facts, Host, HostName, Level, Moment};
+use hutch_policy::{Destination, Facts, Host, HostName, Moment, has_conditions};
 use hutch_scan::At;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit, TryAcquireError, watch};
 
 use crate::authority::{Authority, AuthorityKeys};
-use crate::credentials::{Issued, Set};
+use crate::credentials::Issued;
 use crate::descriptors::{CONNECTION, Descriptors, Places, Shortage};
-use crate::dial::dial;
+use crate::dial::{closed_now, dial};
 use crate::ground::Ground;
 use crate::names::{Names, is_synthetic};
 use crate::peers::Peers;
@@ -27,9 +28,10 @@ use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::resolve::Resolver;
 use crate::room::Room;
 use crate::scan::{Memory, Scan, scanner};
-use crate::upstream::{Dial, Upstream};
+use crate::upstream::{Dial, Stays, Upstream};
 use crate::usage::Usage;
 use crate::way::{Unreachable, Way};
+pub(crate) use rules::{Levels, Rules};
 
 /// How often the conditions of the rules of an open connection, and of a request whose answer lasts, are evaluated.
 pub(crate) const RECHECK: Duration = Duration::from_secs(1);
@@ -51,44 +53,6 @@ const LARGE: usize = 2;
 pub(crate) type Report = Box<dyn Fn(Refusal) + Send + Sync>;
 /// Receives each name that has got an address.
 pub(crate) type Named = Box<dyn Fn(&HostName) + Send + Sync>;
-/// Levels of a sandbox.
-pub(crate) type Levels = Arc<[Arc<Level>]>;
-
-/// Rules and facts by which a sandbox is decided.
-#[derive(Clone, Default)]
-pub(crate) struct Rules {
-    pub(crate) levels: Levels,
-    pub(crate) facts: Arc<Facts>,
-    pub(crate) credentials: Arc<Set>,
-}
-
-impl Rules {
-    /// Returns true if others decide in the same way about a destination.
-    fn are_alike(&self, others: &Rules, destination: &Destination) -> bool {
-        let alike = |(one, other): (&Arc<Level>, &Arc<Level>)| {
-            Arc::ptr_eq(one, other) || are_alike(one, other, destination)
-        };
-        self.facts == others.facts
-            && self.credentials.of(destination).eq(others.credentials.of(destination))
-            && self.levels.len() == others.levels.len()
-            && self.levels.iter().zip(others.levels.iter()).all(alike)
-    }
-}
-
-/// Returns true if two levels decide in the same way about a destination.
-fn are_alike(one: &Level, other: &Level, destination: &Destination) -> bool {
-    fn rules<'a>(level: &'a Level, of: &'a Destination) -> impl Iterator<Item = &'a EgressRule> {
-        let rules = level.egress.iter().flat_map(|egress| &egress.rules);
-        rules.filter(move |rule| rule.matches(of))
-    }
-    one.authority == other.authority
-        && one.name == other.name
-        && one.mode == other.mode
-        && one.scanner == other.scanner
-        && one.egress.is_some() == other.egress.is_some()
-        && rules(one, destination).eq(rules(other, destination))
-}
-
 /// Authority that a sandbox trusts.
 #[derive(Default)]
 enum Trusted {
@@ -330,8 +294,33 @@ impl Sandbox {
                     sandbox.dial(&destination, &rules.levels, &moment, async { Ok(()) }).await
                 })
             });
-            Upstream::new(connect, &self.way, &self.descriptors)
+            let sandbox = Arc::downgrade(self);
+            let stays: Stays = Arc::new(move |destination, session| {
+                let Some(sandbox) = sandbox.upgrade() else { return false };
+                let rules = sandbox.rules();
+                // Connections are closed when rules change. Conditions change by themselves.
+                if !has_conditions(&rules.levels, destination) {
+                    return true;
+                }
+                let moment = Moment { session, ..sandbox.moment(&rules.facts) };
+                sandbox.closed_address(destination, &rules, &moment).is_none()
+            });
+            Upstream::new(connect, stays, &self.way, &self.descriptors)
         })
+    }
+
+    /// Returns why one of the servers to which requests for a destination are sent may not be connected now.
+    pub(crate) fn closed_address(
+        &self,
+        destination: &Destination,
+        rules: &Rules,
+        moment: &Moment<'_>,
+    ) -> Option<Reason> {
+        let addresses = self.upstream.get()?.addresses(destination);
+        let mut closed = addresses
+            .into_iter()
+            .filter_map(|address| closed_now(&self.way, &rules.levels, destination, address, moment));
+        closed.next().map(|unreachable| Reason::from(&unreachable))
     }
 
     /// Gives the next synthetic addresses to these names.
@@ -490,6 +479,7 @@ async fn until(seconds: i64) {
 
 #[cfg(test)]
 mod tests {
+    use hutch_policy::Level;
 
     use super::*;
 

@@ -10,7 +10,7 @@ mod stream;
 
 use http::HeaderMap;
 use http::header;
-use hutch_policy::{Destination, Host, Level, Mode, ScanAction, ScannerRules, scanners};
+use hutch_policy::{Destination, Host, Level, Mode, Moment, ScanAction, ScannerRules, scanners};
 use hutch_scan::{At, Credentials as Exact, Direction, Finding, Fingerprint, Kind, Location, State};
 use hutch_screen::{Acting, Found, strictest};
 use std::borrow::Borrow;
@@ -78,10 +78,13 @@ impl Judged {
 
 impl Scan {
     /// Returns what the levels say about a destination, or about standard input and output; `None` if nothing is scanned.
-    pub(crate) fn of<L: Borrow<Level>>(levels: &[L], destination: Option<&Destination>) -> Option<Scan> {
+    pub(crate) fn of<L: Borrow<Level>>(
+        levels: &[L],
+        destination: Option<(&Destination, &Moment<'_>)>,
+    ) -> Option<Scan> {
         let acting: Vec<_> =
             scanners(levels, destination).map(|(level, rules)| Acting::of(level, rules)).collect();
-        let host = destination.map(|destination| destination.host.clone());
+        let host = destination.map(|(destination, _)| destination.host.clone());
         let (placeholders, exact, permitted) = (Vec::new(), None, HashSet::new());
         (!acting.is_empty()).then_some(Scan { acting, host, placeholders, exact, permitted })
     }

@@ -2,8 +2,11 @@
 
 mod idle;
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -17,7 +20,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -46,6 +49,12 @@ pub(crate) type Dialing = Pin<Box<dyn Future<Output = Result<TcpStream, Unreacha
 /// Connects to a destination, by the rules that hold then and the counters by which the request was judged.
 pub(crate) type Dial = Arc<dyn Fn(Destination, Option<Session>) -> Dialing + Send + Sync>;
 
+/// Says whether connections for a destination may stay, by the counters by which the request was judged.
+pub(crate) type Stays = Arc<dyn Fn(&Destination, Session) -> bool + Send + Sync>;
+
+/// Maximum interim answers to a request, such as `103 Early Hints`.
+const INTERIM: usize = 16;
+
 tokio::task_local! {
     /// Counters by which the request was judged that is being sent.
     static JUDGED: Session;
@@ -54,6 +63,7 @@ tokio::task_local! {
 /// Clients of one sandbox.
 pub(crate) struct Upstream {
     connector: Connector,
+    stays: Stays,
     /// Connections of HTTP/1.1, each of which can become a WebSocket.
     idle: Idle,
     /// Sends by HTTP/2 where the server has it.
@@ -61,12 +71,17 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(crate) fn new(dial: Dial, way: &Arc<Way>, descriptors: &Descriptors) -> Upstream {
+    pub(crate) fn new(dial: Dial, stays: Stays, way: &Arc<Way>, descriptors: &Descriptors) -> Upstream {
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
         let (way, descriptors) = (way.clone(), descriptors.clone());
-        let connector = Connector { dial, way, connections, descriptors };
+        let connector = Connector { dial, way, connections, descriptors, dialed: Dialed::default() };
         let idle = Idle::new(&connector.connections);
-        Upstream { two: Mutex::new(client(&connector)), idle, connector }
+        Upstream { two: Mutex::new(client(&connector)), idle, connector, stays }
+    }
+
+    /// Returns the addresses to which connections for a destination are open.
+    pub(crate) fn addresses(&self, destination: &Destination) -> Vec<SocketAddr> {
+        self.connector.dialed.lock().get(destination).cloned().unwrap_or_default()
     }
 
     /// Closes idle connections.
@@ -81,21 +96,28 @@ impl Upstream {
     /// The reason, for the client.
     pub(crate) async fn send(
         &self,
-        request: Request<Body>,
+        mut request: Request<Body>,
         origin: &Arc<Origin>,
         http2: bool,
         judged: Session,
     ) -> Result<Response<Incoming>, Reason> {
-        if self.idle.is_full() {
-            // Idle ones make room.
+        // Idle ones make room, and are not used for an address that is closed now.
+        if self.idle.is_full() || !(self.stays)(&origin.destination, judged) {
             self.forget();
         }
-        if !http2 {
-            return self.send_by_one(request, origin, judged).await;
+        let too_many = limit_interim(&mut request);
+        let sent = async {
+            if !http2 {
+                return self.send_by_one(request, origin, judged).await;
+            }
+            let client = self.two.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let sent = Box::pin(JUDGED.scope(judged, client.request(request)));
+            sent.await.map_err(|error| failure(&error))
+        };
+        tokio::select! {
+            response = sent => response,
+            () = too_many.notified() => Err(Reason::Unreachable(format!("more than {INTERIM} interim answers"))),
         }
-        let client = self.two.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let sent = Box::pin(JUDGED.scope(judged, client.request(request)));
-        sent.await.map_err(|error| failure(&error))
     }
 
     async fn send_by_one(
@@ -142,6 +164,18 @@ impl Upstream {
         tokio::spawn(connection.with_upgrades());
         Ok(sender)
     }
+}
+
+/// Counts the interim answers to a request. Returns what is notified when there are too many: they would not end.
+fn limit_interim(request: &mut Request<Body>) -> Arc<Notify> {
+    let (too_many, count) = (Arc::new(Notify::new()), AtomicUsize::new(0));
+    let notify = too_many.clone();
+    hyper::ext::on_informational(request, move |_| {
+        if count.fetch_add(1, Ordering::Relaxed) >= INTERIM {
+            notify.notify_one();
+        }
+    });
+    too_many
 }
 
 fn client(connector: &Connector) -> Client<Connector, Body> {
@@ -193,6 +227,43 @@ struct Connector {
     way: Arc<Way>,
     connections: Arc<Semaphore>,
     descriptors: Descriptors,
+    dialed: Dialed,
+}
+
+/// Addresses of the servers to which connections are open, by destination.
+#[derive(Clone, Default)]
+struct Dialed(Arc<Mutex<HashMap<Destination, Vec<SocketAddr>>>>);
+
+impl Dialed {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Destination, Vec<SocketAddr>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a connection, as long as what is returned lives.
+    fn add(&self, destination: &Destination, address: SocketAddr) -> Open {
+        self.lock().entry(destination.clone()).or_default().push(address);
+        Open { dialed: self.clone(), destination: destination.clone(), address }
+    }
+}
+
+/// One of the connections that are open.
+struct Open {
+    dialed: Dialed,
+    destination: Destination,
+    address: SocketAddr,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut dialed = self.dialed.lock();
+        let Some(addresses) = dialed.get_mut(&self.destination) else { return };
+        if let Some(place) = addresses.iter().position(|address| *address == self.address) {
+            addresses.swap_remove(place);
+        }
+        if addresses.is_empty() {
+            dialed.remove(&self.destination);
+        }
+    }
 }
 
 impl Service<Uri> for Connector {
@@ -227,8 +298,9 @@ impl Connector {
         let place = timeout(HANDSHAKE, self.connections.clone().acquire_owned()).await;
         let place = place.ok().and_then(Result::ok).ok_or(Unreachable::TooMany)?;
         let descriptor = self.descriptors.take(1)?;
-        let place = (place, descriptor);
         let stream = (self.dial)(destination.clone(), judged).await?;
+        let address = stream.peer_addr().map_err(Unreachable::Connect)?;
+        let place = (place, descriptor, self.dialed.add(destination, address));
         let _ = stream.set_nodelay(true);
         if !tls {
             return Ok(Stream { io: Io::Plain(TokioIo::new(stream)), _place: place });
@@ -259,7 +331,7 @@ impl Connector {
 struct Stream {
     io: Io,
     /// Among the connections of the sandbox, and among the descriptors of the process.
-    _place: (OwnedSemaphorePermit, Places),
+    _place: (OwnedSemaphorePermit, Places, Open),
 }
 
 enum Io {

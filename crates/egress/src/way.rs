@@ -69,14 +69,14 @@ pub(crate) enum Remedy {
 }
 
 impl Remedy {
-    pub(crate) fn of(levels: &[Arc<Level>], address: IpAddr, reason: Forbidden) -> Remedy {
+    pub(crate) fn of(levels: &[Arc<Level>], address: IpAddr, reason: &Forbidden) -> Remedy {
         let address = judged_as(address);
         match reason {
-            Forbidden::Metadata | Forbidden::NoHost | Forbidden::NetworkPolicy | Forbidden::Denied => {
+            Forbidden::Metadata | Forbidden::NoHost | Forbidden::NetworkPolicy | Forbidden::Denied { .. } => {
                 Remedy::None
             }
             _ if levels.iter().all(|level| level.authority == Authority::Invocation) => Remedy::Flag(address),
-            reason => Remedy::Field(address, reason != Forbidden::Private),
+            reason => Remedy::Field(address, *reason != Forbidden::Private),
         }
     }
 }

@@ -57,6 +57,7 @@ fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
     Wanted::warn_of_closed(&credentials, &levels);
     warn(&levels, authority.is_some(), address);
     run::warn_of_observers(&levels);
+    run::warn_without_effect(&levels);
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,

@@ -41,7 +41,7 @@ use crate::protect::{Change, Placeholder, Protection, Rules};
 use screened::Screened;
 use workspace::Workspace;
 
-pub(crate) use egress::{Policies, open_private, warn_of_observers};
+pub(crate) use egress::{Policies, open_private, warn_of_observers, warn_without_effect};
 
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;

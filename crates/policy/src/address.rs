@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::cidr::Cidr;
 
 /// Reason why an address is not dialed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
     /// Service of a cloud that gives out credentials, or another address of this link. No rule opens it.
     #[error("it is link-local or serves metadata of a cloud, which no rule opens")]
@@ -29,8 +29,13 @@ pub enum Forbidden {
     #[error("the `networkPolicy` of the template does not allow it")]
     NetworkPolicy,
     /// A rule with `decision: Deny` has it in `cidrs`, or the IPv4 address for which it stands.
-    #[error("a rule denies it by its `cidrs`")]
-    Denied,
+    #[error("rule {rule:?} of policy {level:?} denies it by its `cidrs`")]
+    Denied {
+        /// Name of the policy.
+        level: String,
+        /// Name of its rule.
+        rule: String,
+    },
 }
 
 /// Services of clouds that give out credentials, outside the link-local ranges.
@@ -117,10 +122,12 @@ pub fn check_address(address: IpAddr, private: &[Cidr], own: &[IpAddr]) -> Resul
         IpAddr::V4(v4) => reason_v4(v4),
         IpAddr::V6(v6) => reason_v6(v6),
     };
+    let is_own = own.iter().any(|own| own.to_canonical() == address);
     let reason = match reason {
         Some(never @ (Forbidden::Metadata | Forbidden::NoHost)) => return Err(never),
-        Some(reason) => Some(reason),
-        None => own.iter().any(|own| own.to_canonical() == address).then_some(Forbidden::ThisMachine),
+        // Also one of a private network: only administrators open this machine.
+        _ if is_own => Some(Forbidden::ThisMachine),
+        reason => reason,
     };
     match reason.filter(|_| !private.iter().any(|range| range.contains(address))) {
         Some(reason) => Err(reason),
@@ -264,7 +271,7 @@ mod tests {
         ];
         for (reason, addresses) in cases {
             for address in addresses {
-                assert_eq!(check(address, &[], &[]), Err(reason), "{address}");
+                assert_eq!(check(address, &[], &[]), Err(reason.clone()), "{address}");
             }
         }
     }

@@ -223,7 +223,9 @@ impl Credential {
         match (header, format) {
             (None, Some(_)) => return invalid(".format", "has no effect without `header`".to_owned()),
             (Some(header), _)
-                if !is_token(header) || CLOSED.contains(&header.to_ascii_lowercase().as_str()) =>
+                if header.len() > NAME
+                    || !is_token(header)
+                    || CLOSED.contains(&header.to_ascii_lowercase().as_str()) =>
             {
                 return invalid(".header", format!("{header:?} is not a header that may have a value"));
             }
@@ -338,9 +340,10 @@ pub(crate) fn is_label(name: &str) -> bool {
         && name.chars().all(|c| alphanumeric(c) || c == '-')
 }
 
-fn is_token(name: &str) -> bool {
+/// Returns true for what can be the name of a header.
+pub(crate) fn is_token(name: &str) -> bool {
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-    (1..=NAME).contains(&name.len()) && name.chars().all(token)
+    !name.is_empty() && name.chars().all(token)
 }
 
 fn is_format(format: &str) -> bool {

@@ -101,14 +101,14 @@ impl Level {
         self.egress.as_ref().map(decision) != Some(Decision::Allow)
     }
 
-    /// Returns true if a rule that enforces denies the address to which a destination leads, also as the IPv4 address for which
-    /// it stands.
-    fn denies(&self, destination: &Destination, address: IpAddr, moment: &Moment<'_>) -> bool {
-        let Some(egress) = self.egress.as_ref().filter(|_| self.mode == Mode::Enforce) else { return false };
-        [address.to_canonical(), judged_as(address)].into_iter().any(|address| {
+    /// Returns the rule that denies the address to which a destination leads, also as the IPv4 address for which it stands, if
+    /// the level enforces.
+    fn denying(&self, destination: &Destination, address: IpAddr, moment: &Moment<'_>) -> Option<&str> {
+        let egress = self.egress.as_ref().filter(|_| self.mode == Mode::Enforce)?;
+        [address.to_canonical(), judged_as(address)].into_iter().find_map(|address| {
             let dialed = Destination { host: Host::Address(address), port: destination.port };
             let found = egress.connection(&dialed, moment);
-            found.decision == Decision::Deny && found.rule.is_some()
+            found.rule.filter(|_| found.decision == Decision::Deny).map(|rule| rule.name.as_str())
         })
     }
 }
@@ -181,7 +181,7 @@ pub fn decide<'a, L: Borrow<Level>>(
         }
     }
     // What a level itself does not let be read is not scanned for it.
-    let scan = scans(levels, destination);
+    let scan = scans(levels, (destination, moment));
     let conflict = (inspect || scan) && passthrough;
     let decision = if conflict { Decision::Deny } else { strictest(levels, &opinions) };
     sort(&mut opinions);
@@ -216,11 +216,12 @@ pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) ->
     enforcing(levels).any(|(_, egress)| egress.reads_calls(destination))
 }
 
-/// Returns true if a rule for the destination has a condition, which can change by itself.
+/// Returns true if a rule for the destination, or for addresses to which it may lead, has a condition, which can change by
+/// itself.
 pub fn has_conditions<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
     let rules =
         levels.iter().filter_map(|level| level.borrow().egress.as_ref()).flat_map(|egress| &egress.rules);
-    rules.into_iter().any(|rule| rule.when.is_some() && rule.matches(destination))
+    rules.into_iter().any(|rule| rule.when.is_some() && (!rule.cidrs.is_empty() || rule.matches(destination)))
 }
 
 /// Returns true if a level that enforces denies some calls of JSON-RPC to the destination, so that a body must not pass in which
@@ -230,21 +231,21 @@ pub fn denies_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) -
 }
 
 /// Returns the scanners of levels, each for itself, and those of levels that only observe too. A level scans nothing of the
-/// destinations that its own rules do not let be read.
+/// destinations that its own rules do not let be read at that moment.
 pub fn scanners<'a, L: Borrow<Level>>(
     levels: &'a [L],
-    destination: Option<&'a Destination>,
+    destination: Option<(&'a Destination, &'a Moment<'a>)>,
 ) -> impl Iterator<Item = (&'a Level, &'a ScannerRules)> {
     let with =
         levels.iter().map(Borrow::borrow).filter_map(|level: &Level| Some((level, level.scanner.as_ref()?)));
     with.filter(move |(level, _)| {
         let egress = level.egress.as_ref();
-        !destination.is_some_and(|destination| egress.is_some_and(|egress| egress.is_opaque(destination)))
+        !destination.zip(egress).is_some_and(|((of, moment), egress)| egress.is_opaque(of, moment))
     })
 }
 
 /// Returns true if a level that decides scans what it lets pass to a destination, so that it must be read.
-fn scans<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
+fn scans<L: Borrow<Level>>(levels: &[L], destination: (&Destination, &Moment<'_>)) -> bool {
     scanners(levels, Some(destination)).any(|(level, _)| level.mode == Mode::Enforce)
 }
 
@@ -295,11 +296,13 @@ pub fn may_dial<L: Borrow<Level>>(
     if levels.iter().any(|level| level.borrow().closes(destination, address, moment)) {
         return Err(Forbidden::NetworkPolicy);
     }
-    if levels.iter().any(|level| level.borrow().denies(destination, address, moment)) {
-        return Err(Forbidden::Denied);
+    for level in levels.iter().map(Borrow::borrow) {
+        if let Some(rule) = level.denying(destination, address, moment) {
+            return Err(Forbidden::Denied { level: level.name.clone(), rule: rule.to_owned() });
+        }
     }
     let Err(closed) = check_address(address, &[], own) else { return Ok(()) };
-    let mut opened = Err(closed);
+    let mut opened = Err(closed.clone());
     for (authority, egress) in enforcing(levels) {
         let administers = matches!(authority, Authority::Cluster | Authority::Invocation);
         if !administers && closed != Forbidden::Private {

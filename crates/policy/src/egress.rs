@@ -84,11 +84,11 @@ impl Egress {
         self.rules.about(&destination.host).any(|rule| denies(rule) && rule.matches(destination))
     }
 
-    /// Returns true if a rule that allows the destination does not let its traffic be read.
-    pub(crate) fn is_opaque(&self, destination: &Destination) -> bool {
+    /// Returns true if a rule that allows the destination now does not let its traffic be read.
+    pub(crate) fn is_opaque(&self, destination: &Destination, moment: &Moment<'_>) -> bool {
         let opaque = |rule: &EgressRule| rule.tls == Tls::Passthrough || !rule.protocol.is_auto();
-        let mut matching = self.rules.about(&destination.host).filter(|rule| rule.matches(destination));
-        matching.any(|rule| rule.can(Decision::Allow) && opaque(rule))
+        let mut matching = self.matching(destination, moment);
+        matching.any(|(rule, holds)| opaque(rule) && rule.can_now(holds, Decision::Allow))
     }
 
     /// Returns the ranges that any rule that allows the destination opens for it.

@@ -4,6 +4,7 @@
 //! rule then counts as the stricter one of the two.
 
 mod children;
+mod constants;
 mod fields;
 mod missing;
 mod selects;
@@ -80,6 +81,12 @@ impl Expression {
     /// effect.
     pub fn unknown_field(&self) -> Option<UnknownField> {
         fields::unknown(&self.program.expression().expr)
+    }
+
+    /// Returns why a part of the expression never holds, or never has a value: it compares values of different types, or has a
+    /// constant without a value.
+    pub(crate) fn mistake(&self) -> Option<String> {
+        constants::mistake(&self.program.expression().expr)
     }
 
     /// Returns the text.

@@ -41,6 +41,11 @@ impl FilePath {
         Path::new(&self.0)
     }
 
+    /// Returns true if it is written as a pattern, which it is not: it names one file.
+    pub(crate) fn is_pattern(&self) -> bool {
+        self.0.contains(['*', '?'])
+    }
+
     /// Returns the folder at or below which a server closes nothing, if the path is there.
     pub(crate) fn reserved(&self) -> Option<&'static str> {
         RESERVED.into_iter().find(|reserved| self.as_path().starts_with(reserved))

@@ -1,16 +1,41 @@
-//! Fields that are written without a value. YAML reads `scanner:` as null, which would restrict nothing, as `http: []` does.
+//! Fields that are written without a value, or as a list instead of an object. YAML reads `scanner:` as null, which would
+//! restrict nothing, as `http: []` does.
 
 use serde_json::Value;
 
 use crate::object::InvalidPolicy;
 
-/// Refuses null below `spec` of a policy as it is written, and empty lists that would allow every request or call.
+/// Fields that are objects, wherever they stand. Objects are read from lists too, by position.
+const OBJECTS: [&str; 15] = [
+    "appliesTo",
+    "aws",
+    "body",
+    "budget",
+    "egress",
+    "matchLabels",
+    "namespaceSelector",
+    "parameters",
+    "scanner",
+    "secret",
+    "selector",
+    "serviceAccountToken",
+    "source",
+    "spec",
+    "vault",
+];
+
+/// Refuses null below `spec` of a policy as it is written, lists in place of objects, and empty lists that would allow every
+/// request or call, or the default port.
 ///
 /// # Errors
 /// The first such field.
 pub fn check_given(policy: &Value) -> Result<(), InvalidPolicy> {
+    if let Some(field) = misplaced_list(policy) {
+        let reason = "is a list; it must be an object: fields with names".to_owned();
+        return Err(InvalidPolicy { field, reason });
+    }
     let Some(spec) = policy.get("spec") else { return Ok(()) };
-    if let Some(field) = null("spec".to_owned(), spec) {
+    if let Some(field) = find("spec".to_owned(), spec, &|_, value| value.is_null()) {
         let reason = "has no value: write `{}` or a value, or leave the field out".to_owned();
         return Err(InvalidPolicy { field, reason });
     }
@@ -18,26 +43,51 @@ pub fn check_given(policy: &Value) -> Result<(), InvalidPolicy> {
     let mut lists = rules.enumerate().flat_map(|(index, rule)| {
         ["http", "mcp"].map(|name| (format!("spec.egress.rules[{index}].{name}"), rule.get(name)))
     });
-    let empty = |(_, list): &(String, Option<&Value>)| *list == Some(&Value::Array(Vec::new()));
-    match lists.find(empty) {
-        Some((field, _)) => {
-            let reason =
-                "is empty, which would allow everything: write what is allowed, or leave the field out";
-            Err(InvalidPolicy { field, reason: reason.to_owned() })
+    if let Some((field, _)) = lists.find(|(_, list)| list.is_some_and(is_empty)) {
+        let reason = "is empty, which would allow everything: write what is allowed, or leave the field out";
+        return Err(InvalidPolicy { field, reason: reason.to_owned() });
+    }
+    let ports = |path: &str, value: &Value| path.ends_with(".ports") && is_empty(value);
+    match find("spec".to_owned(), spec, &ports) {
+        Some(field) => {
+            let reason = "is empty: write ports, or leave the field out for its default".to_owned();
+            Err(InvalidPolicy { field, reason })
         }
         None => Ok(()),
     }
 }
 
-/// Returns the path of the first null.
-fn null(path: String, value: &Value) -> Option<String> {
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Returns the path of the first list that stands in place of an object. Metadata has lists of its own.
+fn misplaced_list(policy: &Value) -> Option<String> {
+    let is_list = |path: &str, value: &Value| {
+        let name = path.rsplit('.').next().unwrap_or_default();
+        value.is_array() && (path.ends_with(']') || OBJECTS.contains(&name))
+    };
+    match policy {
+        Value::Array(_) => Some("the policy".to_owned()),
+        Value::Object(fields) => fields.iter().find_map(|(name, value)| match name.as_str() {
+            "spec" => find(name.clone(), value, &is_list),
+            _ => value.is_array().then(|| name.clone()),
+        }),
+        _ => None,
+    }
+}
+
+/// Returns the path of the first value of which this is true. Paths are those of messages.
+fn find(path: String, value: &Value, wanted: &impl Fn(&str, &Value) -> bool) -> Option<String> {
+    if wanted(&path, value) {
+        return Some(path);
+    }
     match value {
-        Value::Null => Some(path),
         Value::Object(fields) => {
-            fields.iter().find_map(|(name, value)| null(format!("{path}.{name}"), value))
+            fields.iter().find_map(|(name, value)| find(format!("{path}.{name}"), value, wanted))
         }
         Value::Array(items) => {
-            items.iter().enumerate().find_map(|(index, item)| null(format!("{path}[{index}]"), item))
+            items.iter().enumerate().find_map(|(index, item)| find(format!("{path}[{index}]"), item, wanted))
         }
         _ => None,
     }
@@ -58,6 +108,68 @@ mod tests {
             assert_eq!(error.field, format!("spec.egress.rules[1].{name}"));
             let rules = json!([{"name": "a", "hosts": [], name: [{}]}]);
             assert_eq!(check_given(&json!({"spec": {"egress": {"rules": rules}}})), Ok(()));
+        }
+    }
+
+    /// Lists were read by position: `egress: [[...]]` was one.
+    #[test]
+    fn list_in_place_of_an_object_is_refused_by_its_path() {
+        let rule = json!({"name": "a", "hosts": ["a.example"]});
+        for (policy, field) in [
+            (json!(["policy.hutch.dev/v1alpha1", "SandboxPolicy", {"name": "t"}, {}]), "the policy"),
+            (json!({"metadata": ["t"], "spec": {}}), "metadata"),
+            (json!({"spec": [{}]}), "spec"),
+            (json!({"spec": {"egress": [[rule]]}}), "spec.egress"),
+            (json!({"spec": {"egress": {"rules": [["a", ["a.example"], false]]}}}), "spec.egress.rules[0]"),
+            (json!({"spec": {"egress": {"rules": [{"http": [[["GET"]]]}]}}}), "spec.egress.rules[0].http[0]"),
+            (
+                json!({"spec": {"egress": {"rules": [{"http": [{"body": []}]}]}}}),
+                "spec.egress.rules[0].http[0].body",
+            ),
+        ] {
+            let error = check_given(&policy).unwrap_err();
+            assert_eq!(error.field, field, "{policy}");
+            assert!(error.reason.starts_with("is a list"), "{error}");
+        }
+        let metadata = json!({"name": "t", "finalizers": ["a"]});
+        assert_eq!(
+            check_given(&json!({"metadata": metadata, "spec": {"egress": {"rules": [rule]}}})),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn empty_ports_are_refused() {
+        let rules = json!([{"name": "a", "any": true, "ports": []}]);
+        let error = check_given(&json!({"spec": {"egress": {"rules": rules}}})).unwrap_err();
+        assert_eq!(error.field, "spec.egress.rules[0].ports");
+        let error = check_given(&json!({"spec": {"hosts": ["a.example"], "ports": []}})).unwrap_err();
+        assert_eq!(error.field, "spec.ports");
+    }
+
+    #[test]
+    fn objects_are_those_of_the_schemas() {
+        let mut found = std::collections::BTreeSet::new();
+        for plural in ["sandboxpolicies", "clustersandboxpolicies", "credentialproviders"] {
+            let path = format!("{}/crds/policy.hutch.dev_{plural}.yaml", env!("CARGO_MANIFEST_DIR"));
+            let crd: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+            let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            objects(schema, "spec", &mut found);
+        }
+        assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), OBJECTS);
+    }
+
+    fn objects(schema: &Value, name: &str, found: &mut std::collections::BTreeSet<String>) {
+        match schema["type"].as_str() {
+            Some("object") => found.extend((!name.is_empty()).then(|| name.to_owned())),
+            Some("array") => {
+                assert_ne!(schema["items"]["type"], "array", "{name}");
+                objects(&schema["items"], "", found);
+            }
+            _ => {}
+        }
+        for (name, child) in schema["properties"].as_object().into_iter().flatten() {
+            objects(child, name, found);
         }
     }
 

@@ -1,5 +1,9 @@
 //! Requests that a rule allows or denies: HTTP, and JSON-RPC such as MCP in its bodies.
 
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::destination::Decision;
@@ -21,6 +25,9 @@ pub enum InvalidRequestRule {
     /// Not a method.
     #[error("{0:?} is not a method: write it like GET")]
     Method(String),
+    /// A method that the proxy never passes on.
+    #[error("{0:?} is not a method of a rule: it is always refused")]
+    Refused(String),
     /// Not a pattern of names.
     #[error("{0:?} is not a pattern of names: at most {PATTERN} bytes, not empty")]
     Name(String),
@@ -115,6 +122,14 @@ impl PathPattern {
 }
 
 impl PathPattern {
+    /// Why a pattern that has a query matches nothing.
+    pub(crate) const WITH_QUERY: &str = "matches nothing: the path of a request ends before `?` and `#`; `query` of `http` is about parameters";
+
+    /// Returns true if the pattern has what follows a path.
+    pub(crate) fn has_query(&self) -> bool {
+        self.0.contains(['?', '#'])
+    }
+
     /// Returns true if the pattern is written for parameters of segments.
     fn has_parameters(&self) -> bool {
         self.0.contains(';')
@@ -149,7 +164,8 @@ impl TryFrom<String> for Method {
 
     fn try_from(text: String) -> Result<Method, InvalidRequestRule> {
         let letters = text.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
-        match letters && (1..=32).contains(&text.len()) && text != "CONNECT" && text != "TRACE" {
+        match letters && (1..=32).contains(&text.len()) {
+            true if matches!(text.as_str(), "CONNECT" | "TRACE") => Err(InvalidRequestRule::Refused(text)),
             true => Ok(Method(text)),
             false => Err(InvalidRequestRule::Method(shown(&text))),
         }
@@ -162,13 +178,46 @@ impl From<Method> for String {
     }
 }
 
-/// Regular expression that matches a whole value.
-#[derive(Debug, Clone)]
-pub struct Pattern(regex::Regex, String);
+/// Regular expression that matches a whole value. It is compiled where it is first used: a server keeps the policies of many
+/// sandboxes, and decides by none of them.
+#[derive(Clone)]
+pub struct Pattern {
+    text: String,
+    /// Bytes that it takes when it is compiled: the power of two above them.
+    size: usize,
+    regex: Arc<OnceLock<Option<Regex>>>,
+}
+
+/// Maximum bytes of one compiled expression, and the least that is counted for one.
+const COMPILED: std::ops::RangeInclusive<usize> = 1 << 12..=1 << 18;
+
+impl Pattern {
+    /// Returns the bytes that it takes when it is compiled.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns whether the whole value matches; `None` if the expression cannot be compiled, which was tried before.
+    fn is_match(&self, value: &str) -> Option<bool> {
+        let regex = self.regex.get_or_init(|| compiled(&self.text, self.size).ok());
+        regex.as_ref().map(|regex| regex.is_match(value))
+    }
+}
+
+/// Compiles an expression that takes at most so many bytes, and as many while it matches.
+fn compiled(text: &str, size: usize) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(&format!("^(?:{text})$")).size_limit(size).dfa_size_limit(size).build()
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(formatter)
+    }
+}
 
 impl PartialEq for Pattern {
     fn eq(&self, other: &Pattern) -> bool {
-        self.1 == other.1
+        self.text == other.text
     }
 }
 
@@ -176,17 +225,25 @@ impl Eq for Pattern {}
 
 impl Serialize for Pattern {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.1.serialize(serializer)
+        self.text.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Pattern {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Pattern, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let built = regex::RegexBuilder::new(&format!("^(?:{text})$")).size_limit(1 << 18).build();
+        if text.len() > PATTERN {
+            return Err(serde::de::Error::custom(InvalidRequestRule::Name(shown(&text))));
+        }
+        let mut size = *COMPILED.start();
+        let built = loop {
+            match compiled(&text, size) {
+                Err(regex::Error::CompiledTooBig(_)) if size < *COMPILED.end() => size *= 2,
+                built => break built,
+            }
+        };
         match built {
-            Ok(regex) if text.len() <= PATTERN => Ok(Pattern(regex, text)),
-            Ok(_) => Err(serde::de::Error::custom(InvalidRequestRule::Name(shown(&text)))),
+            Ok(_) => Ok(Pattern { text, size, regex: Arc::default() }),
             Err(error) => {
                 let reason = error.to_string();
                 let reason = reason.lines().last().unwrap_or_default().trim().to_owned();
@@ -223,10 +280,11 @@ impl ValueMatch {
             == 1
     }
 
-    fn matches(&self, value: &str) -> bool {
+    /// Returns true if the value matches; `unknown` if that cannot be found out.
+    fn matches(&self, value: &str, unknown: bool) -> bool {
         self.exact.as_deref().is_some_and(|exact| exact == value)
             || self.prefix.as_deref().is_some_and(|prefix| value.starts_with(prefix))
-            || self.regex.as_ref().is_some_and(|regex| regex.0.is_match(value))
+            || self.regex.as_ref().is_some_and(|regex| regex.is_match(value).unwrap_or(unknown))
     }
 }
 
@@ -277,7 +335,7 @@ impl HttpRule {
         let denies = self.decision == Decision::Deny;
         let every = |matches: &ValueMatch, values: &mut dyn Iterator<Item = Option<String>>| {
             let mut values = values.peekable();
-            let one = |value: Option<String>| value.map_or(denies, |value| matches.matches(&value));
+            let one = |value: Option<String>| value.map_or(denies, |value| matches.matches(&value, denies));
             values.peek().is_some() && if denies { values.any(one) } else { values.all(one) }
         };
         let method = self.methods.is_empty() || self.methods.iter().any(|method| method.0 == request.method);
@@ -352,6 +410,12 @@ pub struct McpRule {
 }
 
 impl McpRule {
+    /// Returns true if some call matches `methods` and `tools`: only `tools/call` names a tool.
+    pub(crate) fn may_match(&self) -> bool {
+        let calls = |glob: &Glob| glob.matches("tools/call");
+        self.tools.is_empty() || self.methods.is_empty() || self.methods.iter().any(calls)
+    }
+
     fn matches(&self, call: &Call, request: Option<&Request<'_>>, moment: &Moment<'_>) -> bool {
         let denies = self.decision == Decision::Deny;
         let any = |globs: &[Glob], name: &Option<String>| {

@@ -63,7 +63,7 @@ pub use http::{
 };
 pub use list::RuleList;
 pub use network::NetworkLevel;
-pub use object::{InvalidPolicy, Kind, POLICY_BYTES, PolicyObject, closed_ranges};
+pub use object::{InvalidPolicy, Kind, POLICY_BYTES, PolicyObject, closed_ranges, useless_requests};
 pub use pattern::{HostPattern, InvalidPattern};
 pub use peer::{Closed, Peer, decide_peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use placeholder::{derived_placeholder, placeholder};

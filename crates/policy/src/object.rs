@@ -16,10 +16,11 @@ use crate::decide::{Authority, Level, Mode, OnUnsupported};
 use crate::destination::Decision;
 use crate::egress::Egress;
 use crate::files::FileRule;
+use crate::http::PathPattern;
 use crate::rule::{EgressRule, Tls};
 use crate::scanner::{Door, ScannerRules};
-pub use effect::closed_ranges;
-use requests::{check_conditions, check_requests};
+pub use effect::{closed_ranges, useless_requests};
+use requests::{check_conditions, check_effect, check_expressions, check_requests};
 
 /// Maximum rules of a policy.
 pub(crate) const RULES: usize = 256;
@@ -177,13 +178,30 @@ impl PolicyObject {
         self.kind == Kind::SandboxPolicy && self.spec.applies_to.is_none()
     }
 
-    /// Checks a policy that is new or changed: also for ranges that open nothing and for conditions on fields that do not
-    /// exist, which a stored one may have. Its other rules, files and scanner count on.
+    /// Checks a policy that is new or changed: also for what has no effect, such as ranges that open nothing and conditions on
+    /// fields that do not exist, which a stored one may have. Its other rules, files and scanner count on.
     ///
     /// # Errors
     /// As [`PolicyObject::check`].
     pub fn check_new(&self) -> Result<(), InvalidPolicy> {
         self.check()?;
+        if let Some(index) = self.spec.files.iter().position(|rule| rule.path.is_pattern()) {
+            let reason = "is the path of one file or folder: `*` and `?` stand for nothing else there";
+            return Err(invalid(format!("spec.files[{index}].path"), reason));
+        }
+        if self.rules().is_empty() && self.spec.egress.as_ref().is_some_and(|egress| egress.budget.is_some())
+        {
+            let reason = "has no effect without `rules`, since nothing is allowed";
+            return Err(invalid("spec.egress.budget".to_owned(), reason));
+        }
+        for (index, credential) in self.spec.credentials.iter().enumerate() {
+            if let Some(place) = credential.binding.paths.iter().position(PathPattern::has_query) {
+                return Err(invalid(
+                    format!("spec.credentials[{index}].paths[{place}]"),
+                    PathPattern::WITH_QUERY,
+                ));
+            }
+        }
         for (index, rule) in self.rules().iter().enumerate() {
             let opens = rule.decision == Decision::Allow;
             let cidrs = rule.cidrs.iter();
@@ -198,7 +216,9 @@ impl PolicyObject {
                 let effect = if opens { "opens" } else { "denies" };
                 return Err(invalid(field, format!("{range} {effect} nothing: {why}")));
             }
-            check_conditions(rule, &|name| format!("spec.egress.rules[{index}]{name}"))?;
+            let field = |name: &str| format!("spec.egress.rules[{index}]{name}");
+            check_effect(rule, &field)?;
+            check_conditions(rule, &field)?;
         }
         Ok(())
     }
@@ -369,7 +389,7 @@ fn check_rules(rules: &[EgressRule], kind: Kind) -> Result<(), InvalidPolicy> {
             false => check_rule_for_sandboxes(rule, kind, field)?,
         }
     }
-    Ok(())
+    check_expressions(rules)
 }
 
 /// Checks a rule about other Sandboxes, which is about nothing else.
@@ -544,6 +564,34 @@ mod tests {
             labels: [("app".to_owned(), "agent".to_owned())].into(),
             template: Some("python".into()),
             ..Subject::default()
+        }
+    }
+
+    #[test]
+    fn rule_about_requests_that_another_one_allows_anyway_is_named() {
+        let reads = |more: &str| format!(r#"{{"name": "reads", "hosts": ["*.a.example"], {more}}}"#);
+        let http = r#""http": [{"methods": ["GET"]}]"#;
+        for (rules, expected) in [
+            (reads(http), None),
+            (
+                format!(r#"{}, {{"name": "all", "any": true}}"#, reads(http)),
+                Some(r#"rule "all" allows all requests to *.a.example:443"#),
+            ),
+            (
+                format!(r#"{}, {{"name": "pass", "any": true, "tls": "Passthrough"}}"#, reads(http)),
+                Some(r#"rule "pass" allows"#),
+            ),
+            (format!(r#"{}, {{"name": "other", "any": true, "ports": [80]}}"#, reads(http)), None),
+            (
+                format!(r#"{}, {{"name": "all", "any": true}}"#, reads(r#""http": [{"decision": "Deny"}]"#)),
+                None,
+            ),
+        ] {
+            let spec = format!(r#"{{"egress": {{"rules": [{rules}]}}}}"#);
+            let found = policy("SandboxPolicy", &spec).without_effect();
+            let found: Vec<_> = found.iter().filter(|found| found.field.ends_with(".http")).collect();
+            assert_eq!(found.len(), usize::from(expected.is_some()), "{rules}: {found:?}");
+            assert!(expected.is_none_or(|part| found[0].reason.contains(part)), "{rules}: {found:?}");
         }
     }
 

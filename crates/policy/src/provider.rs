@@ -168,6 +168,9 @@ impl Provider {
         if let Some(list) = lists.iter().position(|length| *length > ENTRIES) {
             return refuse([".hosts", ".ports", ".paths"][list], "at most 64 entries");
         }
+        if let Some(place) = self.paths.iter().position(PathPattern::has_query) {
+            return Err((format!(".paths[{place}]"), PathPattern::WITH_QUERY.to_owned()));
+        }
         match self.source() {
             None => refuse("", &format!("needs exactly one source: {SOURCES}")),
             Some(ProviderSource::File(name)) if !is_file(name) => {

@@ -86,7 +86,7 @@ pub struct EgressRule {
     /// Other Sandboxes. Such a rule is about them alone, and has ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sandboxes: Vec<SandboxTarget>,
-    /// Ports; without any, 443, or 80 with `plaintext`.
+    /// Ports; without any, 443, or 80 with `plaintext`; of a rule that denies, every port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortRange>,
     /// Protocol.
@@ -152,10 +152,17 @@ impl EgressRule {
             Host::Address(address) => self.cidrs.iter().any(|cidr| cidr.contains(*address)),
         };
         let port = match self.ports.as_slice() {
-            [] => PortRange::one(if self.plaintext { HTTP } else { HTTPS }).contains(destination.port.get()),
+            [] if self.decision == Decision::Deny => true,
+            [] => self.default_port() == Some(destination.port.get()),
             ports => ports.iter().any(|range| range.contains(destination.port.get())),
         };
         host && port
+    }
+
+    /// Returns the port of a rule that allows and names none.
+    pub(crate) fn default_port(&self) -> Option<u16> {
+        let port = if self.plaintext { HTTP } else { HTTPS };
+        (self.ports.is_empty() && self.decision == Decision::Allow).then_some(port.get())
     }
 
     pub(crate) fn traffic(&self) -> Traffic {

@@ -235,10 +235,14 @@ fn schemas_and_types_have_the_same_types_and_required_fields() {
     }
 }
 
-/// Judges a policy as the API server of `hutch up` does beside the CRD.
+/// Judges a policy, or a provider of credentials, as the API server of `hutch up` does beside the CRD.
 fn judge(kind: &str, spec: &Value) -> Result<(), String> {
     let object = json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": kind, "metadata": {"name": "p"}, "spec": spec});
     check_given(&object).map_err(|error| error.to_string())?;
+    if kind == "CredentialProvider" {
+        let provider: ProviderObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
+        return provider.check().map_err(|error| error.to_string());
+    }
     let policy: PolicyObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
     policy.check_new().and_then(|()| policy.check_for_server()).map_err(|error| error.to_string())
 }

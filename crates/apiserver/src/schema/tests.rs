@@ -110,10 +110,51 @@ fn transition_rules_ask_the_old_object() {
 }
 
 #[test]
+fn unchanged_parts_of_an_old_object_are_not_judged_again() {
+    let name = json!({"type": "string", "pattern": "^[a-z]+$"});
+    let rule = json!({"type": "object", "required": ["name"], "properties": {"name": name, "host": name}});
+    let structural =
+        structural(json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "first": name, "second": name,
+            "names": {"type": "array", "items": name},
+            "rules": {"type": "array", "items": rule,
+                "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        }}}}));
+    let old = json!({"spec": {"first": "A", "second": "b", "names": ["A"], "rules": [
+        {"name": "A", "host": "A"}, {"name": "b"}]}});
+    for (pointer, value, wrong) in [
+        ("/metadata", json!({"labels": {"a": "b"}}), &[][..]),
+        ("/spec/second", json!("c"), &[]),
+        ("/spec/second", json!("C"), &["spec.second"]),
+        ("/spec/first", json!("B"), &["spec.first"]),
+        ("/spec/names", json!(["A", "b"]), &["spec.names[0]"]),
+        // Items are compared by their keys, wherever they stand.
+        ("/spec/rules", json!([{"name": "c"}, {"name": "A", "host": "A"}]), &[]),
+        ("/spec/rules", json!([{"name": "A", "host": "b"}]), &[]),
+        (
+            "/spec/rules",
+            json!([{"name": "A", "host": "B"}, {"name": "B"}]),
+            &["spec.rules[0].host", "spec.rules[1].name"],
+        ),
+        ("/spec/rules", json!([{"host": "A"}]), &["spec.rules[0].name", "spec.rules[0].host"]),
+    ] {
+        let mut object = old.clone();
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        object.pointer_mut(parent).unwrap()[field] = value;
+        let causes = structural.validate(&object, Some(&old), None, Vec::new());
+        let fields: Vec<_> = causes.iter().map(|cause| cause.field.as_str()).collect();
+        assert_eq!(fields, wrong, "{object}");
+        assert!(structural.validate(&object, None, None, Vec::new()).len() > wrong.len(), "{object}");
+    }
+}
+
+#[test]
 fn policies_are_judged_by_their_crds_as_a_kubernetes_api_server_does() {
-    for (kind, plural) in
-        [("ClusterSandboxPolicy", "clustersandboxpolicies"), ("SandboxPolicy", "sandboxpolicies")]
-    {
+    for (kind, plural) in [
+        ("ClusterSandboxPolicy", "clustersandboxpolicies"),
+        ("SandboxPolicy", "sandboxpolicies"),
+        ("CredentialProvider", "credentialproviders"),
+    ] {
         let path = format!("{}/../policy/crds/policy.hutch.dev_{plural}.yaml", env!("CARGO_MANIFEST_DIR"));
         let crd: Value =
             serde_saphyr::from_str(&std::fs::read_to_string(path).expect("a CRD")).expect("YAML");

@@ -9,9 +9,9 @@ use crate::failure::Cause;
 use crate::field_path::{FieldPath, MAX_FINDINGS};
 use crate::number;
 
-pub(super) fn object(structural: &Structural, object: &Value) -> Vec<Cause> {
+pub(super) fn object(structural: &Structural, object: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut walk = Walk { structural, causes: Vec::new() };
-    walk.value(structural.schema(), object, FieldPath::ROOT, true);
+    walk.value(structural.schema(), (object, old), FieldPath::ROOT, true);
     walk.causes
 }
 
@@ -55,8 +55,14 @@ impl Walk<'_> {
         self.add(Cause::invalid(path, value, &format!("{path} in body {text}")));
     }
 
-    fn value(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>, root: bool) {
-        if self.causes.len() == MAX_FINDINGS {
+    fn value(
+        &mut self,
+        schema: &Value,
+        (value, old): (&Value, Option<&Value>),
+        path: FieldPath<'_>,
+        root: bool,
+    ) {
+        if self.causes.len() == MAX_FINDINGS || old == Some(value) {
             return;
         }
         if value.is_null() && (flag(schema, "nullable") || schema.get("type").is_none()) {
@@ -72,13 +78,13 @@ impl Walk<'_> {
         }
         self.enumeration(schema, value, path);
         match value {
-            Value::Object(_) => self.map(schema, value, path, root),
-            Value::Array(_) => self.list(schema, value, path),
+            Value::Object(_) => self.map(schema, (value, old), path, root),
+            Value::Array(_) => self.list(schema, (value, old), path),
             Value::String(text) => self.text(schema, text, path),
             Value::Number(_) => self.number(schema, value, path),
             _ => {}
         }
-        self.combined(schema, value, path);
+        self.combined(schema, (value, old), path);
     }
 
     fn has_type(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>) -> bool {
@@ -143,7 +149,13 @@ impl Walk<'_> {
         }
     }
 
-    fn map(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>, root: bool) {
+    fn map(
+        &mut self,
+        schema: &Value,
+        (value, old): (&Value, Option<&Value>),
+        path: FieldPath<'_>,
+        root: bool,
+    ) {
         let Some(map) = value.as_object() else { return };
         let required = schema.get("required").and_then(Value::as_array);
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
@@ -167,12 +179,13 @@ impl Walk<'_> {
             }
             let schema = properties.and_then(|properties| properties.get(name)).or(additional);
             if let Some(schema) = schema {
-                self.value(schema, child, path.field(name), flag(schema, "x-kubernetes-embedded-resource"));
+                let pair = (child, old.and_then(|old| old.get(name)));
+                self.value(schema, pair, path.field(name), flag(schema, "x-kubernetes-embedded-resource"));
             }
         }
     }
 
-    fn list(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>) {
+    fn list(&mut self, schema: &Value, (value, old): (&Value, Option<&Value>), path: FieldPath<'_>) {
         let Some(items) = value.as_array() else { return };
         let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
         if let Some(most) = limit("maxItems").filter(|most| items.len() as u64 > *most) {
@@ -182,31 +195,26 @@ impl Walk<'_> {
         if let Some(least) = limit("minItems").filter(|least| (items.len() as u64) < *least) {
             self.invalid(path, value, &format!("should have at least {least} items"));
         }
-        if let Some(schema) = schema.get("items") {
+        let list_schema = schema;
+        if let Some(schema) = list_schema.get("items") {
             for (index, item) in items.iter().enumerate() {
-                self.value(schema, item, path.item(index), false);
+                let old = old.and_then(|old| same_item(list_schema, item, old.as_array()?));
+                self.value(schema, (item, old), path.item(index), false);
             }
         }
-        self.unique(schema, items, path);
+        self.unique(list_schema, items, path);
     }
 
     /// Lists that are sets or maps hold each key once.
     fn unique(&mut self, schema: &Value, items: &[Value], path: FieldPath<'_>) {
-        let keys: Vec<&str> = match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
+        let keys = match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
             Some("set") => Vec::new(),
-            Some("map") => {
-                let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
-                keys.into_iter().flatten().filter_map(Value::as_str).collect()
-            }
+            Some("map") => keys(schema),
             _ => return,
         };
         let mut seen: HashSet<Value> = HashSet::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            let identity = if keys.is_empty() {
-                item.clone()
-            } else {
-                keys.iter().filter_map(|key| Some(((*key).to_owned(), item.get(key)?.clone()))).collect()
-            };
+            let identity = if keys.is_empty() { item.clone() } else { identity(&keys, item) };
             if seen.contains(&identity) {
                 let message = format!("Duplicate value: {identity}");
                 self.add(Cause::new("FieldValueDuplicate", path.item(index), message));
@@ -262,10 +270,10 @@ impl Walk<'_> {
         }
     }
 
-    fn combined(&mut self, schema: &Value, value: &Value, path: FieldPath<'_>) {
+    fn combined(&mut self, schema: &Value, (value, old): (&Value, Option<&Value>), path: FieldPath<'_>) {
         let list = |name: &str| schema.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         for part in list("allOf") {
-            self.value(part, value, path, false);
+            self.value(part, (value, old), path, false);
         }
         let (any, one) = (list("anyOf"), list("oneOf"));
         // The pair of types that stands for int-or-string is checked as that.
@@ -286,9 +294,26 @@ impl Walk<'_> {
 
     fn fits(&self, schema: &Value, value: &Value) -> bool {
         let mut walk = Walk { structural: self.structural, causes: Vec::new() };
-        walk.value(schema, value, FieldPath::ROOT, false);
+        walk.value(schema, (value, None), FieldPath::ROOT, false);
         walk.causes.is_empty()
     }
+}
+
+/// Returns the fields that identify an item of a list.
+fn keys(list: &Value) -> Vec<&str> {
+    let keys = list.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
+    keys.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn identity(keys: &[&str], item: &Value) -> Value {
+    keys.iter().filter_map(|key| Some(((*key).to_owned(), item.get(key)?.clone()))).collect()
+}
+
+/// Returns the item that an old list had with the same keys. Without keys, no item of a list has one.
+fn same_item<'a>(list: &Value, item: &Value, old: &'a [Value]) -> Option<&'a Value> {
+    let keys = keys(list);
+    let wanted = identity(&keys, item);
+    old.iter().find(|old| !keys.is_empty() && identity(&keys, old) == wanted)
 }
 
 /// Formats that a Kubernetes API server checks; others are notes to the reader.

@@ -74,7 +74,7 @@ pub(crate) async fn insert(
     if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
         admission::certificate_request::create(call, &mut object)?;
     }
-    admission::creator::record(call, &mut object);
+    admission::creator::record(call, &mut object)?;
     check(call, &mut object, None)?;
     ownership::record(call, ownership, "", None, &mut object);
     let mut stored = convert::to_storage(kind, object)?;

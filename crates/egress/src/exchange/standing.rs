@@ -51,7 +51,7 @@ impl<'a> Judged<'a> {
 }
 
 /// Maximum bytes of a body whose calls are judged again. Those of a longer one are judged once: they take much memory and time.
-const CALLS: u64 = 4096;
+const CALLS: usize = 4096;
 /// Time between two evaluations, in times of their cost, and its maximum: so they take little of the process.
 const REST: u32 = 1000;
 const REST_MAX: Duration = Duration::from_secs(10);
@@ -70,14 +70,15 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Returns a request that was allowed; `None` if no rule for its destination has a condition, or its calls are long.
+    /// Returns a request that was allowed, with the bytes of its calls; `None` if no rule for its destination has a condition,
+    /// or its calls are long.
     pub(super) fn of(
         exchange: &Exchange,
         rules: &Rules,
-        parts: &Parts,
+        (parts, bytes): (&Parts, usize),
         judged: &Judged<'_>,
     ) -> Option<Arc<Standing>> {
-        let is_short = judged.calls.is_none() || judged.length.is_some_and(|length| length <= CALLS);
+        let is_short = judged.calls.is_none() || bytes <= CALLS;
         (is_short && has_conditions(&rules.levels, &exchange.origin.destination)).then(|| {
             Arc::new(Standing {
                 sandbox: exchange.sandbox.clone(),
@@ -93,8 +94,8 @@ impl Standing {
         })
     }
 
-    /// Returns why the rules no longer allow it, if they do not.
-    fn denial(&self) -> Option<Denial> {
+    /// Returns why the rules no longer allow it, or an address to which it may have been sent, if they do not.
+    fn denial(&self) -> Option<Reason> {
         let judged = Judged {
             origin: &self.origin,
             parts: (&self.method, &self.uri, &self.headers),
@@ -107,8 +108,10 @@ impl Standing {
         let moment = self.sandbox.moment_of_allowed(&rules.facts);
         let request = judged.request();
         let verdict = decide_request(&rules.levels, &self.origin.destination, &request, &moment);
-        let denied = verdict.decision != Decision::Allow;
-        denied.then(|| Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default())
+        if verdict.decision != Decision::Allow {
+            return Some(Reason::Denied(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default()));
+        }
+        self.sandbox.closed_address(&self.origin.destination, &rules, &moment)
     }
 
     /// Waits until the rules no longer allow it.
@@ -143,7 +146,7 @@ impl Watch {
         let denial = self.standing.denial();
         let end = Instant::now();
         self.next = end + RECHECK.max(((end - now) * REST).min(REST_MAX));
-        denial.map(Reason::Denied)
+        denial
     }
 }
 

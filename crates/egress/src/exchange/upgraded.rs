@@ -12,7 +12,7 @@ use super::{Exchange, Line};
 use crate::credentials::Placeholders;
 use crate::refusal::Reason;
 use crate::sandbox::{Rules, Sandbox};
-use crate::scan::Frames;
+use crate::scan::{Frames, Scan};
 use crate::websocket::{Gate, join};
 
 impl Exchange {
@@ -22,12 +22,12 @@ impl Exchange {
         (client, server): (OnUpgrade, OnUpgrade),
         line: Arc<Line>,
         (rules, standing): (Rules, Option<Arc<Standing>>),
-        of: &HeaderMap,
+        (of, scan): (&HeaderMap, Option<Scan>),
     ) {
         if let Some(heads) = &self.heads {
             heads.end();
         }
-        let frames = self.scan(&rules).map(|scan| {
+        let frames = scan.map(|scan| {
             let frames = |direction| Frames::new(scan.clone(), self.talk(of), direction, &self.sandbox.room);
             (frames(Direction::Outbound), frames(Direction::Inbound))
         });

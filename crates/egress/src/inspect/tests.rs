@@ -22,6 +22,7 @@ mod counted;
 mod credentials;
 mod floor;
 mod held;
+mod later;
 mod refused;
 
 /// A sandbox, and a server with TLS at `localhost` that answers with what it has received.
@@ -270,6 +271,11 @@ async fn request_with_more_than_one_meaning_is_refused() {
         format!("TRACE /a/b HTTP/1.1\r\n{host}\r\n"),
         "GET /a/b HTTP/1.1\r\nHost : localhost:PORT\r\n\r\n".to_owned(),
         "GET /a/b HTTP/1.1\rHost: localhost:PORT\r\r".to_owned(),
+        // Servers that read `_` as `-` would find a second request in the body.
+        format!(
+            "POST /a/b HTTP/1.1\r\n{host}Transfer_Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"
+        ),
+        format!("POST /a/b HTTP/1.1\r\n{host}Content_Length: 0\r\nContent-Length: 3\r\n\r\nabc"),
     ] {
         let answer = site.raw(&request).await;
         assert!(!answer.contains(" 200"), "{request:?}: {answer}");

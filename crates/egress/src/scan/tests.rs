@@ -345,7 +345,7 @@ fn value_of_a_credential_leaves_only_for_its_own_hosts() {
     let log = json!({"outbound": "Log", "inbound": "Log"});
     let scan = |mode, host: &str| {
         let destination: Destination = format!("{host}:443").parse().unwrap();
-        let scan = Scan::of(&[level(mode, &log)], Some(&destination)).unwrap();
+        let scan = Scan::of(&[level(mode, &log)], Some((&destination, &Moment::default()))).unwrap();
         scan.with_credentials(&set, Some(&destination))
     };
     let texts = ["x correct horse battery y", "Y29ycmVjdCBob3JzZSBiYXR0ZXJ5", "yrettab esroh tcerroc"];
@@ -406,7 +406,7 @@ fn exception_counts_for_its_hosts_and_only_if_all_policies_have_it() {
     let excepting = json!({"allow": rules});
     let (excepting, other) = (level(Mode::Enforce, &excepting), level(Mode::Enforce, &json!({})));
     let found = |levels: &[Level], host| {
-        let scan = Scan::of(levels, Some(&destination(host))).unwrap();
+        let scan = Scan::of(levels, Some((&destination(host), &Moment::default()))).unwrap();
         body(&scan, Direction::Outbound, &token())
             .0
             .blocked

@@ -94,7 +94,7 @@ fn upstream() -> Upstream {
         )
     });
     let way = Arc::new(Way::default());
-    Upstream::new(dial, &way, &way.descriptors.of_sandbox())
+    Upstream::new(dial, Arc::new(|_, _| true), &way, &way.descriptors.of_sandbox())
 }
 
 impl Upstream {
@@ -269,4 +269,35 @@ async fn text_of_a_server_that_ends_http2_is_in_no_reason() {
     let error = sender.send_request(request).await.unwrap_err();
     let Reason::Unreachable(why) = failure(&error) else { panic!("{error:?}") };
     assert!(why.starts_with("HTTP/2: ") && !why.contains("real-value"), "{why}");
+}
+
+/// Regression: a server that sent interim answers without an end took the time of all sandboxes.
+#[tokio::test]
+async fn request_with_too_many_interim_answers_fails() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let destination = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let origin = Origin::new(destination, false).unwrap();
+    std::thread::spawn(move || {
+        for (count, stream) in [INTERIM, usize::MAX].into_iter().zip(listener.incoming()) {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let sent = (0..count).try_for_each(|_| stream.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n"));
+            if sent.is_ok() {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").unwrap();
+            }
+        }
+    });
+    let upstream = upstream();
+    let send = async || {
+        let mut request = Request::new(full(Bytes::new()));
+        *request.uri_mut() = origin.uri(Some(&PathAndQuery::from_static("/"))).unwrap();
+        upstream.send(request, &origin, false, Session::default()).await
+    };
+    assert_eq!(send().await.unwrap().status(), 200);
+    let Err(Reason::Unreachable(why)) = send().await else { panic!("an answer") };
+    assert_eq!(why, "more than 16 interim answers");
+    // Its connection is closed.
+    while !upstream.addresses(&origin.destination).is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }

@@ -21,16 +21,16 @@ pub(crate) struct EgressArguments {
     #[arg(long, requires = "token_key_file")]
     pub(crate) cluster: bool,
     /// With --cluster: file with the key of the Sandboxes' tokens, 32 bytes at least. `hutch controller` has the same one.
-    #[arg(long, value_name = "FILE", requires = "cluster")]
+    #[arg(long, value_name = "FILE", requires = "cluster", conflicts_with = "policy")]
     pub(crate) token_key_file: Option<PathBuf>,
     /// With --cluster: kubeconfig file; else KUBECONFIG, the ServiceAccount of this Pod, or ~/.kube/config.
-    #[arg(long, value_name = "FILE", requires = "cluster")]
+    #[arg(long, value_name = "FILE", requires = "cluster", conflicts_with = "policy")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// With --cluster: image of this program, by which a Pod probes whether the network plugin enforces NetworkPolicy.
-    #[arg(long, value_name = "IMAGE", requires = "cluster")]
+    #[arg(long, value_name = "IMAGE", requires = "cluster", conflicts_with = "policy")]
     pub(crate) probe_image: Option<String>,
     /// With --cluster: folder for the audit log, in its folder `audit`. Without it, nothing is recorded.
-    #[arg(long, value_name = "DIR", requires = "cluster")]
+    #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "policy")]
     pub(crate) data_dir: Option<PathBuf>,
     /// The audit log: off, on, or strict, where nothing that a Sandbox requests happens before its record is on the disk.
     #[arg(long, value_enum, value_name = "MODE", default_value = "on", requires = "data_dir")]

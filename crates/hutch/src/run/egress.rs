@@ -12,7 +12,7 @@ use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, Mount, NetworkPlan, Spec};
 use hutch_policy::{
     Authority, Cidr, Credential, Decision, Egress, EgressRule, Level, Mode, PolicyFiles, PolicyObject,
-    ScanRules, ScannerRules, check_given, closed_ranges,
+    ScanRules, ScannerRules, check_given, closed_ranges, useless_requests,
 };
 use hutch_scan::Fingerprint;
 use serde_json::Value;
@@ -86,7 +86,7 @@ impl Network {
         );
         warn_of_observers(&levels);
         warn_of_closed(arguments);
-        without_effect_in(&levels[own..]).iter().for_each(|line| eprintln!("hutch: --policy: {line}"));
+        warn_without_effect(&levels[own..]);
         let credentials = Wanted::all(&levels)?;
         for (name, _) in credentials.iter().filter_map(Wanted::variable) {
             let twice = arguments.env.iter().any(|(other, _)| *other == name);
@@ -209,13 +209,17 @@ fn without_effect_in(policies: &[Level]) -> Vec<String> {
     let mut lines = Vec::new();
     for Level { name, egress, .. } in policies {
         let rules = egress.as_ref().map_or(&[][..], |egress| egress.rules.as_slice());
-        lines.extend(
-            closed_ranges(rules)
-                .iter()
-                .map(|closed| format!("policy {name:?}: {closed}, or --allow-private")),
-        );
+        let closed = closed_ranges(rules);
+        lines.extend(closed.iter().map(|closed| format!("policy {name:?}: {closed}, or --allow-private")));
+        let useless = egress.iter().flat_map(useless_requests);
+        lines.extend(useless.map(|useless| format!("policy {name:?}: {useless}")));
     }
     lines
+}
+
+/// Prints what policies say without effect.
+pub(crate) fn warn_without_effect(policies: &[Level]) {
+    without_effect_in(policies).iter().for_each(|line| eprintln!("hutch: --policy: {line}"));
 }
 
 /// Prints that nothing is reachable because all policies with rules only observe.
@@ -289,6 +293,11 @@ impl Policies {
     fn add(&mut self, file: &Path) -> anyhow::Result<()> {
         let text = read_file(file)?;
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(in_one_line)?;
+        let is_test = |document: &Value| document["kind"] == "PolicyTest";
+        ensure!(
+            !documents.iter().any(is_test),
+            "kind: a PolicyTest is for `hutch policy test`, in a file of its own"
+        );
         documents.iter().try_for_each(check_given)?;
         let policies: Vec<PolicyObject> = documents.into_iter().map(object).collect::<anyhow::Result<_>>()?;
         ensure!(!policies.is_empty(), "it contains no policy");

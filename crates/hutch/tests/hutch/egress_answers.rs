@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::egress::{Caller, SERVER, Site, callers, policy, server};
-use crate::harness::{refused, text};
+use crate::harness::{HUTCH, refused, text};
 
 #[test]
 fn every_policy_must_allow_a_connection() {
@@ -34,6 +34,15 @@ fn every_policy_must_allow_a_connection() {
         "Enforce",
         &format!("    - {{name: web, hosts: [web.example], ports: [{port}], protocol: TCP}}\n"),
     );
+    let address = policy(
+        &site,
+        "address",
+        "Enforce",
+        &format!(
+            "    - {{name: any, any: true, ports: [1-65535], protocol: TCP, private: [{SERVER}]}}\n\
+        \x20   - {{name: no-address, cidrs: [{SERVER}], ports: [1-65535], decision: Deny}}\n"
+        ),
+    );
     let program = format!("print(tcp('web.example', {port}), tcp('db.example', {port}))");
     for (policies, reached, line) in [
         (vec![&all], true, "rule \"no-db\" of policy \"all\" denies it"),
@@ -41,6 +50,7 @@ fn every_policy_must_allow_a_connection() {
         (vec![&all, &web], true, ""),
         (vec![&all, &watch], true, "would refuse web.example"),
         (vec![&all, &public], false, "address of this machine"),
+        (vec![&all, &address], false, "rule \"no-address\" of policy \"address\" denies it by its `cidrs`"),
         (
             vec![&watch],
             false,
@@ -49,7 +59,7 @@ fn every_policy_must_allow_a_connection() {
     ] {
         let mut options = Vec::new();
         policies.iter().for_each(|policy| options.extend(["--policy", policy]));
-        for caller in [Caller::Root, Caller::Ordinary] {
+        for caller in callers() {
             let output = site.python(caller, &options, &program);
             let (printed, stderr) = (text(&output.stdout), text(&output.stderr));
             assert_eq!(printed.starts_with("hello "), reached, "{policies:?} {printed} {stderr}");
@@ -82,6 +92,39 @@ fn policies_that_only_observe_say_so_and_name_what_they_would_refuse() {
         }
         // It allows another port of this one.
         assert!(!stderr.contains("would refuse web.example"), "{stderr}");
+    }
+}
+
+/// Regression: the connection was reported too.
+#[test]
+fn request_that_a_policy_would_refuse_is_reported_once() {
+    hutch_testkit::require!(root, user_namespaces, curl);
+    let site = Site::new();
+    let (port, _) = server(&format!("{SERVER}:0"), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let open = format!(
+        "    - {{name: web, hosts: [web.example], ports: [{port}], plaintext: true, private: [{SERVER}]}}\n"
+    );
+    let open = policy(&site, "open", "Enforce", &open);
+    let watch = policy(&site, "watch", "Observe", "    - {name: other, hosts: [web.example], ports: [1]}\n");
+    let url = format!("http://web.example:{port}/");
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let options = ["--policy", &open, "--policy", &watch];
+        let output = site.run(caller, &options, &["curl", "-s", &url]);
+        let line = format!(
+            "hutch: would refuse GET {url}: no rule of policy \"watch\" allows it, but it only observes\n"
+        );
+        assert_eq!((text(&output.stdout).as_str(), text(&output.stderr)), ("ok", line), "{caller:?}");
+    }
+}
+
+#[test]
+fn flags_of_a_cluster_are_refused_with_a_policy() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let file = folder.path().join("file").display().to_string();
+    for flag in ["--token-key-file", "--kubeconfig", "--data-dir", "--probe-image"] {
+        let arguments = ["egress", "--policy", &file, "--listen", "127.0.0.1:0", flag, &file];
+        let output = Command::new(HUTCH).args(arguments).output().expect("hutch");
+        refused(&output, 2, &["--policy", flag]);
     }
 }
 
@@ -203,6 +246,12 @@ fn invalid_policy_is_refused_by_the_name_of_its_field() {
             "    - {name: a, hosts: [a.example], private: [fe80::/10]}\n",
             "rules[0].private[0]: fe80::/10 opens nothing",
         ),
+        ("    - [a, [a.example], false]\n", "spec.egress.rules[0]: is a list"),
+        ("    - {name: a, any: true, ports: []}\n", "spec.egress.rules[0].ports: is empty"),
+        (
+            "    - {name: a, any: true, decision: Deny, when: 'request.port == \"80\"'}\n",
+            "rules[0].when: \"request.port == \\\"80\\\"\": request.port is a number",
+        ),
         ("    - [\n", "bad.yaml"),
     ] {
         let file = policy(&site, "bad", "Enforce", rules);
@@ -211,6 +260,18 @@ fn invalid_policy_is_refused_by_the_name_of_its_field() {
     let file = policy(&site, "good", "Enforce", "    - {name: a, any: true}\n");
     let both = ["--policy", &file, "--allow", "a.example"];
     refused(&site.run(Caller::Ordinary, &both, &["true"]), 125, &["--policy", "--allow"]);
+    // Of two rules about requests, the one that allows all of them counts.
+    let rules =
+        "    - {name: get, hosts: [a.example], http: [{methods: [GET]}]}\n    - {name: all, any: true}\n";
+    let file = policy(&site, "useless", "Enforce", rules);
+    let output = site.run(Caller::Ordinary, &["--policy", &file], &["true"]);
+    let warned = "hutch: --policy: policy \"useless\": spec.egress.rules[0].http: has no effect: rule \"all\" allows all \
+                  requests to a.example:443\n";
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), warned));
+    let file = site.folder.path().join("test.yaml");
+    std::fs::write(&file, "apiVersion: policy.hutch.dev/v1alpha1\nkind: PolicyTest\n").expect("written");
+    let test = ["--policy", &file.display().to_string()];
+    refused(&site.run(Caller::Ordinary, &test, &["true"]), 125, &["is for `hutch policy test`"]);
     let missing = ["--policy", "/nonexistent/policy.yaml"];
     refused(&site.run(Caller::Ordinary, &missing, &["true"]), 125, &["/nonexistent/policy.yaml"]);
 }

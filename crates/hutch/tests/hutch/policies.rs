@@ -176,6 +176,26 @@ fn sandbox_reaches_what_its_policies_allow_and_another_one_nothing() {
             events.contains("EgressRefused") && events.contains("192.0.2.1")
         });
         assert_eq!(server.connections(), before, "{class}");
+        // The name is allowed, and another policy denies the address to which it leads.
+        let open = json!({"name": "all", "any": true, "ports": [server.port], "plaintext": true, "private": [SERVER]});
+        let denied =
+            json!({"name": "no", "cidrs": ["127.77.0.0/16"], "ports": [server.port], "decision": "Deny"});
+        applied(&up, &policy("ClusterSandboxPolicy", "addresses", &selected, &json!([open, denied])));
+        until("the address is denied", || {
+            let answer = get(&up, name, "web.example", &server);
+            assert!(
+                answer == "hello" || answer.is_empty() || answer.contains("denies it by its `cidrs`"),
+                "{answer}"
+            );
+            answer != "hello"
+        });
+        let asked = server.connections();
+        get(&up, name, "web.example", &server);
+        assert_eq!(server.connections(), asked, "{class}");
+        let reason = r#"rule "no" of policy "addresses" denies it by its `cidrs`"#;
+        up.eventually("get events", |events| events.contains(reason));
+        up.ok("delete clustersandboxpolicy addresses");
+        until("the address is open", || get(&up, name, "web.example", &server) == "hello");
     }
 }
 

@@ -155,6 +155,14 @@ fn field_that_cannot_be_enforced_is_refused_by_name() {
         (json!({"resources": {"cpu_limit": "many"}}), "resources.cpu_limit"),
         (json!({"resources": {"memory_limit": "1Ki"}}), "resources.memory_limit"),
         (json!({"resources": {"timeout_seconds": 0}}), "resources.timeout_seconds"),
+        (json!({"resources": {"timeout_seconds": -1}}), "resources.timeout_seconds: invalid value"),
+        (json!({"resources": {"cpu_limit": [1]}}), "resources.cpu_limit: expected a number or a text"),
+        (
+            json!({"network": {"egress_allowlist": "pypi.org"}}),
+            "network.egress_allowlist: invalid type: string",
+        ),
+        (json!({"network": {"mode": "closed"}}), "network.mode: unknown variant `closed`"),
+        (json!({"network": "open"}), "network: invalid type: string"),
         (json!([]), "sandbox_config.json"),
     ] {
         refused(&run(folder.path(), &config.to_string(), &[], "true"), 125, &["--config", named]);
@@ -292,6 +300,43 @@ fn published_example_runs_in_each_mode_of_the_network() {
     }
     let mode = std::fs::metadata(&workspace).expect("the workspace").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn policy_beside_the_file_opens_nothing_more_in_each_mode_of_the_network() {
+    hutch_testkit::require!(root, python);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let policy = json!({
+        "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {"name": "two"},
+        "spec": {"egress": {"rules": [{"name": "two", "hosts": ["b.example", "c.example"]}]}},
+    });
+    let file = folder.path().join("policy.json");
+    std::fs::write(&file, policy.to_string()).expect("written");
+    let script =
+        "for name in a b c d; do getent ahostsv4 $name.example | grep -q . && echo $name; done; true";
+    let mut handlers = vec!["native"];
+    match hutch_testkit::Need::Runsc.missing() {
+        None => handlers.push("gvisor"),
+        Some(reason) => hutch_testkit::note_skip("sandbox_config and a policy in gVisor", reason),
+    }
+    for handler in handlers {
+        let listed = json!(["a.example", "b.example"]);
+        for (mode, list, alone, with_policy) in [
+            ("restricted", &listed, "a\nb\n", "b\n"),
+            ("open", &json!([]), "a\nb\nc\nd\n", "b\nc\n"),
+            ("none", &json!([]), "", ""),
+        ] {
+            let network = json!({"mode": mode, "egress_allowlist": list});
+            let config = json!({"isolation": handler, "network": network}).to_string();
+            let names = |flags: &[&str]| {
+                let output = run(folder.path(), &config, flags, script);
+                assert!(output.status.success(), "{handler} {mode}: {}", text(&output.stderr));
+                text(&output.stdout)
+            };
+            assert_eq!(names(&[]), alone, "{handler} {mode}");
+            assert_eq!(names(&["--policy", &file.display().to_string()]), with_policy, "{handler} {mode}");
+        }
+    }
 }
 
 #[test]

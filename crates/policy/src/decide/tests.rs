@@ -527,7 +527,8 @@ fn denied_addresses_are_closed_for_names_that_lead_to_them() {
         may_dial(&levels, &destination, address.parse().unwrap(), &[])
     };
     for address in ["8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1", "2606:4700::1111"] {
-        assert_eq!(dials(Mode::Enforce, 443, address), Err(Forbidden::Denied), "{address}");
+        let denied = Forbidden::Denied { level: "Namespace".into(), rule: "no".into() };
+        assert_eq!(dials(Mode::Enforce, 443, address), Err(denied), "{address}");
         assert_eq!(dials(Mode::Enforce, 80, address), Ok(()), "{address}: another port");
         assert_eq!(dials(Mode::Observe, 443, address), Ok(()), "{address}: it only observes");
     }
@@ -543,7 +544,7 @@ fn denied_addresses_are_closed_for_names_that_lead_to_them() {
     {
         let destination: Destination = format!("[{address}]:443").parse().unwrap();
         let dialed = may_dial(&levels, &destination, address.parse().unwrap(), &[]);
-        assert_eq!(dialed == Err(Forbidden::Denied), closed, "{address}");
+        assert_eq!(matches!(dialed, Err(Forbidden::Denied { .. })), closed, "{address}");
     }
 }
 
@@ -705,12 +706,28 @@ fn scanner_needs_traffic_to_be_read_unless_its_own_level_forbids_it() {
     let plain = r#"{"name": "a", "hosts": ["a.example"]}"#;
     let through = r#"{"name": "a", "hosts": ["a.example"], "tls": "Passthrough"}"#;
     let tcp = r#"{"name": "a", "hosts": ["a.example"], "protocol": "TCP"}"#;
+    let tcp_when = |when: &str| {
+        format!(r#"{{"name": "b", "hosts": ["a.example"], "protocol": "TCP", "when": "{when}"}}"#)
+    };
     let (cluster, namespace) = (Authority::Cluster, Authority::Namespace);
     let observes = Level { mode: Mode::Observe, ..scans(cluster, None) };
     for (levels, scan, conflict, decision) in [
         (vec![scans(namespace, rules(plain))], true, false, Decision::Allow),
         (vec![scans(namespace, rules(through))], false, false, Decision::Allow),
         (vec![scans(namespace, rules(tcp))], false, false, Decision::Allow),
+        // Regression: a rule that does not hold turned the scanner off.
+        (
+            vec![scans(namespace, rules(&format!("{plain}, {}", tcp_when("session.requests < 0"))))],
+            true,
+            false,
+            Decision::Allow,
+        ),
+        (
+            vec![scans(namespace, rules(&format!("{plain}, {}", tcp_when("session.requests == 0"))))],
+            false,
+            false,
+            Decision::Allow,
+        ),
         (vec![scans(cluster, None)], true, false, Decision::Deny),
         (
             vec![scans(cluster, None), level(namespace, Mode::Enforce, rules(plain))],
@@ -733,6 +750,44 @@ fn scanner_needs_traffic_to_be_read_unless_its_own_level_forbids_it() {
             (scan, conflict, decision, false),
             "{levels:?}"
         );
+    }
+}
+
+/// Regression: an address of the machine in a private network was taken for one of that network.
+#[test]
+fn namespaces_open_no_address_of_the_machine_in_a_private_network() {
+    let lan = r#"{"rules": [{"name": "lan", "cidrs": ["10.0.0.0/8", "fd00::/8"], "private": ["10.0.0.0/8", "fd00::/8"]}]}"#;
+    for (authority, opens) in [
+        (Authority::Cluster, true),
+        (Authority::Invocation, true),
+        (Authority::Namespace, false),
+        (Authority::Template, false),
+    ] {
+        let levels = [level(authority, Mode::Enforce, Some(egress(lan)))];
+        for address in ["10.0.0.5", "fd00::5"] {
+            let address: IpAddr = address.parse().unwrap();
+            let destination = Destination { host: Host::Address(address), port: 443.try_into().unwrap() };
+            assert_eq!(may_dial(&levels, &destination, address, &[]), Ok(()));
+            let dialed = may_dial(&levels, &destination, address, &[address]);
+            let expected = if opens { Ok(()) } else { Err(Forbidden::ThisMachine) };
+            assert_eq!(dialed, expected, "{authority:?} {address}");
+        }
+    }
+}
+
+/// Regression: it denied port 443 alone.
+#[test]
+fn rule_that_denies_without_ports_denies_every_port() {
+    let all = r#"{"name": "all", "any": true, "cidrs": ["0.0.0.0/0"], "ports": ["1-65535"]}"#;
+    let no = r#"{"name": "no", "hosts": ["a.example"], "cidrs": ["192.0.2.0/24"], "decision": "Deny"}"#;
+    let levels =
+        [level(Authority::Cluster, Mode::Enforce, Some(egress(&format!(r#"{{"rules": [{all}, {no}]}}"#))))];
+    for port in [1, 80, 443, 8443, 65535] {
+        for (host, expected) in
+            [("a.example", Decision::Deny), ("192.0.2.1", Decision::Deny), ("b.example", Decision::Allow)]
+        {
+            assert_eq!(decision(&levels, &format!("{host}:{port}")), expected, "{host}:{port}");
+        }
     }
 }
 

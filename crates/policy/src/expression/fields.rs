@@ -37,46 +37,53 @@ impl fmt::Display for UnknownField {
 /// Returns a field that does not exist. Fields of `task` and `args`, labels and headers may have any name. A field whose name
 /// is computed is not judged.
 pub(super) fn unknown(expression: &Expr) -> Option<UnknownField> {
-    Walk::default().expression(expression)
+    Scope::default().first(expression, &|scope, part| match part {
+        Expr::Select(select) => scope.judge(&select.operand.expr, &select.field),
+        Expr::Call(call) => {
+            let (of, key) = match (call.func_name.as_str(), call.args.as_slice()) {
+                (operators::INDEX, [of, key]) | (operators::IN, [key, of]) => (of, key),
+                _ => return None,
+            };
+            scope.judge(&of.expr, &literal(&key.expr)?)
+        }
+        _ => None,
+    })
 }
 
-/// A walk through an expression.
+/// A place in an expression.
 #[derive(Default)]
-struct Walk<'a> {
-    /// Variables of the loops around the present place. They hide others of the same name.
+pub(super) struct Scope<'a> {
+    /// Variables of the loops around the place. They hide others of the same name.
     loops: Vec<&'a str>,
 }
 
-impl<'a> Walk<'a> {
-    fn expression(&mut self, expression: &'a Expr) -> Option<UnknownField> {
-        match expression {
-            Expr::Select(select) => {
-                let operand = &select.operand.expr;
-                self.judge(operand, &select.field).or_else(|| self.expression(operand))
-            }
-            Expr::Call(call) => {
-                let key = match (call.func_name.as_str(), call.args.as_slice()) {
-                    (operators::INDEX, [of, key]) | (operators::IN, [key, of]) => Some((of, key)),
-                    _ => None,
-                };
-                let unknown = key.and_then(|(of, key)| self.judge(&of.expr, &literal(&key.expr)?));
-                unknown.or_else(|| self.all(children(expression)))
-            }
-            Expr::Comprehension(of) => {
-                let outside = self.all([&of.iter_range, &of.accu_init]);
-                let before = self.loops.len();
-                self.loops.extend([of.iter_var.as_str(), of.accu_var.as_str()]);
-                self.loops.extend(of.iter_var2.as_deref());
-                let inside = outside.or_else(|| self.all([&of.loop_cond, &of.loop_step, &of.result]));
-                self.loops.truncate(before);
-                inside
-            }
-            other => self.all(children(other)),
+impl<'a> Scope<'a> {
+    /// Returns what `judge` finds first of an expression and those inside of it.
+    pub(super) fn first<T>(
+        &mut self,
+        expression: &'a Expr,
+        judge: &impl Fn(&Scope<'a>, &'a Expr) -> Option<T>,
+    ) -> Option<T> {
+        let found = judge(self, expression);
+        if found.is_some() {
+            return found;
         }
+        let Expr::Comprehension(of) = expression else { return self.all(children(expression), judge) };
+        let outside = self.all([&of.iter_range, &of.accu_init], judge);
+        let before = self.loops.len();
+        self.loops.extend([of.iter_var.as_str(), of.accu_var.as_str()]);
+        self.loops.extend(of.iter_var2.as_deref());
+        let inside = outside.or_else(|| self.all([&of.loop_cond, &of.loop_step, &of.result], judge));
+        self.loops.truncate(before);
+        inside
     }
 
-    fn all(&mut self, expressions: impl IntoIterator<Item = &'a IdedExpr>) -> Option<UnknownField> {
-        expressions.into_iter().find_map(|part| self.expression(&part.expr))
+    fn all<T>(
+        &mut self,
+        expressions: impl IntoIterator<Item = &'a IdedExpr>,
+        judge: &impl Fn(&Scope<'a>, &'a Expr) -> Option<T>,
+    ) -> Option<T> {
+        expressions.into_iter().find_map(|part| self.first(&part.expr, judge))
     }
 
     /// Returns the field unless what it is taken from may have it.
@@ -93,7 +100,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the text and an example of the value of a variable or of a part of it.
-    fn known(&self, expression: &Expr) -> Option<(String, Value)> {
+    pub(super) fn known(&self, expression: &Expr) -> Option<(String, Value)> {
         let (of, field) = match expression {
             Expr::Ident(name) if self.loops.contains(&name.as_str()) => return None,
             Expr::Ident(name) => return Some((name.clone(), example(name)?)),

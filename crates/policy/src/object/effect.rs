@@ -1,11 +1,17 @@
 //! Fields of valid policies that have no effect.
 
+use std::num::NonZeroU16;
+
 use jiff::Timestamp;
 
 use super::{InvalidPolicy, Kind, PolicyObject, invalid};
 use crate::address::{is_of_administrators, needs_private};
 use crate::cidr::Cidr;
-use crate::destination::Decision;
+use crate::destination::{Decision, Destination};
+use crate::egress::Egress;
+use crate::expression::Moment;
+use crate::host::Host;
+use crate::ports::PortRange;
 use crate::rule::EgressRule;
 
 impl PolicyObject {
@@ -17,6 +23,7 @@ impl PolicyObject {
             found.push(invalid("spec.appliesTo".to_owned(), reason));
         }
         found.extend(closed_ranges(self.rules()));
+        found.extend(self.spec.egress.iter().flat_map(useless_requests));
         if self.kind == Kind::ClusterSandboxPolicy {
             return found;
         }
@@ -55,6 +62,35 @@ impl PolicyObject {
     pub fn offers(&self) -> impl Iterator<Item = &str> {
         self.spec.credentials.iter().map(|credential| credential.name.as_str())
     }
+}
+
+/// Returns what rules say about requests that another rule allows all the same, with a destination of both.
+pub fn useless_requests(egress: &Egress) -> Vec<InvalidPolicy> {
+    let moment = Moment::default();
+    let mut found = Vec::new();
+    let reading = egress.rules.iter().enumerate().filter(|(_, rule)| rule.reads_requests());
+    for (index, rule) in reading.filter(|(_, rule)| rule.when.is_none()) {
+        let ports = rule.ports.iter().map(PortRange::first).chain(rule.default_port());
+        let ports: Vec<NonZeroU16> = ports.filter_map(NonZeroU16::new).collect();
+        let destinations = rule.hosts.iter().flat_map(|pattern| {
+            let host = Host::Name(pattern.example());
+            ports.iter().map(move |port| (pattern, Destination { host: host.clone(), port: *port }))
+        });
+        let useless = destinations.into_iter().find_map(|(pattern, destination)| {
+            let verdict = egress.connection(&destination, &moment);
+            let other = verdict.rule.filter(|_| verdict.decision == Decision::Allow && !verdict.inspect)?;
+            Some(format!("rule {:?} allows all requests to {pattern}:{}", other.name, destination.port))
+        });
+        let field = match (rule.http.is_empty(), rule.mcp.is_empty()) {
+            (false, _) => "http",
+            (true, false) => "mcp",
+            (true, true) => "credentials",
+        };
+        found.extend(useless.map(|why| {
+            invalid(format!("spec.egress.rules[{index}].{field}"), format!("has no effect: {why}"))
+        }));
+    }
+    found
 }
 
 /// Returns the private ranges in `cidrs` of rules that open nothing because `private` lacks them.

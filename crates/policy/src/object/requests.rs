@@ -3,7 +3,7 @@
 use super::{ENTRIES, HOSTS, InvalidPolicy, invalid};
 use crate::credential;
 use crate::destination::Decision;
-use crate::http::{HttpRule, McpRule};
+use crate::http::{HttpRule, McpRule, PathPattern, Pattern};
 use crate::rule::{EgressRule, Tls};
 
 /// Refuses what would have no effect on requests.
@@ -55,8 +55,51 @@ pub(super) fn check_requests(
     Ok(())
 }
 
-/// Refuses conditions on fields that do not exist, and on fields of computed parts of `args`. Such a condition never has a value,
-/// so its rule never allows.
+/// Refuses what no request or call can match.
+pub(super) fn check_effect(rule: &EgressRule, field: &impl Fn(&str) -> String) -> Result<(), InvalidPolicy> {
+    if rule.decision == Decision::Deny && rule.plaintext {
+        return Err(invalid(field(".plaintext"), "has no effect in a rule that denies"));
+    }
+    for (index, entry) in rule.http.iter().enumerate() {
+        if let Some(place) = entry.paths.iter().position(PathPattern::has_query) {
+            return Err(invalid(field(&format!(".http[{index}].paths[{place}]")), PathPattern::WITH_QUERY));
+        }
+        if let Some(place) = entry.headers.iter().position(|header| !credential::is_token(&header.name)) {
+            let reason = "is not a name of a header: letters, digits and signs such as `-`";
+            return Err(invalid(field(&format!(".http[{index}].headers[{place}].name")), reason));
+        }
+    }
+    match rule.mcp.iter().position(|entry| !entry.may_match()) {
+        Some(index) => {
+            let reason =
+                "matches nothing: only the method `tools/call` names a tool, and `methods` has others";
+            Err(invalid(field(&format!(".mcp[{index}].tools")), reason))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Maximum bytes of all regular expressions of a policy together, as they are compiled.
+const EXPRESSIONS: usize = 1 << 20;
+
+/// Refuses regular expressions that take too much memory together.
+pub(super) fn check_expressions(rules: &[EgressRule]) -> Result<(), InvalidPolicy> {
+    let mut bytes = 0;
+    for (index, rule) in rules.iter().enumerate() {
+        let values = rule.http.iter().flat_map(|entry| entry.query.iter().chain(&entry.headers));
+        bytes += values.filter_map(|value| value.regex.as_ref()).map(Pattern::size).sum::<usize>();
+        if bytes > EXPRESSIONS {
+            let reason = format!(
+                "regular expressions up to this rule take {bytes} bytes of memory; at most {EXPRESSIONS} in a policy:                  `exact` and `prefix` take none, and `[0-9A-Za-z_]` less than `\\w`"
+            );
+            return Err(invalid(format!("spec.egress.rules[{index}].http"), reason));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses conditions on fields that do not exist, on fields of computed parts of `args`, and with comparisons of different
+/// types. Such a condition never holds or never has a value.
 pub(super) fn check_conditions(
     rule: &EgressRule,
     field: &impl Fn(&str) -> String,
@@ -67,6 +110,9 @@ pub(super) fn check_conditions(
     for (name, condition) in when.chain(args) {
         if let Some(unknown) = condition.unknown_field() {
             return Err(invalid(field(&name), format!("{condition:?}: {unknown}")));
+        }
+        if let Some(mistake) = condition.mistake() {
+            return Err(invalid(field(&name), format!("{condition:?}: {mistake}")));
         }
         if let Some(computed) = condition.field_of_computed() {
             let reason = "is taken of a value that is computed, which never has one beside `args`; write each key before it as a \

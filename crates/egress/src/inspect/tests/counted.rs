@@ -44,7 +44,7 @@ impl Site {
 }
 
 /// Starts a server without TLS.
-async fn plain() -> u16 {
+pub(super) async fn plain() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {

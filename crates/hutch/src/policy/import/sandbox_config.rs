@@ -9,7 +9,7 @@ use anyhow::{anyhow, ensure};
 use hutch_policy::{EgressRule, PortRange, Protocol};
 use serde::Deserialize;
 
-use super::{Notes, in_one_line};
+use super::{Notes, in_one_line, object};
 use crate::allow;
 
 #[derive(Deserialize)]
@@ -110,7 +110,7 @@ pub(crate) struct Resources {
 
 /// A quantity, with or without quotes.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a number or a text")]
 pub(crate) enum Amount {
     Number(f64),
     Text(String),
@@ -126,10 +126,17 @@ impl Amount {
     }
 }
 
+/// Returns an error with the path of its field, if the text has an object.
+fn named(text: &str, error: serde_saphyr::Error) -> anyhow::Error {
+    let document = serde_saphyr::from_str::<serde_json::Value>(text).ok();
+    let named = document.and_then(|document| object::<Config>(document).err());
+    named.unwrap_or_else(|| in_one_line(error))
+}
+
 impl Config {
     /// Reads a file of the format.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Config> {
-        let config: Config = serde_saphyr::from_str(text).map_err(in_one_line)?;
+        let config: Config = serde_saphyr::from_str(text).map_err(|error| named(text, error))?;
         // As Python prints a dict. Other fields refuse it by their type.
         let is_none = config.filesystem.workspace.as_deref() == Some(Path::new("None"));
         ensure!(!is_none, "filesystem.workspace: `None` is a text here: leave out a field without a value");

@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{Decision, Destination, Mode, Moment, Session, Traffic, Verdict, decide, has_conditions};
+use hutch_policy::{
+    Decision, Destination, Mode, Moment, Session, Traffic, Verdict, closes_addresses, decide, has_conditions,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -314,7 +316,7 @@ impl Sandbox {
         let mut changes = self.rules.subscribe();
         loop {
             let rules = changes.borrow_and_update().clone()?;
-            let conditional = has_conditions(&rules.levels, destination);
+            let conditional = has_conditions(&rules.levels, destination) || closes_addresses(&rules.levels);
             let reason = {
                 let moment = self.moment_of_allowed(&rules.facts);
                 let verdict = decide(&rules.levels, destination, &moment);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_policy::{Destination, Forbidden, Host, Level, Moment, may_dial};
+use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -76,25 +77,25 @@ pub(crate) fn may_stay(
     address: SocketAddr,
     moment: &Moment<'_>,
 ) -> bool {
-    closed_now(way, levels, destination, address, moment).is_none()
+    closed_now(way, levels, destination, (address.ip(), &own(address)), moment).is_none()
 }
 
-/// Returns why an open connection to this address may not stay.
+/// Returns why an open connection to this address may not stay. `own` has it if it is one of this machine.
 pub(crate) fn closed_now(
     way: &Way,
     levels: &[Arc<Level>],
     destination: &Destination,
-    address: SocketAddr,
+    (address, own): (IpAddr, &[IpAddr]),
     moment: &Moment<'_>,
 ) -> Option<Unreachable> {
     if way.proxy.is_some() {
         return None;
     }
-    if way.is_sandbox(address.ip()) {
-        return Some(Unreachable::Sandbox(address.ip()));
+    if way.is_sandbox(address) {
+        return Some(Unreachable::Sandbox(address));
     }
-    let reason = may_dial(levels, destination, address.ip(), &own(address), moment).err()?;
-    Some(closed(levels, address.ip(), reason))
+    let reason = may_dial(levels, destination, address, own, moment).err()?;
+    Some(closed(levels, address, reason))
 }
 
 /// Returns the addresses of a destination.
@@ -110,12 +111,17 @@ async fn addresses(
 }
 
 /// Returns the address if it is one of this machine: then a UDP socket that is connected to it has it too. No packet is sent.
+/// Without descriptors for a socket, it counts as one.
 pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let local = UdpSocket::bind((any, 0)).and_then(|socket| {
+    let socket = UdpSocket::bind((any, 0));
+    if socket.as_ref().err().and_then(Errno::from_io_error).is_some_and(is_shortage) {
+        return vec![address.ip()];
+    }
+    let local = socket.and_then(|socket| {
         socket.connect(address)?;
         socket.local_addr()
     });
@@ -124,6 +130,10 @@ pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
     let mut own: Vec<IpAddr> = local.map(|local| local.ip()).into_iter().chain(further).collect();
     own.dedup();
     own
+}
+
+fn is_shortage(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
 }
 
 #[cfg(test)]

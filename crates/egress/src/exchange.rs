@@ -36,6 +36,7 @@ use crate::refusal::{Denial, REFUSED, Reason, Refusal, WITH_USER, problem};
 use crate::room::{Held, Sent};
 use crate::sandbox::{Rules, Sandbox};
 use crate::scan::{Conversations, Scan};
+use crate::upstream::Server;
 use calls::{discard, id_of, read_calls};
 use counted::{Metered, Placing};
 use line::Line;
@@ -154,6 +155,19 @@ pub(crate) async fn exchange(
     })
 }
 
+/// Waits for the answer to a request, as long as the rules allow it.
+async fn answered(
+    sending: impl Future<Output = Result<Response<Incoming>, Reason>>,
+    standing: &Arc<Standing>,
+) -> Result<Response<Incoming>, Reason> {
+    let response = tokio::select! {
+        response = sending => response?,
+        reason = standing.denied() => return Err(reason),
+    };
+    standing.answered_by(response.extensions().get::<Server>());
+    standing.denial().map_or(Ok(response), Err)
+}
+
 /// Returns the path of a request that means the same to every server.
 fn path_of(parts: &Parts) -> Result<Path, String> {
     if let Some((name, _)) = parts.headers.iter().find(|(_, value)| value.to_str().is_err()) {
@@ -215,7 +229,11 @@ impl Exchange {
         let (sent, placed) = self.request(&parts, accepted, line, websocket)?;
         self.sandbox.records.uses(&placed.used, &self.origin.destination).await?;
         let of = parts.headers;
-        let mut response = self.sandbox.upstream().send(sent, &self.origin, http2, by).await?;
+        let sending = self.sandbox.upstream().send(sent, &self.origin, http2, by);
+        let mut response = match &standing {
+            Some(standing) => answered(sending, standing).await?,
+            None => sending.await?,
+        };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let unwanted = || Reason::Ambiguous("the server switches to another protocol".to_owned());
             let upgrade = upgrade.ok_or_else(unwanted)?;
@@ -317,7 +335,7 @@ impl Exchange {
         seen: &mut Seen,
     ) -> Result<Accepted, Reason> {
         // Before its body is read.
-        let mut path = self.path(parts, &self.sandbox.rules())?;
+        self.path(parts, &self.sandbox.rules())?;
         // As its head gives it, also where another level needs the body: one more level must change nothing for the others.
         let length = match &seen.unread {
             Some(body) if !body.is_end_stream() => body.size_hint().exact(),
@@ -333,9 +351,7 @@ impl Exchange {
         let bytes = held.as_ref().map_or(0, |held| held.bytes.len());
         // After the body was read: the rules may have changed meanwhile.
         let rules = self.sandbox.rules();
-        if reads {
-            path = self.path(parts, &rules)?;
-        }
+        let path = self.path(parts, &rules)?;
         let judged = Judged {
             origin: &self.origin,
             parts: (&parts.method, &parts.uri, &parts.headers),
@@ -363,7 +379,7 @@ impl Exchange {
         }
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.records.ground(&verdict.opinions);
-        let standing = Standing::of(self, &rules, (parts, bytes), &judged);
+        let standing = Standing::of(self, &rules, (parts, bytes), (&judged, &moment));
         let unread = seen.unread.take().filter(|body| !body.is_end_stream());
         let lent = unread.map(|body| Sent::Stream(seen.lent.lend(body)));
         let read = held.map(|held| Sent::Whole(held, None));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hutch_policy::{Destination, Facts, Host, HostName, Moment, has_conditions};
+use hutch_policy::{Destination, Facts, Host, HostName, Moment, closes_addresses};
 use hutch_scan::At;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit, TryAcquireError, watch};
@@ -28,7 +28,7 @@ use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::resolve::Resolver;
 use crate::room::Room;
 use crate::scan::{Memory, Scan, scanner};
-use crate::upstream::{Dial, Stays, Upstream};
+use crate::upstream::{Dial, Server, Stays, Upstream};
 use crate::usage::Usage;
 use crate::way::{Unreachable, Way};
 pub(crate) use rules::{Levels, Rules};
@@ -295,32 +295,30 @@ impl Sandbox {
                 })
             });
             let sandbox = Arc::downgrade(self);
-            let stays: Stays = Arc::new(move |destination, session| {
+            let stays: Stays = Arc::new(move |destination, server, session| {
                 let Some(sandbox) = sandbox.upgrade() else { return false };
                 let rules = sandbox.rules();
                 // Connections are closed when rules change. Conditions change by themselves.
-                if !has_conditions(&rules.levels, destination) {
+                if !closes_addresses(&rules.levels) {
                     return true;
                 }
                 let moment = Moment { session, ..sandbox.moment(&rules.facts) };
-                sandbox.closed_address(destination, &rules, &moment).is_none()
+                sandbox.closed_server(destination, server, &rules, &moment).is_none()
             });
             Upstream::new(connect, stays, &self.way, &self.descriptors)
         })
     }
 
-    /// Returns why one of the servers to which requests for a destination are sent may not be connected now.
-    pub(crate) fn closed_address(
+    /// Returns why the server to which a request was sent may not be connected now.
+    pub(crate) fn closed_server(
         &self,
         destination: &Destination,
+        server: Server,
         rules: &Rules,
         moment: &Moment<'_>,
     ) -> Option<Reason> {
-        let addresses = self.upstream.get()?.addresses(destination);
-        let mut closed = addresses
-            .into_iter()
-            .filter_map(|address| closed_now(&self.way, &rules.levels, destination, address, moment));
-        closed.next().map(|unreachable| Reason::from(&unreachable))
+        let closed = closed_now(&self.way, &rules.levels, destination, server.judged(), moment)?;
+        Some(Reason::from(&closed))
     }
 
     /// Gives the next synthetic addresses to these names.

@@ -3,7 +3,7 @@
 mod idle;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,6 @@ use http::uri::PathAndQuery;
 use http::{Request, Response, Uri, Version, header};
 use hutch_policy::{Destination, Host, Session};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -28,11 +27,12 @@ use tower::Service;
 
 use crate::body::Body;
 use crate::descriptors::{Descriptors, Places};
+use crate::dial::own;
 use crate::heads::HEAD_BYTES;
 use crate::origin::Origin;
 use crate::refusal::Reason;
 use crate::way::{Unreachable, Way};
-use idle::Idle;
+use idle::{Idle, Open};
 
 /// Maximum connections of a sandbox, idle ones included.
 const CONNECTIONS: usize = 192;
@@ -49,8 +49,23 @@ pub(crate) type Dialing = Pin<Box<dyn Future<Output = Result<TcpStream, Unreacha
 /// Connects to a destination, by the rules that hold then and the counters by which the request was judged.
 pub(crate) type Dial = Arc<dyn Fn(Destination, Option<Session>) -> Dialing + Send + Sync>;
 
-/// Says whether connections for a destination may stay, by the counters by which the request was judged.
-pub(crate) type Stays = Arc<dyn Fn(&Destination, Session) -> bool + Send + Sync>;
+/// Says whether a connection to this server may be used for a destination, by the counters by which the request was judged.
+pub(crate) type Stays = Arc<dyn Fn(&Destination, Server, Session) -> bool + Send + Sync>;
+
+/// Server to which a connection is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Server {
+    address: IpAddr,
+    /// It is this machine.
+    is_own: bool,
+}
+
+impl Server {
+    /// Returns the address, twice if it is one of this machine.
+    pub(crate) fn judged(&self) -> (IpAddr, &[IpAddr]) {
+        (self.address, if self.is_own { std::slice::from_ref(&self.address) } else { &[] })
+    }
+}
 
 /// Maximum interim answers to a request, such as `103 Early Hints`.
 const INTERIM: usize = 16;
@@ -79,11 +94,6 @@ impl Upstream {
         Upstream { two: Mutex::new(client(&connector)), idle, connector, stays }
     }
 
-    /// Returns the addresses to which connections for a destination are open.
-    pub(crate) fn addresses(&self, destination: &Destination) -> Vec<SocketAddr> {
-        self.connector.dialed.lock().get(destination).cloned().unwrap_or_default()
-    }
-
     /// Closes idle connections.
     pub(crate) fn forget(&self) {
         self.idle.forget();
@@ -101,8 +111,8 @@ impl Upstream {
         http2: bool,
         judged: Session,
     ) -> Result<Response<Incoming>, Reason> {
-        // Idle ones make room, and are not used for an address that is closed now.
-        if self.idle.is_full() || !(self.stays)(&origin.destination, judged) {
+        if self.idle.is_full() {
+            // Idle ones make room.
             self.forget();
         }
         let too_many = limit_interim(&mut request);
@@ -110,7 +120,7 @@ impl Upstream {
             if !http2 {
                 return self.send_by_one(request, origin, judged).await;
             }
-            let client = self.two.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let client = self.client(&origin.destination, judged);
             let sent = Box::pin(JUDGED.scope(judged, client.request(request)));
             sent.await.map_err(|error| failure(&error))
         };
@@ -118,6 +128,16 @@ impl Upstream {
             response = sent => response,
             () = too_many.notified() => Err(Reason::Unreachable(format!("more than {INTERIM} interim answers"))),
         }
+    }
+
+    /// Returns the client for HTTP/2: a new one if the present one has a connection to a server that is closed now.
+    fn client(&self, destination: &Destination, judged: Session) -> Client<Connector, Body> {
+        let servers = self.connector.dialed.servers(destination);
+        let mut two = self.two.lock().unwrap_or_else(PoisonError::into_inner);
+        if !servers.into_iter().all(|server| (self.stays)(destination, server, judged)) {
+            *two = client(&self.connector);
+        }
+        two.clone()
     }
 
     async fn send_by_one(
@@ -133,15 +153,17 @@ impl Upstream {
         loop {
             let kept = self.idle.take(origin);
             let is_new = kept.is_none();
-            let mut sender = match kept {
-                Some(sender) => sender,
+            let mut open = match kept {
+                Some(open) if !(self.stays)(&origin.destination, open.server, judged) => continue,
+                Some(open) => open,
                 None => Box::pin(self.open(origin, judged)).await?,
             };
-            match sender.try_send_request(request).await {
-                Ok(response) => {
+            match open.sender.try_send_request(request).await {
+                Ok(mut response) => {
+                    response.extensions_mut().insert(open.server);
                     // hyper sends a server of HTTP/1.0 no body without a length.
                     if response.version() == Version::HTTP_11 {
-                        self.idle.keep(origin, sender, generation);
+                        self.idle.keep(origin, open, generation);
                     }
                     return Ok(response);
                 }
@@ -155,14 +177,15 @@ impl Upstream {
     }
 
     /// Makes a connection of HTTP/1.1.
-    async fn open(&self, origin: &Origin, judged: Session) -> Result<SendRequest<Body>, Reason> {
+    async fn open(&self, origin: &Origin, judged: Session) -> Result<Open, Reason> {
         let stream = self.connector.connect(&origin.destination, origin.tls, false, Some(judged)).await?;
+        let server = stream.server;
         let mut connecting = hyper::client::conn::http1::Builder::new();
         let made = connecting.max_buf_size(HEAD_BYTES).handshake(stream).await;
         let (sender, connection) = made.map_err(|error| failure(&error))?;
         // Its failure is that of the request or of the answer.
         tokio::spawn(connection.with_upgrades());
-        Ok(sender)
+        Ok(Open { sender, server })
     }
 }
 
@@ -230,37 +253,44 @@ struct Connector {
     dialed: Dialed,
 }
 
-/// Addresses of the servers to which connections are open, by destination.
+/// Servers to which connections of HTTP/2 may be open, by destination, and the number of connections.
 #[derive(Clone, Default)]
-struct Dialed(Arc<Mutex<HashMap<Destination, Vec<SocketAddr>>>>);
+struct Dialed(Arc<Mutex<HashMap<Destination, HashMap<Server, usize>>>>);
 
 impl Dialed {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Destination, Vec<SocketAddr>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Destination, HashMap<Server, usize>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn servers(&self, destination: &Destination) -> Vec<Server> {
+        self.lock().get(destination).into_iter().flat_map(HashMap::keys).copied().collect()
+    }
+
     /// Adds a connection, as long as what is returned lives.
-    fn add(&self, destination: &Destination, address: SocketAddr) -> Open {
-        self.lock().entry(destination.clone()).or_default().push(address);
-        Open { dialed: self.clone(), destination: destination.clone(), address }
+    fn add(&self, destination: &Destination, server: Server) -> Counted {
+        *self.lock().entry(destination.clone()).or_default().entry(server).or_default() += 1;
+        Counted { dialed: self.clone(), destination: destination.clone(), server }
     }
 }
 
 /// One of the connections that are open.
-struct Open {
+struct Counted {
     dialed: Dialed,
     destination: Destination,
-    address: SocketAddr,
+    server: Server,
 }
 
-impl Drop for Open {
+impl Drop for Counted {
     fn drop(&mut self) {
         let mut dialed = self.dialed.lock();
-        let Some(addresses) = dialed.get_mut(&self.destination) else { return };
-        if let Some(place) = addresses.iter().position(|address| *address == self.address) {
-            addresses.swap_remove(place);
+        let Some(servers) = dialed.get_mut(&self.destination) else { return };
+        if let Some(count) = servers.get_mut(&self.server) {
+            *count -= 1;
+            if *count == 0 {
+                servers.remove(&self.server);
+            }
         }
-        if addresses.is_empty() {
+        if servers.is_empty() {
             dialed.remove(&self.destination);
         }
     }
@@ -300,10 +330,12 @@ impl Connector {
         let descriptor = self.descriptors.take(1)?;
         let stream = (self.dial)(destination.clone(), judged).await?;
         let address = stream.peer_addr().map_err(Unreachable::Connect)?;
-        let place = (place, descriptor, self.dialed.add(destination, address));
+        let server = Server { address: address.ip(), is_own: own(address).contains(&address.ip()) };
+        let counted = http2.then(|| self.dialed.add(destination, server));
+        let place = (place, descriptor, counted);
         let _ = stream.set_nodelay(true);
         if !tls {
-            return Ok(Stream { io: Io::Plain(TokioIo::new(stream)), _place: place });
+            return Ok(Stream { io: Io::Plain(TokioIo::new(stream)), server, _place: place });
         }
         let mut config = ClientConfig::clone(&*self.way.tls()?);
         config.alpn_protocols = match http2 {
@@ -319,7 +351,7 @@ impl Connector {
         match timeout(HANDSHAKE, connected).await {
             Ok(Ok(mut stream)) => {
                 stream.get_mut().1.set_buffer_limit(Some(HEAD_BYTES));
-                Ok(Stream { io: Io::Tls(Box::new(TokioIo::new(stream))), _place: place })
+                Ok(Stream { io: Io::Tls(Box::new(TokioIo::new(stream))), server, _place: place })
             }
             Ok(Err(error)) => Err(Unreachable::Tls(error.to_string())),
             Err(_) => Err(Unreachable::Tls("the server does not answer".to_owned())),
@@ -330,8 +362,9 @@ impl Connector {
 /// Connection to a server.
 struct Stream {
     io: Io,
-    /// Among the connections of the sandbox, and among the descriptors of the process.
-    _place: (OwnedSemaphorePermit, Places, Open),
+    server: Server,
+    /// Among the connections of the sandbox, among the descriptors of the process, and among those of HTTP/2.
+    _place: (OwnedSemaphorePermit, Places, Option<Counted>),
 }
 
 enum Io {
@@ -341,11 +374,12 @@ enum Io {
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
+        let connected = Connected::new().extra(self.server);
         match &self.io {
             Io::Tls(stream) if stream.inner().get_ref().1.alpn_protocol() == Some(b"h2") => {
-                Connected::new().negotiated_h2()
+                connected.negotiated_h2()
             }
-            _ => Connected::new(),
+            _ => connected,
         }
     }
 }

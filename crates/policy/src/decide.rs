@@ -12,7 +12,7 @@ use crate::egress::Egress;
 use crate::expression::Moment;
 use crate::host::{Host, HostName};
 use crate::request::Request;
-use crate::rule::Traffic;
+use crate::rule::{EgressRule, Traffic};
 use crate::scanner::ScannerRules;
 use crate::unmet::Unmet;
 
@@ -216,12 +216,20 @@ pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) ->
     enforcing(levels).any(|(_, egress)| egress.reads_calls(destination))
 }
 
-/// Returns true if a rule for the destination, or for addresses to which it may lead, has a condition, which can change by
-/// itself.
+/// Returns true if a rule for the destination has a condition, which can change by itself.
 pub fn has_conditions<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
     let rules =
         levels.iter().filter_map(|level| level.borrow().egress.as_ref()).flat_map(|egress| &egress.rules);
-    rules.into_iter().any(|rule| rule.when.is_some() && (!rule.cidrs.is_empty() || rule.matches(destination)))
+    let has_one =
+        |rule: &EgressRule| rule.when.is_some() || rule.mcp.iter().any(|entry| entry.args.is_some());
+    rules.into_iter().any(|rule| has_one(rule) && rule.matches(destination))
+}
+
+/// Returns true if a condition decides which addresses are open, so that one of a name may close by itself.
+pub fn closes_addresses<L: Borrow<Level>>(levels: &[L]) -> bool {
+    let closes = |rule: &EgressRule| !rule.private.is_empty() || rule.decision == Decision::Deny;
+    let mut rules = enforcing(levels).flat_map(|(_, egress)| egress.rules.iter());
+    rules.any(|rule| rule.when.is_some() && closes(rule))
 }
 
 /// Returns true if a level that enforces denies some calls of JSON-RPC to the destination, so that a body must not pass in which

@@ -1,28 +1,32 @@
 //! Annotations that policies trust: the creator of a Sandbox, a claim or forks, and the template from which a controller made a
 //! Sandbox.
 
-use hutch_api::annotation::{TEMPLATE_REF, USER};
+use hutch_api::annotation::{POD_SNAPSHOT, RESTORE_FROM, TEMPLATE_REF, USER};
 use hutch_api::{EXTENSIONS_GROUP, GROUP, state};
 use serde_json::Value;
 
-use super::map;
+use super::{fork, map};
+use crate::access::Action;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
+use crate::kinds::POLICIES;
 use crate::meta;
 
-/// Records the caller as the creator. Controllers of this program say for whom they create.
+/// Records the caller as the creator, and the template of the Sandbox from whose snapshot a Sandbox starts. Controllers of this
+/// program say for whom and from what they create.
 ///
 /// # Errors
-/// The object names a template: policies of that template, and for it, would apply to what the caller wrote.
+/// The object names another template: its policies, and those for it, would apply. Only administrators name one.
 pub(crate) fn record(call: &Call, object: &mut Value) -> Result<(), Failure> {
     if is_recorded(call) {
         let annotations = map(&mut object["metadata"], "annotations");
         annotations.insert(USER.to_owned(), call.identity.name.clone().into());
     }
-    match is_of_template(call) {
-        true => check(call, TEMPLATE_REF, None, object),
-        false => Ok(()),
+    if !is_of_template(call) {
+        return Ok(());
     }
+    let source = restored_from(object).and_then(|snapshot| fork::source_of_snapshot(call, snapshot));
+    check(call, TEMPLATE_REF, source.as_ref(), object)
 }
 
 /// Keeps the creator and the template in a changed object.
@@ -37,6 +41,13 @@ pub(crate) fn keep(call: &Call, old: &Value, object: &mut Value) -> Result<(), F
         true => check(call, TEMPLATE_REF, Some(old), object),
         false => Ok(()),
     }
+}
+
+/// Returns the snapshot from which a Sandbox starts.
+fn restored_from(object: &Value) -> Option<&str> {
+    let pod = &object["spec"]["podTemplate"]["metadata"]["annotations"];
+    let named = [&object["metadata"]["annotations"][POD_SNAPSHOT], &pod[POD_SNAPSHOT], &pod[RESTORE_FROM]];
+    named.into_iter().find_map(Value::as_str).filter(|name| !name.is_empty())
 }
 
 /// Keeps an annotation as it was.
@@ -63,8 +74,14 @@ fn check(call: &Call, annotation: &str, old: Option<&Value>, object: &mut Value)
     }
 }
 
+/// Returns true if the caller may not say from which template a Sandbox is. Administrators of policies may: they decide anyway
+/// what each Sandbox reaches.
 fn is_of_template(call: &Call) -> bool {
-    call.external && call.resource.is(GROUP, "sandboxes")
+    if !call.external || !call.resource.is(GROUP, "sandboxes") {
+        return false;
+    }
+    let administers = Action::on("update", POLICIES, "clustersandboxpolicies", "");
+    !call.core.access.decide(&call.identity, &administers).allowed
 }
 
 fn is_recorded(call: &Call) -> bool {

@@ -63,20 +63,28 @@ pub(crate) fn keep(call: &Call, before: Option<&Value>, object: &Value) -> Resul
     Err(Failure::invalid(call.kind(), meta::text(object, "name"), vec![cause]))
 }
 
+fn stored(call: &Call, collection: &str, name: &str) -> Option<Value> {
+    Some(call.store.get(collection, &call.key(name))?.value.value())
+}
+
+/// Returns the Sandbox of which a snapshot is, if it is still there.
+pub(super) fn source_of_snapshot(call: &Call, snapshot: &str) -> Option<Value> {
+    let snapshot = stored(call, SNAPSHOTS, snapshot)?;
+    let source = stored(call, SANDBOXES, snapshot["spec"]["source"]["sandbox"].as_str()?)?;
+    let uid = &snapshot["status"]["sandboxUid"];
+    (uid.is_null() || *uid == source["metadata"]["uid"]).then_some(source)
+}
+
 /// Returns the Sandbox of which the forks are.
 fn source(call: &Call, fork: &SandboxFork) -> Option<Value> {
-    let get = |collection: &str, name: &str| {
-        let found = call.store.get(collection, &call.key(name))?;
-        Some(found.value.value())
-    };
     let name = match (&fork.spec.source.sandbox, &fork.spec.source.snapshot) {
         (Some(sandbox), _) => sandbox.clone(),
         (None, snapshot) => {
-            let snapshot = get(SNAPSHOTS, snapshot.as_deref()?)?;
+            let snapshot = stored(call, SNAPSHOTS, snapshot.as_deref()?)?;
             snapshot["spec"]["source"]["sandbox"].as_str()?.to_owned()
         }
     };
-    get(SANDBOXES, &name)
+    stored(call, SANDBOXES, &name)
 }
 
 /// Returns the source and the forks as policies see them.

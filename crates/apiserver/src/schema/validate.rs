@@ -1,6 +1,6 @@
 //! Validation by a structural schema, in the words of a Kubernetes API server.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -196,9 +196,13 @@ impl Walk<'_> {
             self.invalid(path, value, &format!("should have at least {least} items"));
         }
         let list_schema = schema;
+        // Items of the old list by their keys. Without keys, no item is the same as another one.
+        let keys = keys(list_schema);
+        let olds = old.and_then(Value::as_array).into_iter().flatten().filter(|_| !keys.is_empty());
+        let known: HashMap<Value, &Value> = olds.map(|old| (identity(&keys, old), old)).collect();
         if let Some(schema) = list_schema.get("items") {
             for (index, item) in items.iter().enumerate() {
-                let old = old.and_then(|old| same_item(list_schema, item, old.as_array()?));
+                let old = known.get(&identity(&keys, item)).copied();
                 self.value(schema, (item, old), path.item(index), false);
             }
         }
@@ -307,13 +311,6 @@ fn keys(list: &Value) -> Vec<&str> {
 
 fn identity(keys: &[&str], item: &Value) -> Value {
     keys.iter().filter_map(|key| Some(((*key).to_owned(), item.get(key)?.clone()))).collect()
-}
-
-/// Returns the item that an old list had with the same keys. Without keys, no item of a list has one.
-fn same_item<'a>(list: &Value, item: &Value, old: &'a [Value]) -> Option<&'a Value> {
-    let keys = keys(list);
-    let wanted = identity(&keys, item);
-    old.iter().find(|old| !keys.is_empty() && identity(&keys, old) == wanted)
 }
 
 /// Formats that a Kubernetes API server checks; others are notes to the reader.

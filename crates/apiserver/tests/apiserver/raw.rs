@@ -6,6 +6,7 @@ mod objects;
 mod pod_snapshots;
 mod reads;
 mod snapshots;
+mod templates;
 
 use axum::Router;
 use axum::body::Body;

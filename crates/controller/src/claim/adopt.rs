@@ -90,6 +90,10 @@ pub(super) fn patch(
     }
     let mut annotations = sandbox.annotations().clone();
     annotations.insert(annotation::POD_NAME.into(), sandbox.name_any());
+    // Policies apply by it. A Sandbox that only looks like one of the pool lacks it.
+    if let Some(template) = template {
+        annotations.insert(annotation::TEMPLATE_REF.into(), template.name_any());
+    }
     if let Some(trace) = claim.annotations().get(annotation::TRACE_CONTEXT) {
         annotations.insert(annotation::TRACE_CONTEXT.into(), trace.clone());
     }

@@ -1,7 +1,7 @@
 //! Requests as rules see them, also while their answers last: conditions can change by themselves.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,7 +9,10 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use http_body::{Frame, SizeHint};
-use hutch_policy::{Call, Decision, Mode, Path, Request, decide_request, has_conditions};
+use hutch_policy::{
+    Call, Decision, Destination, Level, Mode, Moment, Path, Request, closes_addresses, decide_request,
+    has_conditions, scanners,
+};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{Exchange, Line};
@@ -17,6 +20,7 @@ use crate::body::Body;
 use crate::origin::Origin;
 use crate::refusal::{Denial, Reason};
 use crate::sandbox::{RECHECK, Rules, Sandbox};
+use crate::upstream::Server;
 
 /// Parts of a request that rules judge.
 pub(super) struct Judged<'a> {
@@ -67,6 +71,10 @@ pub(super) struct Standing {
     websocket: bool,
     length: Option<u64>,
     calls: Option<Vec<Call>>,
+    /// Names of the policies that scan it.
+    scanned: Vec<String>,
+    /// Known when its answer begins.
+    server: OnceLock<Server>,
 }
 
 impl Standing {
@@ -76,10 +84,14 @@ impl Standing {
         exchange: &Exchange,
         rules: &Rules,
         (parts, bytes): (&Parts, usize),
-        judged: &Judged<'_>,
+        (judged, moment): (&Judged<'_>, &Moment<'_>),
     ) -> Option<Arc<Standing>> {
         let is_short = judged.calls.is_none() || bytes <= CALLS;
-        (is_short && has_conditions(&rules.levels, &exchange.origin.destination)).then(|| {
+        let destination = &exchange.origin.destination;
+        let changes = has_conditions(&rules.levels, destination) || closes_addresses(&rules.levels);
+        let scanned =
+            || enforced(&rules.levels, (destination, moment)).map(|level| level.name.clone()).collect();
+        (is_short && changes).then(|| {
             Arc::new(Standing {
                 sandbox: exchange.sandbox.clone(),
                 origin: exchange.origin.clone(),
@@ -90,12 +102,21 @@ impl Standing {
                 websocket: judged.websocket,
                 length: judged.length,
                 calls: judged.calls.map(<[Call]>::to_vec),
+                scanned: scanned(),
+                server: OnceLock::new(),
             })
         })
     }
 
-    /// Returns why the rules no longer allow it, or an address to which it may have been sent, if they do not.
-    fn denial(&self) -> Option<Reason> {
+    /// Keeps the server that answers it.
+    pub(super) fn answered_by(&self, server: Option<&Server>) {
+        if let Some(server) = server {
+            let _ = self.server.set(*server);
+        }
+    }
+
+    /// Returns why the rules no longer allow it, or the server to which it was sent, if they do not.
+    pub(super) fn denial(&self) -> Option<Reason> {
         let judged = Judged {
             origin: &self.origin,
             parts: (&self.method, &self.uri, &self.headers),
@@ -111,7 +132,13 @@ impl Standing {
         if verdict.decision != Decision::Allow {
             return Some(Reason::Denied(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default()));
         }
-        self.sandbox.closed_address(&self.origin.destination, &rules, &moment)
+        let destination = &self.origin.destination;
+        let mut scanning = enforced(&rules.levels, (destination, &moment));
+        if let Some(level) = scanning.find(|level| !self.scanned.contains(&level.name)) {
+            let why = format!("the scanner of policy {:?} reads what is sent from now on", level.name);
+            return Some(Reason::OtherName(why));
+        }
+        self.sandbox.closed_server(destination, *self.server.get()?, &rules, &moment)
     }
 
     /// Waits until the rules no longer allow it.
@@ -124,6 +151,14 @@ impl Standing {
             }
         }
     }
+}
+
+/// Returns the levels that decide and scan a destination.
+fn enforced<'a>(
+    levels: &'a [Arc<Level>],
+    at: (&'a Destination, &'a Moment<'a>),
+) -> impl Iterator<Item = &'a Level> {
+    scanners(levels, Some(at)).map(|(level, _)| level).filter(|level| level.mode == Mode::Enforce)
 }
 
 /// Times at which a request is judged again.

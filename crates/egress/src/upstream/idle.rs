@@ -7,6 +7,7 @@ use hyper::client::conn::http1::SendRequest;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
+use super::Server;
 use crate::body::Body;
 use crate::origin::Origin;
 
@@ -34,8 +35,14 @@ struct Kept {
 
 struct Connection {
     origin: Arc<Origin>,
-    sender: SendRequest<Body>,
+    kept: Open,
     since: Instant,
+}
+
+/// Connection of HTTP/1.1, and its server.
+pub(super) struct Open {
+    pub(super) sender: SendRequest<Body>,
+    pub(super) server: Server,
 }
 
 impl Idle {
@@ -70,40 +77,40 @@ impl Idle {
     }
 
     /// Takes the newest connection to an origin.
-    pub(super) fn take(&self, origin: &Origin) -> Option<SendRequest<Body>> {
+    pub(super) fn take(&self, origin: &Origin) -> Option<Open> {
         let mut kept = self.kept();
         loop {
             let place = kept.connections.iter().rposition(|one| *one.origin == *origin)?;
-            let Connection { sender, since, .. } = kept.connections.remove(place);
-            if sender.is_ready() && since.elapsed() < TIME {
-                return Some(sender);
+            let Connection { kept: open, since, .. } = kept.connections.remove(place);
+            if open.sender.is_ready() && since.elapsed() < TIME {
+                return Some(open);
             }
         }
     }
 
     /// Keeps a connection for the next request, as soon as the answer to the last one has been read.
-    pub(super) fn keep(&self, origin: &Arc<Origin>, mut sender: SendRequest<Body>, generation: u64) {
-        if sender.is_ready() {
-            return self.put(origin, sender, generation);
+    pub(super) fn keep(&self, origin: &Arc<Origin>, mut open: Open, generation: u64) {
+        if open.sender.is_ready() {
+            return self.put(origin, open, generation);
         }
         let (idle, origin) = (self.clone(), origin.clone());
         tokio::spawn(async move {
             // One that has failed or closed is never ready.
-            if sender.ready().await.is_ok() {
-                idle.put(&origin, sender, generation);
+            if open.sender.ready().await.is_ok() {
+                idle.put(&origin, open, generation);
             }
         });
     }
 
     /// Keeps a connection, unless it is one too many or others wait for its place.
-    fn put(&self, origin: &Arc<Origin>, sender: SendRequest<Body>, generation: u64) {
+    fn put(&self, origin: &Arc<Origin>, open: Open, generation: u64) {
         let mut kept = self.kept();
-        kept.connections.retain(|one| !one.sender.is_closed());
+        kept.connections.retain(|one| !one.kept.sender.is_closed());
         let to_same = kept.connections.iter().filter(|one| one.origin == *origin).count();
         if generation != kept.generation || to_same >= CONNECTIONS || self.is_full() {
             return;
         }
-        kept.connections.push(Connection { origin: origin.clone(), sender, since: Instant::now() });
+        kept.connections.push(Connection { origin: origin.clone(), kept: open, since: Instant::now() });
         if !kept.is_watched {
             kept.is_watched = true;
             tokio::spawn(watch(Arc::downgrade(&self.kept)));
@@ -121,7 +128,7 @@ async fn watch(kept: Weak<Mutex<Kept>>) {
         let oldest = {
             let Some(kept) = kept.upgrade() else { return };
             let mut kept = lock(&kept);
-            kept.connections.retain(|one| one.since.elapsed() < TIME && !one.sender.is_closed());
+            kept.connections.retain(|one| one.since.elapsed() < TIME && !one.kept.sender.is_closed());
             match kept.connections.iter().map(|one| one.since).min() {
                 Some(oldest) => oldest,
                 None => return kept.is_watched = false,

@@ -94,7 +94,7 @@ fn upstream() -> Upstream {
         )
     });
     let way = Arc::new(Way::default());
-    Upstream::new(dial, Arc::new(|_, _| true), &way, &way.descriptors.of_sandbox())
+    Upstream::new(dial, Arc::new(|_, _, _| true), &way, &way.descriptors.of_sandbox())
 }
 
 impl Upstream {
@@ -297,7 +297,7 @@ async fn request_with_too_many_interim_answers_fails() {
     let Err(Reason::Unreachable(why)) = send().await else { panic!("an answer") };
     assert_eq!(why, "more than 16 interim answers");
     // Its connection is closed.
-    while !upstream.addresses(&origin.destination).is_empty() {
+    while upstream.connector.connections.available_permits() < CONNECTIONS {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::harness::{Up, refused, text};
 use crate::inspected::{authority, serve};
 use crate::peers::Peer;
-use crate::policies::{applied, apply, enforced, policy, proxy, sandbox};
+use crate::policies::{applied, enforced, policy, proxy, sandbox};
 use crate::processes::{child_of, kill};
 
 /// Address of the servers. It is loopback, and no other test uses it.
@@ -212,15 +212,19 @@ fn conditions_know_the_sandbox_its_creator_and_the_attributes_of_its_claim() {
     }
     // Policies apply by the template too: the caller would get, or escape, those of any template.
     let template = "agents.x-k8s.io/sandbox-template-ref";
+    site.up.ok("create rolebinding bob --clusterrole=edit --user=bob");
     for change in ["=other", "-"] {
-        let output = site.up.kubectl(&format!("annotate sandbox {name} {template}{change} --overwrite"));
+        let command = format!("annotate sandbox {name} {template}{change} --overwrite --as bob");
+        let output = site.up.kubectl(&command);
         let of = "-o jsonpath={.metadata.annotations.agents\\.x-k8s\\.io/sandbox-template-ref}";
         assert_eq!(site.up.ok(&format!("get sandbox {name} {of}")), "t");
         let error = text(&output.stderr);
         assert_eq!(error.contains("names the template from which"), change == "=other", "{error}");
     }
     let forged = sandbox("forged", &json!({"annotations": {template: "t"}}), None);
-    refused(&apply(&site.up, &forged), 1, &["metadata.annotations[agents.x-k8s.io/sandbox-template-ref]"]);
+    std::fs::write(&file, forged.to_string()).expect("written");
+    let output = site.up.kubectl(&format!("create --as bob -f {}", file.display()));
+    refused(&output, 1, &["metadata.annotations[agents.x-k8s.io/sandbox-template-ref]"]);
     site.up.ok(&format!("annotate sandbox {name} attr.policy.hutch.dev/risk=3 --overwrite"));
     until("a change counts", || site.status(&name, "GET") == "403");
     site.up.ok(&format!("annotate sandbox {name} attr.policy.hutch.dev/risk=1 --overwrite"));

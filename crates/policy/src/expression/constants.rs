@@ -1,8 +1,8 @@
 //! Finds comparisons of values of different types, and constants without a value. Such a condition never holds, or never has a
 //! value, whatever the sandbox does: a rule that denies by it would never deny.
 
-use kube_cel::cel::Value;
-use kube_cel::cel::common::ast::{CallExpr, Expr, LiteralValue, operators};
+use kube_cel::cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
+use kube_cel::cel::{Context, Value};
 
 use super::fields::Scope;
 
@@ -18,6 +18,9 @@ const COMPARING: [&str; 6] = [
 
 /// Returns what is wrong, for a message.
 pub(super) fn mistake(expression: &Expr) -> Option<String> {
+    if matches!(expression, Expr::Ident(name) if name == "args") {
+        return Some("args is an object, and not true or false".to_owned());
+    }
     Scope::default().first(expression, &|scope, part| {
         let Expr::Call(call) = part else { return None };
         let (name, args) = (call.func_name.as_str(), call.args.as_slice());
@@ -29,7 +32,7 @@ pub(super) fn mistake(expression: &Expr) -> Option<String> {
                 }
                 _ => None,
             },
-            [argument] => without_value(call, text(&argument.expr)?),
+            [argument] => without_value(part, call, text(&argument.expr)?),
             _ => None,
         }
     })
@@ -80,14 +83,24 @@ fn kind(value: &Value) -> Option<&'static str> {
     }
 }
 
+/// Maximum bytes of a compiled expression that is only checked.
+const COMPILED: usize = 1 << 18;
+
 /// Returns why a call with this constant has no value.
-fn without_value(call: &CallExpr, text: &str) -> Option<String> {
+fn without_value(expression: &Expr, call: &CallExpr, text: &str) -> Option<String> {
     match call.func_name.as_str() {
-        "timestamp" if text.parse::<jiff::Timestamp>().is_err() => {
-            Some(format!("{text:?} is not a time; write it like 2030-01-31T12:00:00Z"))
+        name @ ("timestamp" | "duration" | "int" | "double") if call.target.is_none() => {
+            let constant = IdedExpr { id: 0, expr: expression.clone() };
+            Value::resolve(&constant, &Context::default()).err()?;
+            let like = match name {
+                "timestamp" => "a time; write it like 2030-01-31T12:00:00Z",
+                "duration" => "a time; write it like 1h30m",
+                _ => "a number",
+            };
+            Some(format!("{text:?} is not {like}"))
         }
         "matches" => {
-            let error = regex::Regex::new(text).err()?.to_string();
+            let error = regex::RegexBuilder::new(text).size_limit(COMPILED).build().err()?.to_string();
             let reason = error.lines().last().unwrap_or_default().trim().to_owned();
             Some(format!("{text:?} is not a regular expression: {reason}"))
         }
@@ -126,6 +139,9 @@ mod tests {
             ("now > timestamp('2030')", "\"2030\" is not a time"),
             ("request.host.matches('(')", "\"(\" is not a regular expression"),
             ("args.a.matches('[')", "is not a regular expression"),
+            ("now - timestamp(task.begin) > duration('5')", "\"5\" is not a time; write it like 1h30m"),
+            ("args.a > int('x')", "\"x\" is not a number"),
+            ("args", "args is an object"),
         ] {
             let expression = Expression::try_from(text.to_owned()).unwrap();
             let found = expression.mistake().expect(text);
@@ -148,6 +164,7 @@ mod tests {
             "user.name == null || user.name == 'alice'",
             "request.host.matches('^a+$') && timestamp(task.until) > now",
             "string(session.denials) == '3' && size(request.path) > 1",
+            "now - timestamp('2030-01-01T00:00:00Z') < duration('1h30m') && args.a > int('5') && args.b < double('1.5')",
         ] {
             let expression = Expression::try_from(text.to_owned()).unwrap();
             assert_eq!(expression.mistake(), None, "{text}");

@@ -68,8 +68,7 @@ pub(super) fn may_be_truth(expression: &Expr) -> bool {
     match expression {
         Expr::Literal(value) => matches!(value, LiteralValue::Boolean(_)),
         Expr::List(_) | Expr::Map(_) | Expr::Struct(_) => false,
-        // The arguments of a call are an object.
-        Expr::Ident(name) => !OTHERS.contains(&name.as_str()) && name != "args",
+        Expr::Ident(name) => !OTHERS.contains(&name.as_str()),
         // `has(task.x)` is a test.
         Expr::Select(select) => select.test || !is_other(&select.operand.expr),
         Expr::Call(call) => call_may_be_truth(call),
@@ -161,7 +160,6 @@ mod tests {
             "request.headers['x']",
             "session.denials",
             "now",
-            "args",
             "1 + 2",
             "-session.denials",
             "size(args.list)",

@@ -64,23 +64,38 @@ impl PolicyObject {
     }
 }
 
-/// Returns what rules say about requests that another rule allows all the same, with a destination of both.
+/// Maximum destinations for which rules are compared.
+const COMPARED: usize = 1000;
+
+/// Returns what rules say about requests that another rule allows all the same, with a destination of both. Rules that do not
+/// always count are not compared.
 pub fn useless_requests(egress: &Egress) -> Vec<InvalidPolicy> {
-    let moment = Moment::default();
-    let mut found = Vec::new();
-    let reading = egress.rules.iter().enumerate().filter(|(_, rule)| rule.reads_requests());
-    for (index, rule) in reading.filter(|(_, rule)| rule.when.is_none()) {
+    let always = |rule: &&EgressRule| rule.when.is_none() && rule.expires.is_none();
+    let lasting: Vec<EgressRule> = egress.rules.iter().filter(always).cloned().collect();
+    let lasting = Egress { rules: lasting.into(), budget: None };
+    let (moment, mut left, mut found) = (Moment::default(), COMPARED, Vec::new());
+    let reading = egress.rules.iter().enumerate().filter(|(_, rule)| rule.reads_requests() && always(rule));
+    for (index, rule) in reading {
         let ports = rule.ports.iter().map(PortRange::first).chain(rule.default_port());
         let ports: Vec<NonZeroU16> = ports.filter_map(NonZeroU16::new).collect();
         let destinations = rule.hosts.iter().flat_map(|pattern| {
             let host = Host::Name(pattern.example());
             ports.iter().map(move |port| (pattern, Destination { host: host.clone(), port: *port }))
         });
-        let useless = destinations.into_iter().find_map(|(pattern, destination)| {
-            let verdict = egress.connection(&destination, &moment);
-            let other = verdict.rule.filter(|_| verdict.decision == Decision::Allow && !verdict.inspect)?;
-            Some(format!("rule {:?} allows all requests to {pattern}:{}", other.name, destination.port))
-        });
+        let mut useless = None;
+        for (pattern, destination) in destinations.take(left) {
+            left -= 1;
+            let verdict = lasting.connection(&destination, &moment);
+            if let Some(other) =
+                verdict.rule.filter(|_| verdict.decision == Decision::Allow && !verdict.inspect)
+            {
+                useless = Some(format!(
+                    "rule {:?} allows all requests to {pattern}:{}",
+                    other.name, destination.port
+                ));
+                break;
+            }
+        }
         let field = match (rule.http.is_empty(), rule.mcp.is_empty()) {
             (false, _) => "http",
             (true, false) => "mcp",

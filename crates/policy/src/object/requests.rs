@@ -90,7 +90,8 @@ pub(super) fn check_expressions(rules: &[EgressRule]) -> Result<(), InvalidPolic
         bytes += values.filter_map(|value| value.regex.as_ref()).map(Pattern::size).sum::<usize>();
         if bytes > EXPRESSIONS {
             let reason = format!(
-                "regular expressions up to this rule take {bytes} bytes of memory; at most {EXPRESSIONS} in a policy:                  `exact` and `prefix` take none, and `[0-9A-Za-z_]` less than `\\w`"
+                "regular expressions up to this rule take {bytes} bytes of memory; at most {EXPRESSIONS} in a policy; \
+                 `exact` and `prefix` take none, and `[0-9A-Za-z_]` less than `\\w`"
             );
             return Err(invalid(format!("spec.egress.rules[{index}].http"), reason));
         }

@@ -83,7 +83,8 @@ fn adoption_patch_moves_owner_and_labels() {
     );
     assert_eq!(
         value["metadata"]["annotations"],
-        json!({"agents.x-k8s.io/pod-name": "p-1", "opentelemetry.io/trace-context": "{}"})
+        json!({"agents.x-k8s.io/pod-name": "p-1", "agents.x-k8s.io/sandbox-template-ref": "t",
+            "opentelemetry.io/trace-context": "{}"})
     );
     let mut pod_labels = value["spec"]["podTemplate"]["metadata"]["labels"].clone();
     pod_labels.as_object_mut().unwrap().retain(|key, _| !key.starts_with("agents.x-k8s.io/"));

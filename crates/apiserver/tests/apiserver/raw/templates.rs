@@ -1,0 +1,77 @@
+//! The template of a Sandbox, by which policies apply: who may name it.
+
+use super::snapshots::{SNAPSHOTS, Site, object};
+use super::*;
+
+const TEMPLATE: &str = "agents.x-k8s.io/sandbox-template-ref";
+
+/// A Sandbox with this template, which starts from this snapshot.
+fn sandbox(version: &str, name: &str, template: Option<&str>, snapshot: Option<&str>) -> Value {
+    let pod = json!({"containers": [{"name": "main", "image": "hutch/host"}]});
+    let mut made = object(
+        &format!("agents.x-k8s.io/{version}"),
+        "Sandbox",
+        name,
+        json!({"metadata": {"annotations": {}}, "spec": {"podTemplate": {"metadata": {"annotations": {}}, "spec": pod}}}),
+    );
+    if let Some(template) = template {
+        made["metadata"]["annotations"][TEMPLATE] = template.into();
+    }
+    if let Some(snapshot) = snapshot {
+        made["spec"]["podTemplate"]["metadata"]["annotations"]["hutch.dev/restore-from"] = snapshot.into();
+    }
+    made
+}
+
+/// Regression: everyone who wrote Sandboxes named the template whose policies applied, or none.
+#[tokio::test]
+async fn only_administrators_name_the_template_of_a_sandbox() {
+    let site = Site::start().await;
+    let path = |version: &str| format!("/apis/agents.x-k8s.io/{version}/namespaces/default/sandboxes");
+    let template = |made: &Value| made["metadata"]["annotations"][TEMPLATE].as_str().map(str::to_owned);
+    let of_t = sandbox("v1beta1", "source", Some("t"), None).to_string();
+    let (code, made) = call(&site.admin, "POST", &path("v1beta1"), &of_t).await;
+    assert_eq!((code.as_u16(), template(&made).as_deref()), (201, Some("t")), "{made}");
+    let snapshot = json!({"spec": {"source": {"sandbox": "source"}, "content": "Full"}});
+    let snapshot = object("hutch.dev/v1alpha1", "SandboxSnapshot", "image", snapshot).to_string();
+    let (code, made) = call(&site.admin, "POST", SNAPSHOTS, &snapshot).await;
+    assert_eq!(code, 201, "{made}");
+    for version in ["v1beta1", "v1alpha1"] {
+        for (number, (named, from, expected)) in [
+            (None, None, Ok(None)),
+            (Some("t"), None, Err(())),
+            // A copy has the template of its source.
+            (Some("t"), Some("image"), Ok(Some("t"))),
+            (None, Some("image"), Ok(Some("t"))),
+            (Some("other"), Some("image"), Err(())),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let body = sandbox(version, &format!("{version}-{number}"), named, from);
+            let (code, made) = site.post("bob", &path(version), &body).await;
+            match expected {
+                Ok(expected) => {
+                    assert_eq!((code, template(&made).as_deref()), (201, expected), "{body}: {made}")
+                }
+                Err(()) => {
+                    let field = format!("metadata.annotations[{TEMPLATE}]");
+                    assert_eq!(
+                        (code, &made["details"]["causes"][0]["field"]),
+                        (422, &field.into()),
+                        "{made}"
+                    );
+                }
+            }
+        }
+        let one = format!("{}/source", path(version));
+        for (value, code) in [(json!("other"), 422), (Value::Null, 200)] {
+            let patch = json!({"metadata": {"annotations": {TEMPLATE: value}}});
+            let media = "application/merge-patch+json";
+            let (found, made) = site.request("bob", "PATCH", &one, media, &patch).await;
+            assert_eq!(found, code, "{made}");
+            let (_, stored) = call(&site.admin, "GET", &one, "").await;
+            assert_eq!(template(&stored).as_deref(), Some("t"), "{patch}");
+        }
+    }
+}

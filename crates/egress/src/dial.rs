@@ -1,7 +1,7 @@
 //! Connections to the outside: a name is resolved once, and an address is judged before it is dialed.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,30 +110,17 @@ async fn addresses(
     Ok(found.into_iter().map(|address| SocketAddr::new(address, destination.port.get())).collect())
 }
 
-/// Returns the address if it is one of this machine: then a UDP socket that is connected to it has it too. No packet is sent.
-/// Without descriptors for a socket, it counts as one.
+/// Returns the address if it is one of this machine, to which a socket can be bound. No packet is sent. If that cannot be found
+/// out, for example without descriptors, it counts as one.
 pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
-    let any: IpAddr = match address {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    let is_own = match UdpSocket::bind((address.ip(), 0)) {
+        Ok(_) => true,
+        Err(error) => !matches!(
+            Errno::from_io_error(&error),
+            Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::INVAL)
+        ),
     };
-    let socket = UdpSocket::bind((any, 0));
-    if socket.as_ref().err().and_then(Errno::from_io_error).is_some_and(is_shortage) {
-        return vec![address.ip()];
-    }
-    let local = socket.and_then(|socket| {
-        socket.connect(address)?;
-        socket.local_addr()
-    });
-    // A further address of an interface is not the one from which packets are sent, but can be bound.
-    let further = UdpSocket::bind((address.ip(), 0)).ok().map(|_| address.ip());
-    let mut own: Vec<IpAddr> = local.map(|local| local.ip()).into_iter().chain(further).collect();
-    own.dedup();
-    own
-}
-
-fn is_shortage(errno: Errno) -> bool {
-    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
+    is_own.then(|| address.ip()).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use hutch_policy::{
     reads_calls,
 };
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::body::{Body, Lending, full, without_body};
 use crate::check::names;
@@ -34,7 +34,7 @@ use crate::heads::Heads;
 use crate::origin::Origin;
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, WITH_USER, problem};
 use crate::room::{Held, Sent};
-use crate::sandbox::{Rules, Sandbox};
+use crate::sandbox::{RECHECK, Rules, Sandbox};
 use crate::scan::{Conversations, Scan};
 use crate::upstream::Server;
 use calls::{discard, id_of, read_calls};
@@ -159,13 +159,20 @@ pub(crate) async fn exchange(
 async fn answered(
     sending: impl Future<Output = Result<Response<Incoming>, Reason>>,
     standing: &Arc<Standing>,
+    (sandbox, line): (&Sandbox, &Line),
 ) -> Result<Response<Incoming>, Reason> {
+    let begun = Instant::now();
     let response = tokio::select! {
         response = sending => response?,
-        reason = standing.denied() => return Err(reason),
+        reason = standing.denied() => {
+            line.end(sandbox, reason.clone());
+            return Err(reason);
+        }
     };
     standing.answered_by(response.extensions().get::<Server>());
-    standing.denial().map_or(Ok(response), Err)
+    // A request that is answered at once was judged before, without itself among those that were made.
+    let denial = if begun.elapsed() < RECHECK { None } else { standing.denial() };
+    denial.map_or(Ok(response), Err)
 }
 
 /// Returns the path of a request that means the same to every server.
@@ -231,7 +238,7 @@ impl Exchange {
         let of = parts.headers;
         let sending = self.sandbox.upstream().send(sent, &self.origin, http2, by);
         let mut response = match &standing {
-            Some(standing) => answered(sending, standing).await?,
+            Some(standing) => answered(sending, standing, (&self.sandbox, line)).await?,
             None => sending.await?,
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {

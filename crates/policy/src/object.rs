@@ -220,7 +220,7 @@ impl PolicyObject {
             check_effect(rule, &field)?;
             check_conditions(rule, &field)?;
         }
-        check_expressions(self.rules())
+        Ok(())
     }
 
     /// Returns the rules for files.
@@ -389,7 +389,7 @@ fn check_rules(rules: &[EgressRule], kind: Kind) -> Result<(), InvalidPolicy> {
             false => check_rule_for_sandboxes(rule, kind, field)?,
         }
     }
-    Ok(())
+    check_expressions(rules)
 }
 
 /// Checks a rule about other Sandboxes, which is about nothing else.

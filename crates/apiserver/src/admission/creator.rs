@@ -22,11 +22,25 @@ pub(crate) fn record(call: &Call, object: &mut Value) -> Result<(), Failure> {
         let annotations = map(&mut object["metadata"], "annotations");
         annotations.insert(USER.to_owned(), call.identity.name.clone().into());
     }
-    if !is_of_template(call) {
+    if call.resource.is(state::GROUP, state::SANDBOX_SNAPSHOTS) {
+        stamp(call, object);
         return Ok(());
     }
-    let source = restored_from(object).and_then(|snapshot| fork::source_of_snapshot(call, snapshot));
-    check(call, TEMPLATE_REF, source.as_ref(), object)
+    match is_of_template(call) {
+        true => check(call, TEMPLATE_REF, of_snapshot(call, object).as_ref(), object),
+        false => Ok(()),
+    }
+}
+
+/// Records the template of its source in a snapshot, which may outlive it.
+fn stamp(call: &Call, snapshot: &mut Value) {
+    let source = snapshot["spec"]["source"]["sandbox"].as_str().and_then(|name| fork::sandbox(call, name));
+    let template = source.and_then(|source| source["metadata"]["annotations"].get(TEMPLATE_REF).cloned());
+    let annotations = map(&mut snapshot["metadata"], "annotations");
+    match template {
+        Some(template) => drop(annotations.insert(TEMPLATE_REF.to_owned(), template)),
+        None => drop(annotations.remove(TEMPLATE_REF)),
+    }
 }
 
 /// Keeps the creator and the template in a changed object.
@@ -37,17 +51,29 @@ pub(crate) fn keep(call: &Call, old: &Value, object: &mut Value) -> Result<(), F
     if is_recorded(call) {
         check(call, USER, Some(old), object)?;
     }
-    match is_of_template(call) {
-        true => check(call, TEMPLATE_REF, Some(old), object),
-        false => Ok(()),
+    if !is_of_template(call) {
+        return Ok(());
+    }
+    check(call, TEMPLATE_REF, Some(old), object)?;
+    let names = |object: &Value| restored_from(object).map(str::to_owned).collect::<Vec<_>>();
+    match of_snapshot(call, object).filter(|_| names(old) != names(object)) {
+        Some(snapshot) => check(call, TEMPLATE_REF, Some(&snapshot), object),
+        None => Ok(()),
     }
 }
 
-/// Returns the snapshot from which a Sandbox starts.
-fn restored_from(object: &Value) -> Option<&str> {
+/// Returns the first snapshot of a Sandbox with a template from which a Sandbox may start.
+fn of_snapshot(call: &Call, object: &Value) -> Option<Value> {
+    let mut named = restored_from(object).filter_map(|snapshot| fork::of_template(call, snapshot));
+    named.next()
+}
+
+/// Returns the names of snapshots from which a Sandbox may start: which of them counts, the controller decides.
+fn restored_from(object: &Value) -> impl Iterator<Item = &str> {
+    let own = &object["metadata"]["annotations"];
     let pod = &object["spec"]["podTemplate"]["metadata"]["annotations"];
-    let named = [&object["metadata"]["annotations"][POD_SNAPSHOT], &pod[POD_SNAPSHOT], &pod[RESTORE_FROM]];
-    named.into_iter().find_map(Value::as_str).filter(|name| !name.is_empty())
+    let named = [&own[RESTORE_FROM], &own[POD_SNAPSHOT], &pod[POD_SNAPSHOT], &pod[RESTORE_FROM]];
+    named.into_iter().filter_map(Value::as_str).filter(|name| !name.is_empty())
 }
 
 /// Keeps an annotation as it was.
@@ -77,7 +103,9 @@ fn check(call: &Call, annotation: &str, old: Option<&Value>, object: &mut Value)
 /// Returns true if the caller may not say from which template a Sandbox is. Administrators of policies may: they decide anyway
 /// what each Sandbox reaches.
 fn is_of_template(call: &Call) -> bool {
-    if !call.external || !call.resource.is(GROUP, "sandboxes") {
+    let has_one =
+        call.resource.is(GROUP, "sandboxes") || call.resource.is(state::GROUP, state::SANDBOX_SNAPSHOTS);
+    if !call.external || !has_one {
         return false;
     }
     let administers = Action::on("update", POLICIES, "clustersandboxpolicies", "");

@@ -67,12 +67,20 @@ fn stored(call: &Call, collection: &str, name: &str) -> Option<Value> {
     Some(call.store.get(collection, &call.key(name))?.value.value())
 }
 
-/// Returns the Sandbox of which a snapshot is, if it is still there.
-pub(super) fn source_of_snapshot(call: &Call, snapshot: &str) -> Option<Value> {
+/// Returns a Sandbox of the namespace.
+pub(super) fn sandbox(call: &Call, name: &str) -> Option<Value> {
+    stored(call, SANDBOXES, name)
+}
+
+/// Returns a snapshot of a Sandbox with a template, or that Sandbox: either names the template.
+pub(super) fn of_template(call: &Call, snapshot: &str) -> Option<Value> {
     let snapshot = stored(call, SNAPSHOTS, snapshot)?;
-    let source = stored(call, SANDBOXES, snapshot["spec"]["source"]["sandbox"].as_str()?)?;
-    let uid = &snapshot["status"]["sandboxUid"];
-    (uid.is_null() || *uid == source["metadata"]["uid"]).then_some(source)
+    let has_one = |object: &Value| object["metadata"]["annotations"].get(TEMPLATE_REF).is_some();
+    if has_one(&snapshot) {
+        return Some(snapshot);
+    }
+    // One that an older version stored.
+    sandbox(call, snapshot["spec"]["source"]["sandbox"].as_str()?).filter(has_one)
 }
 
 /// Returns the Sandbox of which the forks are.

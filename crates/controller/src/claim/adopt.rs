@@ -20,6 +20,8 @@ pub(super) fn is_candidate(sandbox: &Sandbox, claim: &SandboxClaim) -> bool {
     sandbox.metadata.deletion_timestamp.is_none()
         && sandbox.labels().contains_key(label::WARM_POOL_SANDBOX)
         && sandbox.labels().contains_key(label::TEMPLATE_REF_HASH)
+        // Policies apply by it. A Sandbox that only looks like one of the pool lacks it.
+        && sandbox.annotations().contains_key(annotation::TEMPLATE_REF)
         && pool.is_some_and(|pool| pool.name == claim.spec.warm_pool_ref.name)
         && sandbox.metadata.namespace == claim.metadata.namespace
 }
@@ -90,10 +92,6 @@ pub(super) fn patch(
     }
     let mut annotations = sandbox.annotations().clone();
     annotations.insert(annotation::POD_NAME.into(), sandbox.name_any());
-    // Policies apply by it. A Sandbox that only looks like one of the pool lacks it.
-    if let Some(template) = template {
-        annotations.insert(annotation::TEMPLATE_REF.into(), template.name_any());
-    }
     if let Some(trace) = claim.annotations().get(annotation::TRACE_CONTEXT) {
         annotations.insert(annotation::TRACE_CONTEXT.into(), trace.clone());
     }

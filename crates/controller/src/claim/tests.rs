@@ -49,7 +49,8 @@ fn pooled(name: &str, more: Value) -> Arc<Sandbox> {
     let marks = json!({"agents.x-k8s.io/warm-pool-sandbox": name_hash_of_pool(), "agents.x-k8s.io/sandbox-template-ref-hash": "t",
         "agents.x-k8s.io/sandbox-template-hash": "h", "agents.x-k8s.io/sandbox-pod-template-hash": "h", "agents.x-k8s.io/created-by": "controller"});
     let mut base = json!({
-        "metadata": {"labels": marks, "ownerReferences": owned_by(EXTENSIONS, "SandboxWarmPool", "p")},
+        "metadata": {"labels": marks, "annotations": {"agents.x-k8s.io/sandbox-template-ref": "t"},
+            "ownerReferences": owned_by(EXTENSIONS, "SandboxWarmPool", "p")},
         "spec": {"podTemplate": {"metadata": {"labels": marks, "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}},
             "spec": {"containers": [{"name": "main"}]}}},
         "status": {"podIPs": ["10.0.0.1"], "nodeName": "n1", "conditions": [{"type": "Ready", "status": "True", "reason": "DependenciesReady",

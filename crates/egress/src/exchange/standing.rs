@@ -71,6 +71,8 @@ pub(super) struct Standing {
     websocket: bool,
     length: Option<u64>,
     calls: Option<Vec<Call>>,
+    /// Its calls are short enough to be judged again.
+    is_short: bool,
     /// Names of the policies that scan it.
     scanned: Vec<String>,
     /// Known when its answer begins.
@@ -78,8 +80,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Returns a request that was allowed, with the bytes of its calls; `None` if no rule for its destination has a condition,
-    /// or its calls are long.
+    /// Returns a request that was allowed, with the bytes of its calls; `None` if no condition can close it.
     pub(super) fn of(
         exchange: &Exchange,
         rules: &Rules,
@@ -91,7 +92,7 @@ impl Standing {
         let changes = has_conditions(&rules.levels, destination) || closes_addresses(&rules.levels);
         let scanned =
             || enforced(&rules.levels, (destination, moment)).map(|level| level.name.clone()).collect();
-        (is_short && changes).then(|| {
+        changes.then(|| {
             Arc::new(Standing {
                 sandbox: exchange.sandbox.clone(),
                 origin: exchange.origin.clone(),
@@ -101,7 +102,8 @@ impl Standing {
                 path: judged.path.clone(),
                 websocket: judged.websocket,
                 length: judged.length,
-                calls: judged.calls.map(<[Call]>::to_vec),
+                calls: judged.calls.filter(|_| is_short).map(<[Call]>::to_vec),
+                is_short,
                 scanned: scanned(),
                 server: OnceLock::new(),
             })
@@ -129,7 +131,7 @@ impl Standing {
         let moment = self.sandbox.moment_of_allowed(&rules.facts);
         let request = judged.request();
         let verdict = decide_request(&rules.levels, &self.origin.destination, &request, &moment);
-        if verdict.decision != Decision::Allow {
+        if self.is_short && verdict.decision != Decision::Allow {
             return Some(Reason::Denied(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default()));
         }
         let destination = &self.origin.destination;

@@ -62,6 +62,9 @@ async fn echo(request: Request<Incoming>) -> Result<Response<UnsyncBoxBody<Bytes
         });
         return Ok(Response::new(Pieces(answer).boxed_unsync()));
     }
+    if parts.headers.contains_key("x-late") {
+        std::future::pending::<()>().await;
+    }
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let mut text = format!("{:?} {} {}\n", parts.version, parts.method, parts.uri);
     for (name, value) in &parts.headers {

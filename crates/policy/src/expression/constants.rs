@@ -16,15 +16,22 @@ const COMPARING: [&str; 6] = [
     operators::GREATER_EQUALS,
 ];
 
+/// Operators whose operands are true or false.
+const LOGICAL: [&str; 4] =
+    [operators::LOGICAL_AND, operators::LOGICAL_OR, operators::LOGICAL_NOT, operators::CONDITIONAL];
+
 /// Returns what is wrong, for a message.
 pub(super) fn mistake(expression: &Expr) -> Option<String> {
-    if matches!(expression, Expr::Ident(name) if name == "args") {
-        return Some("args is an object, and not true or false".to_owned());
+    let is_args = |operand: &Expr| matches!(operand, Expr::Ident(name) if name == "args");
+    let object = || Some("args is an object, and not true or false".to_owned());
+    if is_args(expression) {
+        return object();
     }
     Scope::default().first(expression, &|scope, part| {
         let Expr::Call(call) = part else { return None };
         let (name, args) = (call.func_name.as_str(), call.args.as_slice());
         match args {
+            operands if LOGICAL.contains(&name) && operands.iter().any(|one| is_args(&one.expr)) => object(),
             [left, right] if COMPARING.contains(&name) => mismatch(scope, &left.expr, &right.expr),
             [left, right] if name == operators::IN => match &right.expr {
                 Expr::List(list) => {
@@ -142,6 +149,8 @@ mod tests {
             ("now - timestamp(task.begin) > duration('5')", "\"5\" is not a time; write it like 1h30m"),
             ("args.a > int('x')", "\"x\" is not a number"),
             ("args", "args is an object"),
+            ("!args", "args is an object"),
+            ("args.a == 1 && args", "args is an object"),
         ] {
             let expression = Expression::try_from(text.to_owned()).unwrap();
             let found = expression.mistake().expect(text);

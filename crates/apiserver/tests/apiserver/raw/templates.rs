@@ -4,6 +4,8 @@ use super::snapshots::{SNAPSHOTS, Site, object};
 use super::*;
 
 const TEMPLATE: &str = "agents.x-k8s.io/sandbox-template-ref";
+/// Name of a snapshot, as GKE writes it.
+const SNAPSHOT: &str = "podsnapshot.gke.io/ps-name";
 
 /// A Sandbox with this template, which starts from this snapshot.
 fn sandbox(version: &str, name: &str, template: Option<&str>, snapshot: Option<&str>) -> Value {
@@ -73,5 +75,29 @@ async fn only_administrators_name_the_template_of_a_sandbox() {
             let (_, stored) = call(&site.admin, "GET", &one, "").await;
             assert_eq!(template(&stored).as_deref(), Some("t"), "{patch}");
         }
+    }
+    // By each annotation that names a snapshot, also later, and after its source has gone.
+    let (code, gone) = call(&site.admin, "DELETE", &format!("{}/source", path("v1beta1")), "").await;
+    assert_eq!(code, 200, "{gone}");
+    for (number, (at, key)) in [
+        ("/metadata/annotations", "hutch.dev/restore-from"),
+        ("/metadata/annotations", SNAPSHOT),
+        ("/spec/podTemplate/metadata/annotations", SNAPSHOT),
+        ("/spec/podTemplate/metadata/annotations", "hutch.dev/restore-from"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut body = sandbox("v1beta1", &format!("plain-{number}"), None, None);
+        let (code, made) = site.post("bob", &path("v1beta1"), &body).await;
+        assert_eq!((code, template(&made)), (201, None), "{made}");
+        let patch = json!([{"op": "add", "path": at, "value": {key: "image"}}]);
+        let one = format!("{}/plain-{number}", path("v1beta1"));
+        let (code, made) = site.request("bob", "PATCH", &one, "application/json-patch+json", &patch).await;
+        assert_eq!(code, 422, "{patch}: {made}");
+        body["metadata"]["name"] = format!("copy-{number}").into();
+        body.pointer_mut(at).unwrap()[key] = "image".into();
+        let (code, made) = site.post("bob", &path("v1beta1"), &body).await;
+        assert_eq!((code, template(&made).as_deref()), (201, Some("t")), "{body}: {made}");
     }
 }

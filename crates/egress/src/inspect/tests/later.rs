@@ -175,3 +175,56 @@ async fn level_that_reads_calls_lets_another_one_allow_nothing_more() {
         }
     }
 }
+
+const FREE: &str = r#"{"name": "free", AT, "http": [{"paths": ["/free"]}]}"#;
+
+/// Regression: conditions were evaluated while a body was sent or an answer lasted, and not between.
+#[tokio::test]
+async fn request_ends_before_its_answer_when_its_condition_no_longer_holds() {
+    let open = r#"{"name": "open", AT, "when": "session.requests < 3", "http": [{"methods": ["GET"]}]}"#;
+    let site = plain_site(&format!("{open}, {FREE}")).await;
+    let late = "GET /late HTTP/1.1\r\nHost: localhost:PORT\r\nX-Late: 1\r\n\r\n";
+    let mut stream = site.begin_plain(late).await;
+    for _ in 0..3 {
+        assert!(site.get_plain("/free").await.starts_with("HTTP/1.1 200"));
+    }
+    let answer = tokio::time::timeout(Duration::from_secs(20), part(&mut stream)).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
+/// Regression: conditions of calls were evaluated once.
+#[tokio::test]
+async fn answer_to_a_call_ends_when_the_condition_on_its_arguments_no_longer_holds() {
+    let calls = r#"{"name": "calls", AT, "mcp": [{"tools": ["query"], "args": "session.requests < 3 && args.a == 1"}]}"#;
+    let site = plain_site(&format!("{calls}, {FREE}")).await;
+    let call =
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"query","arguments":{"a":1}}}"#;
+    let head = "POST /mcp HTTP/1.1\r\nHost: localhost:PORT\r\nX-Early: 1\r\nContent-Type: application/json";
+    let request = format!("{head}\r\nContent-Length: {}\r\n\r\n{call}", call.len());
+    let mut stream = site.begin_plain(&request).await;
+    let begun = part(&mut stream).await;
+    assert!(begun.starts_with("HTTP/1.1 200"), "{begun}");
+    for _ in 0..3 {
+        assert!(site.get_plain("/free").await.starts_with("HTTP/1.1 200"));
+    }
+    ends(stream).await;
+}
+
+/// Regression: what began while a rule kept the scanner off was never scanned.
+#[tokio::test]
+async fn answer_ends_when_a_scanner_begins_to_read_it() {
+    let site = plain_site(FREE).await;
+    let rules = r#"{"name": "raw", AT, "plaintext": false, "protocol": "TCP", "when": "session.requests < 3"}, {"name": "web", AT, "plaintext": true}"#;
+    let at = AT.replace(r#", "plaintext": true"#, "");
+    let scans = level("scans", site.port, &rules.replace("AT", &at));
+    let scans = Level { scanner: Some(serde_json::from_str("{}").unwrap()), ..Level::clone(&scans) };
+    let reads = level("reads", site.port, &r#"{"name": "all", AT, "http": [{}]}"#.replace("AT", AT));
+    site.sandbox.set_levels([Arc::new(scans), reads].into());
+    let mut stream = site.begin_plain(SLOW).await;
+    let begun = part(&mut stream).await;
+    assert!(begun.starts_with("HTTP/1.1 200"), "{begun}");
+    for _ in 0..3 {
+        assert!(site.get_plain("/free").await.starts_with("HTTP/1.1 200"));
+    }
+    ends(stream).await;
+}

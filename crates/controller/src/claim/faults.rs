@@ -75,10 +75,11 @@ impl Cluster {
         let uid = (O::kind(&()) == "SandboxClaim").then(|| owner.meta().uid.clone());
         let labels = json!({"agents.x-k8s.io/warm-pool-sandbox": pool, "agents.x-k8s.io/claim-uid": uid.flatten(),
             "agents.x-k8s.io/sandbox-template-ref-hash": hutch_api::name_hash("t")});
+        let annotations = json!({"agents.x-k8s.io/sandbox-template-ref": "t"});
         let pod = json!({"spec": {"containers": [{"name": "c", "image": "hutch/host"}]}});
         let owners = json!([crate::owner::reference(owner)]);
         let mut more = json!({"metadata": {"ownerReferences": owners}, "spec": {"podTemplate": pod}});
-        json_patch::merge(&mut more, &json!({"metadata": {"labels": labels}}));
+        json_patch::merge(&mut more, &json!({"metadata": {"labels": labels, "annotations": annotations}}));
         self.make(&self.ctx.sandboxes, name, more).await;
         let ready = json!({"type": "Ready", "status": "True", "reason": "DependenciesReady", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});

@@ -244,7 +244,7 @@ fn names_resolve_by_every_server_and_over_tcp() {
 }
 
 /// Serves HTTP: each answer is the first line of its request.
-fn http_server() -> u16 {
+pub(crate) fn http_server() -> u16 {
     let listener = TcpListener::bind(format!("{SERVER}:0")).expect("bind");
     let port = listener.local_addr().expect("address").port();
     std::thread::spawn(move || {

@@ -222,7 +222,7 @@ fn budgets_count_for_each_pod_and_a_policy_that_observes_makes_events() {
         assert_eq!(succeeded("requests", &output), ANSWERS, "{name}");
         let events = format!("get events --field-selector involvedObject.name={name}");
         up.eventually(&events, |events| {
-            events.contains("would refuse web.example")
+            events.contains("would refuse GET http://web.example")
                 && events.contains("no rule of policy \"watches\" allows it, but it only observes")
                 && events.contains("the budget of policy \"one\" is used up")
         });

@@ -124,7 +124,7 @@ fn every_client_trusts_the_proxy_and_its_requests_are_decided() {
         "import urllib.request as r, urllib.error\n\
         print(r.urlopen('{url}/a').read().decode(), end='')\n\
         try: r.urlopen('{url}/a', data=b'x')\n\
-        except urllib.error.HTTPError as error: print(error.code, error.read().decode())\n"
+        except urllib.error.HTTPError as error: print(error.code, error.read().decode(), end='')\n"
     );
     let fetch = format!(
         "fetch('{url}/a').then((answer) => answer.text()).then((text) => process.stdout.write(text))"

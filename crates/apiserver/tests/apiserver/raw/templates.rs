@@ -94,7 +94,7 @@ async fn only_administrators_name_the_template_of_a_sandbox() {
         let patch = json!([{"op": "add", "path": at, "value": {key: "image"}}]);
         let one = format!("{}/plain-{number}", path("v1beta1"));
         let (code, made) = site.request("bob", "PATCH", &one, "application/json-patch+json", &patch).await;
-        assert_eq!(code, 422, "{patch}: {made}");
+        assert_eq!((code, template(&made).as_deref()), (200, Some("t")), "{patch}: {made}");
         body["metadata"]["name"] = format!("copy-{number}").into();
         body.pointer_mut(at).unwrap()[key] = "image".into();
         let (code, made) = site.post("bob", &path("v1beta1"), &body).await;

@@ -62,6 +62,7 @@ async fn interrupted_assignment_is_completed_with_its_record() {
     cluster.template("t", json!({})).await;
     cluster.pool("p", "t", 2).await;
     let pool: SandboxWarmPool = cluster.get("p").await.unwrap();
+    let of_template = json!({"agents.x-k8s.io/sandbox-template-ref": "t"});
     let marks = json!({"agents.x-k8s.io/warm-pool-sandbox": name_hash("p"), "agents.x-k8s.io/sandbox-template-ref-hash": name_hash("t"),
         "agents.x-k8s.io/sandbox-template-hash": "1", "agents.x-k8s.io/sandbox-pod-template-hash": "1"});
     for name in ["p-aaaaa", "p-zzzzz"] {
@@ -72,7 +73,7 @@ async fn interrupted_assignment_is_completed_with_its_record() {
         cluster
             .create::<Sandbox>(
                 name,
-                json!({"metadata": {"labels": marks, "ownerReferences": owners}, "spec": spec}),
+                json!({"metadata": {"labels": marks, "annotations": of_template, "ownerReferences": owners}, "spec": spec}),
             )
             .await;
     }

@@ -149,7 +149,7 @@ fn content_of_no_image_is_pruned_unless_a_pull_is_in_progress() {
     rustix::fs::flock(&pull, rustix::fs::FlockOperation::LockShared).unwrap();
     let freed = data.catalog().prune().unwrap();
     assert_eq!((freed.pulling, data.blobs()), (vec![data.folder()], 6));
-    drop(pull);
+    rustix::fs::flock(&pull, rustix::fs::FlockOperation::Unlock).unwrap();
     data.catalog().prune().unwrap();
     assert_eq!(data.blobs(), 3);
     assert_eq!(std::fs::read_dir(data.folder().join("partial")).unwrap().count(), 0);

@@ -341,14 +341,16 @@ impl Exchange {
         websocket: bool,
         seen: &mut Seen,
     ) -> Result<Accepted, Reason> {
-        // Before its body is read.
-        self.path(parts, &self.sandbox.rules())?;
         // As its head gives it, also where another level needs the body: one more level must change nothing for the others.
         let length = match &seen.unread {
             Some(body) if !body.is_end_stream() => body.size_hint().exact(),
             _ => Some(0),
         };
         let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.origin.destination);
+        if reads {
+            // Before its body is read.
+            self.path(parts, &self.sandbox.rules())?;
+        }
         let (held, are_calls) = match seen.unread.take_if(|_| reads) {
             Some(body) => {
                 Box::pin(self.read_calls(parts, body, seen)).await.map(|(held, are)| (Some(held), are))?

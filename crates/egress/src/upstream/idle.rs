@@ -35,7 +35,7 @@ struct Kept {
 
 struct Connection {
     origin: Arc<Origin>,
-    kept: Open,
+    open: Open,
     since: Instant,
 }
 
@@ -81,7 +81,7 @@ impl Idle {
         let mut kept = self.kept();
         loop {
             let place = kept.connections.iter().rposition(|one| *one.origin == *origin)?;
-            let Connection { kept: open, since, .. } = kept.connections.remove(place);
+            let Connection { open, since, .. } = kept.connections.remove(place);
             if open.sender.is_ready() && since.elapsed() < TIME {
                 return Some(open);
             }
@@ -105,12 +105,12 @@ impl Idle {
     /// Keeps a connection, unless it is one too many or others wait for its place.
     fn put(&self, origin: &Arc<Origin>, open: Open, generation: u64) {
         let mut kept = self.kept();
-        kept.connections.retain(|one| !one.kept.sender.is_closed());
+        kept.connections.retain(|one| !one.open.sender.is_closed());
         let to_same = kept.connections.iter().filter(|one| one.origin == *origin).count();
         if generation != kept.generation || to_same >= CONNECTIONS || self.is_full() {
             return;
         }
-        kept.connections.push(Connection { origin: origin.clone(), kept: open, since: Instant::now() });
+        kept.connections.push(Connection { origin: origin.clone(), open, since: Instant::now() });
         if !kept.is_watched {
             kept.is_watched = true;
             tokio::spawn(watch(Arc::downgrade(&self.kept)));
@@ -128,7 +128,7 @@ async fn watch(kept: Weak<Mutex<Kept>>) {
         let oldest = {
             let Some(kept) = kept.upgrade() else { return };
             let mut kept = lock(&kept);
-            kept.connections.retain(|one| one.since.elapsed() < TIME && !one.kept.sender.is_closed());
+            kept.connections.retain(|one| one.since.elapsed() < TIME && !one.open.sender.is_closed());
             match kept.connections.iter().map(|one| one.since).min() {
                 Some(oldest) => oldest,
                 None => return kept.is_watched = false,

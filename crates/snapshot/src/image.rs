@@ -145,7 +145,7 @@ impl Image {
         let expected = *self.manifest.trees.get(name).ok_or_else(|| place.absent())?;
         let source = self.tree(name, &place)?;
         let empty = empty_folder(&place, target)?;
-        let room = target.parent().map(Path::to_owned);
+        let room = disk_above(&empty, target);
         self.copy_checked(&place, name, expected, (source, empty, room)).inspect_err(|_| {
             // The error of the copy is the one to report.
             let _ = remove_tree(target);
@@ -160,6 +160,10 @@ impl Image {
         (source, target, room): (OwnedFd, OwnedFd, Option<PathBuf>),
     ) -> Result<Copied, Error> {
         let not_as_made = |fault: Fault| place.not_as_made(fault);
+        // A part that does not fit would fill the disk for a moment, and the Pod that uses most of it would be evicted.
+        if let Some(folder) = &room {
+            hutch_image::check_room(folder, expected.bytes).map_err(place.io("write"))?;
+        }
         let top = rustix::io::fcntl_dupfd_cloexec(&target, 0).map_err(place.io("open"))?;
         let copied = copy(source, target, expected.entries, room).map_err(not_as_made)?;
         if copied.sockets > 0 {
@@ -211,6 +215,13 @@ impl Image {
         }
         Ok(())
     }
+}
+
+/// The parent of a folder, if both are on one disk. A volume in memory is a mount with a bound of its own.
+fn disk_above(folder: &OwnedFd, path: &Path) -> Option<PathBuf> {
+    let (parent, own) = (path.parent()?, rustix::fs::fstat(folder).ok()?);
+    let above = rustix::fs::stat(parent).ok()?;
+    (above.st_dev == own.st_dev).then(|| parent.to_owned())
 }
 
 /// Opens the folder to copy to, which is made if it is absent.

@@ -103,3 +103,24 @@ fn copy_to_a_full_disk_is_reported_and_nothing_stays() {
     assert!(matches!(error, Error::NoRoom { .. }), "{error}");
     assert!(!target.exists());
 }
+
+#[test]
+fn copy_that_does_not_fit_writes_nothing() {
+    hutch_testkit::require!(root);
+    let scratch = Scratch::new();
+    let tree = scratch.path("large");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), vec![1; 60 << 20]).unwrap();
+    let mut partial = scratch.images.begin(&ID).unwrap();
+    partial.copy_tree(&UPPER, &tree).unwrap();
+    let image = partial.finish(facts()).unwrap();
+    let disk = disk();
+    let target = disk.path().join("target");
+    fs::create_dir(&target).unwrap();
+    let folder = fs::File::open(&target).unwrap();
+    let changed = || folder.metadata().unwrap().modified().unwrap();
+    let before = changed();
+    let error = image.copy_out(&UPPER, &target).unwrap_err();
+    assert!(matches!(error, Error::NoRoom { .. }), "{error}");
+    assert_eq!(changed(), before, "a file was made");
+}

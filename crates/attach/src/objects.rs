@@ -20,6 +20,9 @@ use crate::mirror::Mirror;
 /// Reason of the condition of a Pod whose policies are not known yet.
 pub const PENDING: &str = "Pending";
 
+/// Reason of the condition of a Pod whose Sandbox was made from a template that is no longer there.
+const TEMPLATE_NOT_FOUND: &str = "TemplateNotFound";
+
 /// Maximum bytes of the labels and attributes of a sandbox. Of more, none counts.
 const BYTES: usize = 32 << 10;
 
@@ -88,6 +91,8 @@ pub struct SandboxFacts {
     pub fork: Option<CredentialsOfFork>,
     /// Time of its creation, in seconds since 1970.
     pub created: Option<i64>,
+    /// Name of its Pod.
+    pub pod: String,
 }
 
 impl SandboxFacts {
@@ -102,6 +107,7 @@ impl SandboxFacts {
             user: object.annotations().get(annotation::USER).cloned(),
             fork: credentials_of(object.annotations()),
             created: object.creation_timestamp().map(|time| time.0.as_second()),
+            pod: object.annotations().get(annotation::POD_NAME).cloned().unwrap_or_else(|| object.name_any()),
         }
     }
 
@@ -199,6 +205,11 @@ impl Objects {
             subject.ok_or_else(|| closed(PENDING, "the Sandbox of the Pod is not known yet: no egress"))?;
         let policies = (&self.cluster_policies.objects, &self.policies.objects);
         let template = self.template(&subject.namespace, subject.template.as_ref());
+        if let (Some(name), None) = (&subject.template, template) {
+            let why =
+                "does not exist; its `networkPolicy` and its policies would restrict the network: no egress";
+            return Err(closed(TEMPLATE_NOT_FOUND, &format!("SandboxTemplate {name} {why}")));
+        }
         let network = template.and_then(|facts| facts.network.as_ref());
         applying(&subject, policies.0, policies.1, network, now)
             .map_err(|error| closed(error.reason(), &error.to_string()))
@@ -211,9 +222,15 @@ impl Objects {
         subject.map_or_else(Vec::new, |subject| fields_of_server(&subject, policies.0, policies.1, now))
     }
 
-    /// Returns the levels with a scanner of a Pod, of all policies that can be read; `None` if they are not known yet.
+    /// Returns the levels with a scanner of a Pod, of all policies that can be read; `None` if they are not known yet, or no
+    /// longer, since the template that may name some of them is gone.
     pub fn scanning(&self, pod: &Pod, now: Timestamp) -> Option<Vec<Arc<Level>>> {
         let subject = self.is_complete().then(|| self.subject(pod)).flatten()?;
+        if subject.template.is_some()
+            && self.template(&subject.namespace, subject.template.as_ref()).is_none()
+        {
+            return None;
+        }
         Some(scanning(&subject, &self.cluster_policies.objects, &self.policies.objects, now))
     }
 
@@ -310,5 +327,16 @@ mod tests {
             "uid": "u", "controller": true}]);
         pod.metadata.owner_references = Some(serde_json::from_value(owner).unwrap());
         assert_eq!(why(&objects, &pod), sandbox);
+        // Regression: a template that was deleted restricted nothing any more.
+        let of_template = BTreeMap::from([(annotation::TEMPLATE_REF.to_owned(), "python".to_owned())]);
+        let mut owner = Pod::default();
+        (owner.metadata.uid, owner.metadata.annotations) = (Some("u".into()), Some(of_template));
+        let key = |name: &str| ("team".to_owned(), name.to_owned());
+        objects.sandboxes.objects.insert(key("a"), SandboxFacts::of(&owner));
+        let (reason, message) = why(&objects, &pod);
+        assert!(reason == TEMPLATE_NOT_FOUND && message.contains("SandboxTemplate python"), "{message}");
+        let facts = TemplateFacts { policies: String::new(), network: None, unmanaged: false };
+        objects.templates.objects.insert(key("python"), facts);
+        assert!(objects.levels(&pod, now).unwrap().levels.is_empty());
     }
 }

@@ -7,9 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{
-    Decision, Destination, Mode, Moment, Session, Traffic, Verdict, closes_addresses, decide, has_conditions,
-};
+use hutch_policy::{Decision, Destination, Mode, Traffic, Verdict, closes_addresses, decide, has_conditions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -48,8 +46,6 @@ pub(crate) struct Permit {
     observed: Option<Denial>,
     /// For records.
     ground: Option<Ground>,
-    /// Counters by which it was decided.
-    session: Session,
 }
 
 impl Permit {
@@ -192,7 +188,7 @@ impl Sandbox {
         let inspect = verdict.inspect || verdict.scan || rules.credentials.redacts(destination);
         let traffic = if inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
         let ground = self.records.ground(&verdict.opinions);
-        Ok(Permit { traffic, inspect, observed, ground, session: moment.session })
+        Ok(Permit { traffic, inspect, observed, ground })
     }
 
     /// Checks what the client speaks; `None` if it may speak anything.
@@ -214,9 +210,14 @@ impl Sandbox {
     /// Counts a connection whose bytes are only passed on, and makes it. It is recorded as allowed once its address is.
     async fn open(&self, destination: &Destination, permit: &Permit) -> Result<TcpStream, Refusal> {
         let rules = self.rules();
-        // By the counters by which it was decided: it is among them now.
-        let moment = Moment { session: permit.session, ..self.moment(&rules.facts) };
+        // By the counters before this connection is among them.
+        let moment = self.moment(&rules.facts);
         let refused = |reason| Refusal { destination: destination.to_string(), reason };
+        // Again: it may have waited for what the client says.
+        let verdict = decide(&rules.levels, destination, &moment);
+        if verdict.decision != Decision::Allow || verdict.traffic < permit.traffic {
+            return Err(refused(Sandbox::denial(&verdict)));
+        }
         self.usage.request(&rules.levels, destination).map_err(refused)?;
         let recorded = self.allowed(destination, None, permit.ground.as_ref());
         self.dial(destination, &rules.levels, &moment, recorded).await.map_err(refused)
@@ -289,8 +290,10 @@ impl Sandbox {
             open.received(bytes);
         };
         let ended = tokio::select! {
-            ended = relay::join(&self.descriptors, &mut client, &mut server, first, sent, received) => ended.err(),
+            // First, since the connection may have waited: no byte passes that the levels no longer allow.
+            biased;
             denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
+            ended = relay::join(&self.descriptors, &mut client, &mut server, first, sent, received) => ended.err(),
         };
         let reason = match ended {
             None => {

@@ -69,7 +69,7 @@ fn closed(levels: &[Arc<Level>], address: IpAddr, reason: Forbidden) -> Unreacha
     Unreachable::Closed(address, reason, remedy)
 }
 
-/// Returns true if an open connection to this address may stay. Through a proxy, its address says nothing.
+/// Returns true if an open connection to this address may stay.
 pub(crate) fn may_stay(
     way: &Way,
     levels: &[Arc<Level>],
@@ -88,9 +88,12 @@ pub(crate) fn closed_now(
     (address, own): (IpAddr, &[IpAddr]),
     moment: &Moment<'_>,
 ) -> Option<Unreachable> {
-    if way.proxy.is_some() {
-        return None;
-    }
+    // Through a proxy, only an address that the sandbox named says where the connection leads.
+    let (address, own) = match (&way.proxy, &destination.host) {
+        (None, _) => (address, own),
+        (Some(_), Host::Address(named)) => (*named, [].as_slice()),
+        (Some(_), Host::Name(_)) => return None,
+    };
     if way.is_sandbox(address) {
         return Some(Unreachable::Sandbox(address));
     }
@@ -237,6 +240,21 @@ mod tests {
         let error: Unreachable = dial(&way, &destination, &levels, &moment, own, begin).await.unwrap_err();
         assert!(matches!(error, Unreachable::Sandbox(_)), "{error}");
         assert!(!may_stay(&way, &levels, &destination, listener.local_addr().unwrap(), &moment));
+    }
+
+    /// A connection to an address outlived its range, since the address of the proxy was judged instead.
+    #[test]
+    fn open_connection_through_a_proxy_ends_with_the_range_of_its_address() {
+        let proxy = crate::way::UpstreamProxy { address: "192.0.2.9:3128".into(), authorization: None };
+        let (way, moment) = (Way::new(Vec::new(), Some(proxy)), Moment::default());
+        let connected: SocketAddr = "192.0.2.9:3128".parse().unwrap();
+        let address: Destination = "10.0.0.5:5432".parse().unwrap();
+        let stays =
+            |private: &[&str]| may_stay(&way, &levels(&address, private), &address, connected, &moment);
+        assert!(stays(&["10.0.0.0/8"]));
+        assert!(!stays(&[]));
+        let name: Destination = "db.example:5432".parse().unwrap();
+        assert!(may_stay(&way, &levels(&name, &[]), &name, connected, &moment));
     }
 
     #[test]

@@ -20,25 +20,25 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hutch_policy::{
-    Call, Decision, Mode, Moment, Path, Session, decide, decide_request, denies_calls, has_conditions,
-    reads_calls,
+    Call, Decision, Mode, Moment, Path, Session, decide_request, denies_calls, has_conditions,
+    judges_requests, reads_calls,
 };
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::body::{Body, Lending, full, without_body};
 use crate::check::names;
 use crate::credentials::{self, Guarded, Placed, completed, place};
-use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
+use crate::headers::{head_bytes, is_websocket, join_cookies, keep_end_to_end, misleads};
 use crate::heads::Heads;
 use crate::origin::Origin;
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, WITH_USER, problem};
 use crate::room::{Held, Sent};
-use crate::sandbox::{RECHECK, Rules, Sandbox};
+use crate::sandbox::{Rules, Sandbox};
 use crate::scan::{Conversations, Scan};
 use crate::upstream::Server;
 use calls::{discard, id_of, read_calls};
-use counted::{Metered, Placing};
+use counted::{Limit, Metered, Placing};
 use line::Line;
 use standing::{Judged, Standing, Watch, WhileAllowed};
 
@@ -47,6 +47,8 @@ const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
 /// Reason for a body in which a server may find calls although it cannot be read in one way, where a rule denies some.
 const UNREADABLE_CALLS: &str = "its body may have calls of JSON-RPC that cannot be read in one way";
+/// Maximum headers of a request, as of HTTP/1.1.
+const HEADERS: usize = 100;
 /// Maximum bytes of a method.
 const METHOD: usize = 20;
 
@@ -89,8 +91,7 @@ impl Tunnel {
 /// A request that is allowed.
 struct Accepted {
     rules: Rules,
-    /// Maximum bytes of its body.
-    max_body: u64,
+    limit: Arc<Limit>,
     body: Sent,
     scan: Option<Scan>,
     /// The length of its body may change.
@@ -161,7 +162,6 @@ async fn answered(
     standing: &Arc<Standing>,
     (sandbox, line): (&Sandbox, &Line),
 ) -> Result<Response<Incoming>, Reason> {
-    let begun = Instant::now();
     let response = tokio::select! {
         response = sending => response?,
         reason = standing.denied() => {
@@ -170,9 +170,7 @@ async fn answered(
         }
     };
     standing.answered_by(response.extensions().get::<Server>());
-    // A request that is answered at once was judged before, without itself among those that were made.
-    let denial = if begun.elapsed() < RECHECK { None } else { standing.denial() };
-    denial.map_or(Ok(response), Err)
+    standing.later_denial().map_or(Ok(response), Err)
 }
 
 /// Returns the path of a request that means the same to every server.
@@ -217,18 +215,27 @@ impl Exchange {
         line: &Arc<Line>,
         seen: &mut Seen,
     ) -> Result<Response<Body>, Reason> {
+        // Before it waits: the heads of all streams would take much memory.
+        if request.headers().len() > HEADERS {
+            return Err(Reason::Ambiguous(format!("its head has more than {HEADERS} headers")));
+        }
         // Never closed. Others wait for their turn.
         let place = self.sandbox.requests.clone().acquire_owned().await.ok();
         let websocket = is_websocket(&request);
         let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         seen.unread = Some(body);
+        join_cookies(&mut parts.headers);
         self.check(&parts).map_err(Reason::Ambiguous)?;
         let mut accepted = self.decide(&parts, line, websocket, seen).await?;
         let room = &self.sandbox.room;
         if accepted.placed.reads_body() {
             let completed = completed(&mut accepted.placed, &parts.headers, accepted.body, room);
             accepted.body = Box::pin(completed).await?;
+        }
+        // It may have been waited for the body.
+        if let Some(reason) = accepted.standing.as_ref().and_then(|standing| standing.later_denial()) {
+            return Err(reason);
         }
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
         let by = accepted.judged;
@@ -307,10 +314,8 @@ impl Exchange {
     /// about requests, or could do so while the request lasts. Elsewhere the host alone counts.
     fn path(&self, parts: &Parts, rules: &Rules) -> Result<Path, Reason> {
         let destination = &self.origin.destination;
-        let decides = || {
-            has_conditions(&rules.levels, destination)
-                || decide(&rules.levels, destination, &self.moment(rules)).inspect
-        };
+        let decides =
+            || has_conditions(&rules.levels, destination) || judges_requests(&rules.levels, destination);
         match path_of(parts) {
             Err(why) if decides() => Err(Reason::Ambiguous(why)),
             Err(_) => Path::read("/").map_err(|error| Reason::Ambiguous(error.to_string())),
@@ -380,7 +385,6 @@ impl Exchange {
             let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
             return Err(Reason::Denied(denial));
         }
-        let max_body = verdict.max_body;
         let placed =
             place((&rules.credentials, &rules.levels), parts, &self.origin.destination, &request, &moment)?;
         if !self.counted.swap(false, Ordering::Relaxed) {
@@ -388,7 +392,10 @@ impl Exchange {
         }
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.records.ground(&verdict.opinions);
-        let standing = Standing::of(self, &rules, (parts, bytes), (&judged, &moment));
+        let limit = Arc::new(Limit::new(verdict.max_body));
+        let standing = Standing::of(self, &rules, (parts, bytes), (&judged, &moment, &limit));
+        // The answer can take any time.
+        seen.calls.iter_mut().for_each(Call::forget_arguments);
         let unread = seen.unread.take().filter(|body| !body.is_end_stream());
         let lent = unread.map(|body| Sent::Stream(seen.lent.lend(body)));
         let read = held.map(|held| Sent::Whole(held, None));
@@ -400,7 +407,7 @@ impl Exchange {
         self.sandbox
             .allowed(&self.origin.destination, Some(&line.asked(&seen.calls)), ground.as_ref())
             .await?;
-        Ok(Accepted { max_body, body, scan, changes, placed, standing, judged: moment.session, rules })
+        Ok(Accepted { limit, body, scan, changes, placed, standing, judged: moment.session, rules })
     }
 
     /// Reads a body for its calls. Returns it, and whether it is one of calls.
@@ -430,7 +437,7 @@ impl Exchange {
         line: &Arc<Line>,
         websocket: bool,
     ) -> Result<(Request<Body>, Placed), Reason> {
-        let Accepted { rules, max_body, body, scan, changes, mut placed, standing, judged: _ } = accepted;
+        let Accepted { rules, limit, body, scan, changes, mut placed, standing, judged: _ } = accepted;
         let uri = self.origin.uri(placed.target.as_ref().or(parts.uri.path_and_query()))?;
         let mut headers = placed.headers.take().unwrap_or_else(|| parts.headers.clone());
         let trailers = headers.get(header::TE).is_some_and(|value| value == "trailers");
@@ -447,6 +454,8 @@ impl Exchange {
         if scan.is_some() {
             // So that the answer can be read while it arrives.
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            headers.remove("grpc-accept-encoding");
+            headers.remove("connect-accept-encoding");
         }
         if scan.is_some() || !rules.credentials.issued.is_empty() {
             // Messages that are compressed cannot be read.
@@ -461,7 +470,7 @@ impl Exchange {
                 let report = Arc::new(move |reason| of.end(&reporter, reason));
                 let body = Guarded::body(body.into_body(), std::mem::take(&mut placed.foreign), report);
                 let watch = standing.map(Watch::new);
-                Metered { body, left: max_body, rules, sandbox, line, watch }.boxed_unsync()
+                Metered { body, limit, sandbox, line, watch }.boxed_unsync()
             }
         };
         if !body.is_end_stream()

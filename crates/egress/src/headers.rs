@@ -44,7 +44,7 @@ const OF_CONNECTION: [&str; 9] = [
     "upgrade",
 ];
 
-/// Returns why a server could take a request for another one than was decided: by its headers.
+/// Returns why a server could take a request for another one than was decided: by its headers or trailers.
 pub(crate) fn misleads(headers: &HeaderMap) -> Option<String> {
     let overrides = |name: &&HeaderName| OVERRIDES.iter().any(|known| is_same_header(name.as_str(), known));
     if let Some(name) = headers.keys().find(overrides) {
@@ -56,11 +56,30 @@ pub(crate) fn misleads(headers: &HeaderMap) -> Option<String> {
     if let Some(name) = headers.keys().find(framing) {
         return Some(format!("some servers read the header {name} as the length of its body"));
     }
+    // HTTP/2 can carry them, and servers of HTTP/1.1 cut them off.
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let spaced =
+        |value: &HeaderValue| is_space(value.as_bytes().first()) || is_space(value.as_bytes().last());
+    if let Some((name, _)) = headers.iter().find(|(_, value)| spaced(value)) {
+        return Some(format!("the header {name} begins or ends with a space"));
+    }
     let of_connection = |name: &str| OF_CONNECTION.contains(&name.trim().to_ascii_lowercase().as_str());
     let removes =
         |value: &HeaderValue| !value.to_str().is_ok_and(|named| named.split(',').all(of_connection));
     let removes = headers.get_all(header::CONNECTION).iter().any(removes);
     removes.then(|| "its header connection removes other headers".to_owned())
+}
+
+/// Joins the cookies of a request, which HTTP/2 may send in several headers: rules and servers of HTTP/1.1 know one.
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    let all: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if all.len() < 2 {
+        return;
+    }
+    // Joined, they are as valid as each.
+    if let Ok(joined) = HeaderValue::from_bytes(&all.join(b"; ".as_slice())) {
+        headers.insert(header::COOKIE, joined);
+    }
 }
 
 /// Returns true if the client wants a WebSocket.
@@ -94,6 +113,10 @@ pub(crate) fn keep_end_to_end(headers: &mut HeaderMap, websocket: bool) {
 /// Returns the bytes of a head, as HTTP/1.1 sends it.
 pub(crate) fn head_bytes(parts: &Parts) -> usize {
     let target = parts.uri.path_and_query().map_or(1, |target| target.as_str().len());
-    let headers = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
-    parts.method.as_str().len() + target + headers.sum::<usize>()
+    parts.method.as_str().len() + target + fields_bytes(&parts.headers)
+}
+
+/// Returns the bytes of headers or trailers, as HTTP/1.1 sends them.
+pub(crate) fn fields_bytes(fields: &HeaderMap) -> usize {
+    fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }

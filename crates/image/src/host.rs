@@ -13,7 +13,7 @@ use crate::unfinished::{finish, unfinished};
 use crate::{BuiltIn, Error, Hold, HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 
 /// Counted up whenever the skeleton is written differently.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 /// Largest file that is copied, in bytes (`ld.so.cache` and certificate bundles are some 100 kB).
 const MAX_COPY_BYTES: u64 = 4 << 20;
 /// Most entries that are copied of one folder.
@@ -82,7 +82,7 @@ const WRITTEN_FILES: [(&str, &str); 10] = [
         "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000:sandbox:/workspace:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     ),
     ("group", "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n"),
-    ("hosts", "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"),
+    ("hosts", "127.0.0.1 localhost\n127.0.1.1 sandbox\n::1 localhost ip6-localhost ip6-loopback\n"),
     ("hostname", "sandbox\n"),
     (
         "resolv.conf",

@@ -13,7 +13,7 @@ use crate::host::shown;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCidr {
     /// Neither an address nor an address with the length of a prefix.
-    #[error("{0:?} is not a range of addresses; write it like 10.20.0.0/16")]
+    #[error("{0:?} is not a range of addresses; write it like 10.20.0.0/16; names are written under `hosts`")]
     Text(String),
     /// Bits after the prefix.
     #[error("{0} has bits after its prefix; write {1}")]

@@ -216,6 +216,17 @@ pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) ->
     enforcing(levels).any(|(_, egress)| egress.reads_calls(destination))
 }
 
+/// Returns true if a rule of a level that decides judges requests to the destination, whatever its condition, or a credential is
+/// offered for some of them.
+pub fn judges_requests<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
+    let enforcing = levels.iter().map(Borrow::borrow).filter(|level: &&Level| level.mode == Mode::Enforce);
+    let judges = |rule: &EgressRule| rule.reads_requests() && rule.matches(destination);
+    enforcing.into_iter().any(|level| {
+        let mut rules = level.egress.iter().flat_map(|egress| &egress.rules);
+        credential::any_covers(&level.credentials, destination) || rules.any(judges)
+    })
+}
+
 /// Returns true if a rule for the destination has a condition, which can change by itself.
 pub fn has_conditions<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
     let rules =
@@ -223,6 +234,17 @@ pub fn has_conditions<L: Borrow<Level>>(levels: &[L], destination: &Destination)
     let has_one =
         |rule: &EgressRule| rule.when.is_some() || rule.mcp.iter().any(|entry| entry.args.is_some());
     rules.into_iter().any(|rule| has_one(rule) && rule.matches(destination))
+}
+
+/// Returns the levels that only observe and have rules about requests, if no level that decides has requests read.
+pub fn blind_observers<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = &Level> {
+    let judges =
+        |level: &Level| level.egress.iter().flat_map(|egress| &egress.rules).any(EgressRule::reads_requests);
+    let reads = |level: &Level| judges(level) || level.scanner.is_some() || !level.credentials.is_empty();
+    let mut deciding = levels.iter().map(Borrow::borrow).filter(|level: &&Level| level.mode == Mode::Enforce);
+    let is_read = deciding.any(reads);
+    let observing = levels.iter().map(Borrow::borrow).filter(|level: &&Level| level.mode == Mode::Observe);
+    observing.filter(move |level| !is_read && judges(level))
 }
 
 /// Returns true if a condition decides which addresses are open, so that one of a name may close by itself.

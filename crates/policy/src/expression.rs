@@ -14,19 +14,29 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use kube_cel::cel::common::ast::{CallExpr, Expr, operators};
+use kube_cel::cel::extractors::This;
 use kube_cel::cel::objects::Map;
-use kube_cel::cel::{Context, Program, Value, to_value};
+use kube_cel::cel::{Context, ExecutionError, Program, Value, functions, to_value};
 use serde::{Deserialize, Serialize};
 
 pub use fields::UnknownField;
 
 use crate::host::shown;
-use crate::request::{Call, Request};
+use crate::request::{Call, Request, View};
 
 /// Maximum bytes of an expression.
 pub(crate) const LENGTH: usize = 1024;
 /// Maximum values in the arguments of a call. A condition on more has no value.
 const NODES: usize = 10_000;
+/// The same where the condition has a loop, for all calls of a body together.
+pub(crate) const LOOP_NODES: usize = 500;
+/// Maximum additions and subtractions. The difference of two times is at most ten thousand years, and the interpreter panics
+/// when it adds 262,000 years to a time.
+const ADDITIONS: usize = 16;
+/// Maximum bytes of the text of a duration, and its maximum days.
+const DURATION_LENGTH: usize = 64;
+const DURATION_DAYS: i64 = 365_250;
 /// Fractions below it that are whole are numbers without rounding.
 const WHOLE: f64 = (1_u64 << 53) as f64;
 /// Maximum depth of brackets. The parser is recursive.
@@ -57,6 +67,14 @@ pub enum InvalidExpression {
     /// A function that does not exist.
     #[error("{0:?}: there is no function {1:?}")]
     Function(String, String),
+    /// Many sums.
+    #[error("{0:?} has more than {ADDITIONS} signs + and -")]
+    Additions(String),
+    /// Objects of a type, which the interpreter does not have.
+    #[error(
+        "{0:?} makes an object of a type, such as `T{{}}`; there are only texts, numbers, truths, lists and maps"
+    )]
+    Object(String),
     /// Never true or false.
     #[error("{0:?} is never true or false; write a comparison, such as `session.denials < 3`")]
     NotTruth(String),
@@ -97,8 +115,8 @@ impl Expression {
     /// Returns the parts of variables that the expression takes and that do not exist, as it writes them. Without a value, it
     /// may lack these; also one that it does not need may be among them.
     pub(crate) fn missing(&self, moment: &Moment<'_>, request: Option<&Request<'_>>) -> Vec<String> {
-        let request = request.map(|request| (request, request.path.as_str()));
-        missing::missing(&self.program.expression().expr, |name| variable(name, moment, request))
+        let view = request.and_then(|request| request.views().next());
+        missing::missing(&self.program.expression().expr, |name| variable(name, moment, view.as_ref()))
     }
 
     /// Returns a field of a computed part of `args`, which never has a value.
@@ -107,8 +125,8 @@ impl Expression {
         self.uses("args").then(|| selects::of_computed(expression)).flatten()
     }
 
-    /// Evaluates the expression; `None` if it has no value that is true or false, or a different one if servers read the
-    /// path of the request without parameters of its segments.
+    /// Evaluates the expression; `None` if it has no value that is true or false, or different ones in the ways in which servers
+    /// read the request: its path, or a header that it has several times.
     pub fn evaluate(
         &self,
         moment: &Moment<'_>,
@@ -118,21 +136,27 @@ impl Expression {
         let Some(request) = request.filter(|_| self.uses("request")) else {
             return self.value(moment, None, call);
         };
-        let value = self.value(moment, Some((request, request.path.as_str())), call);
-        match request.path.without_parameters() {
-            Some(plain) if self.value(moment, Some((request, plain)), call) != value => None,
-            _ => value,
+        // `request["headers"]` too.
+        if (self.text.contains("headers") || self.text.contains("request["))
+            && request.has_ambiguous_headers()
+        {
+            return None;
         }
+        let mut values = request.views().map(|view| self.value(moment, Some(&view), call));
+        let first = values.next()?;
+        values.all(|value| value == first).then_some(first)?
     }
 
-    /// Returns the value for a request with this path.
-    fn value(
-        &self,
-        moment: &Moment<'_>,
-        request: Option<(&Request<'_>, &str)>,
-        call: Option<&Call>,
-    ) -> Option<bool> {
+    /// Returns true if it has a loop, whose time grows with the square of the values.
+    pub(crate) fn has_loop(&self) -> bool {
+        loops(&self.text) > 0
+    }
+
+    /// Returns the value for a request in one of its ways.
+    fn value(&self, moment: &Moment<'_>, request: Option<&View<'_>>, call: Option<&Call>) -> Option<bool> {
         let mut context = Context::default();
+        context.add_function("duration", bounded_duration);
+        context.add_function("contains", contains);
         let mut set = |name: &str, value: Value| context.add_variable_from_value(name, value);
         // Only what the expression uses: the conversion costs more than the evaluation.
         for name in VARIABLES.iter().filter(|name| self.uses(name)) {
@@ -141,7 +165,7 @@ impl Expression {
             }
         }
         if let (Some(call), true) = (call, self.uses("args")) {
-            if nodes(&call.arguments) > NODES {
+            if nodes(&call.arguments) > if self.has_loop() { LOOP_NODES } else { NODES } {
                 return None;
             }
             // A call without arguments has no field of them.
@@ -159,15 +183,35 @@ impl Expression {
     }
 }
 
-/// Returns the value of a variable; `None` for one that has none here. A request has the path that is given with it.
-fn variable(name: &str, moment: &Moment<'_>, request: Option<(&Request<'_>, &str)>) -> Option<Value> {
+/// Returns true if a value is in another one. The interpreter panics for empty bytes.
+fn contains(This(this): This<Value>, part: Value) -> Result<Value, ExecutionError> {
+    match (&this, &part) {
+        (Value::Bytes(_), Value::Bytes(part)) if part.is_empty() => Ok(Value::Bool(true)),
+        _ => functions::contains(This(this), part),
+    }
+}
+
+/// Returns the duration of a text of at most a thousand years. The interpreter panics when it adds a longer one to a time.
+fn bounded_duration(text: Arc<String>) -> Result<Value, ExecutionError> {
+    let too_long = || ExecutionError::function_error("duration", "longer than a thousand years");
+    if text.len() > DURATION_LENGTH {
+        return Err(too_long());
+    }
+    match functions::duration(text)? {
+        Value::Duration(duration) if duration.num_days().abs() > DURATION_DAYS => Err(too_long()),
+        value => Ok(value),
+    }
+}
+
+/// Returns the value of a variable; `None` for one that has none here.
+fn variable(name: &str, moment: &Moment<'_>, request: Option<&View<'_>>) -> Option<Value> {
     match name {
         "task" => Some(moment.facts.task_value()),
         "user" => Some(moment.facts.user_value()),
         "sandbox" => to_value(&moment.facts.sandbox).ok(),
         "session" => to_value(moment.session).ok().map(signed),
         "now" => Some(moment.now()),
-        "request" => request.and_then(|(request, path)| to_value(request.view(path)).ok().map(signed)),
+        "request" => request.and_then(|view| to_value(view).ok().map(signed)),
         _ => None,
     }
 }
@@ -202,6 +246,12 @@ impl TryFrom<String> for Expression {
         }
         if let Some(name) = truth::unknown_function(&program) {
             return Err(InvalidExpression::Function(shown(&text), name));
+        }
+        if additions(&program.expression().expr) > ADDITIONS {
+            return Err(InvalidExpression::Additions(shown(&text)));
+        }
+        if has_object(&program.expression().expr) {
+            return Err(InvalidExpression::Object(shown(&text)));
         }
         if !truth::may_be_truth(&program.expression().expr) {
             return Err(InvalidExpression::NotTruth(shown(&text)));
@@ -253,8 +303,27 @@ fn loops(text: &str) -> usize {
     if text.contains("//") && text.contains(['\n', '\r']) { usize::MAX } else { found }
 }
 
+/// Returns the number of additions and subtractions in an expression.
+fn additions(expression: &Expr) -> usize {
+    let found = std::cell::Cell::new(0);
+    let count = |part: &Expr| {
+        let adds =
+            |call: &CallExpr| [operators::ADD, operators::SUBSTRACT].contains(&call.func_name.as_str());
+        found.set(found.get() + usize::from(matches!(part, Expr::Call(call) if adds(call))));
+        None::<()>
+    };
+    let _ = fields::Scope::default().first(expression, &|_, part| count(part));
+    found.get()
+}
+
+/// Returns true if an object of a type is in an expression. The interpreter panics at one.
+fn has_object(expression: &Expr) -> bool {
+    let is_one = |part: &Expr| matches!(part, Expr::Struct(_) | Expr::Unspecified);
+    fields::Scope::default().first(expression, &|_, part| is_one(part).then_some(())).is_some()
+}
+
 /// Returns the number of values in a value.
-fn nodes(value: &serde_json::Value) -> usize {
+pub(crate) fn nodes(value: &serde_json::Value) -> usize {
     match value {
         serde_json::Value::Array(list) => list.iter().map(nodes).sum::<usize>() + 1,
         serde_json::Value::Object(map) => map.values().map(nodes).sum::<usize>() + 1,
@@ -542,6 +611,44 @@ mod tests {
         }
     }
 
+    /// The interpreter panics at what is added up here, which ends the whole process.
+    #[test]
+    fn time_beyond_all_bounds_has_no_value() {
+        let moment = Moment::default();
+        for long in ["9e9h".repeat(1000), "9e9h".repeat(4), "1s".repeat(40)] {
+            for text in ["now + duration(args.a) > now", "now - duration(args.a) < now"] {
+                let call = Call { method: None, tool: None, arguments: serde_json::json!({"a": long}) };
+                assert_eq!(expression(text).unwrap().evaluate(&moment, None, Some(&call)), None, "{text}");
+            }
+        }
+        let sum = format!("now{} > now", " + duration('8765999h')".repeat(16));
+        assert_eq!(expression(&sum).unwrap().evaluate(&moment, None, None), Some(true));
+        let years = "timestamp('9999-12-31T00:00:00Z') - timestamp('0001-01-01T00:00:00Z')";
+        let sum = |count| format!("[{years}].all(d, now + ({}) > now)", vec!["d"; count].join(" + "));
+        assert_eq!(expression(&sum(15)).unwrap().evaluate(&moment, None, None), None);
+        assert!(expression(&sum(16)).unwrap_err().contains("signs + and -"));
+        let call = Call { method: None, tool: None, arguments: serde_json::json!({"a": ""}) };
+        let value = expression("b'x'.contains(bytes(args.a))").unwrap().evaluate(&moment, None, Some(&call));
+        assert_eq!(value, Some(true));
+        let call = Call { method: None, tool: None, arguments: serde_json::json!({"a": "1h30m"}) };
+        let value = expression("now + duration(args.a) > now").unwrap().evaluate(&moment, None, Some(&call));
+        assert_eq!(value, Some(true));
+    }
+
+    /// Their time grows with the square of the values.
+    #[test]
+    fn loop_over_many_values_has_no_value() {
+        let value = |text: &str, count: usize| {
+            let call =
+                Call { method: None, tool: None, arguments: serde_json::json!({"list": vec![1; count]}) };
+            expression(text).unwrap().evaluate(&Moment::default(), None, Some(&call))
+        };
+        assert_eq!(value("args.list.all(x, x == 1)", LOOP_NODES - 2), Some(true));
+        assert_eq!(value("args.list.all(x, x == 1)", LOOP_NODES), None);
+        assert_eq!(value("args.list.filter(x, x == 2).size() == 0", LOOP_NODES), None);
+        assert_eq!(value("args.list.size() > 1", LOOP_NODES), Some(true));
+    }
+
     #[test]
     fn invalid_expression_is_refused_with_the_reason() {
         for (text, expected) in [
@@ -559,6 +666,8 @@ mod tests {
             ("task.risk", "is never true or false"),
             ("task.risk <= 2 && session.denials", "is never true or false"),
             ("verify(task.risk)", "no function \"verify\""),
+            ("T{} == 1", "an object of a type"),
+            ("[T{a: 1}].all(x, x == 1)", "an object of a type"),
         ] {
             let error = expression(text).unwrap_err();
             assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");

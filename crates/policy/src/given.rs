@@ -24,8 +24,23 @@ const OBJECTS: [&str; 15] = [
     "vault",
 ];
 
-/// Refuses null below `spec` of a policy as it is written, lists in place of objects, and empty lists that would allow every
-/// request or call, or the default port.
+/// Lists of which an empty one reads as none, which restricts nothing.
+const NARROWING: [&str; 11] = [
+    "contentTypes",
+    "headers",
+    "http",
+    "mcp",
+    "methods",
+    "paths",
+    "ports",
+    "query",
+    "sandboxes",
+    "templates",
+    "tools",
+];
+
+/// Refuses null below `spec` of a policy as it is written, lists in place of objects, and empty lists that would restrict
+/// nothing.
 ///
 /// # Errors
 /// The first such field.
@@ -39,22 +54,20 @@ pub fn check_given(policy: &Value) -> Result<(), InvalidPolicy> {
         let reason = "has no value: write `{}` or a value, or leave the field out".to_owned();
         return Err(InvalidPolicy { field, reason });
     }
-    let rules = spec.pointer("/egress/rules").and_then(Value::as_array).into_iter().flatten();
-    let mut lists = rules.enumerate().flat_map(|(index, rule)| {
-        ["http", "mcp"].map(|name| (format!("spec.egress.rules[{index}].{name}"), rule.get(name)))
-    });
-    if let Some((field, _)) = lists.find(|(_, list)| list.is_some_and(is_empty)) {
-        let reason = "is empty, which would allow everything: write what is allowed, or leave the field out";
-        return Err(InvalidPolicy { field, reason: reason.to_owned() });
-    }
-    let ports = |path: &str, value: &Value| path.ends_with(".ports") && is_empty(value);
-    match find("spec".to_owned(), spec, &ports) {
-        Some(field) => {
-            let reason = "is empty: write ports, or leave the field out for its default".to_owned();
-            Err(InvalidPolicy { field, reason })
-        }
-        None => Ok(()),
-    }
+    let Some(field) = find("spec".to_owned(), spec, &|path, value| is_empty(value) && narrows(path)) else {
+        return Ok(());
+    };
+    let reason = match field.ends_with(".ports") {
+        true => "is empty: write ports, or leave the field out for its default",
+        false => "is empty, which would allow everything: write what is allowed, or leave the field out",
+    };
+    Err(InvalidPolicy { field, reason: reason.to_owned() })
+}
+
+/// Returns true for lists that restrict what they stand in, so that an empty one would restrict nothing.
+fn narrows(path: &str) -> bool {
+    let name = path.rsplit('.').next().unwrap_or_default();
+    NARROWING.contains(&name) || (name == "hosts" && path.starts_with("spec.scanner.allow["))
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -136,6 +149,34 @@ mod tests {
             check_given(&json!({"metadata": metadata, "spec": {"egress": {"rules": [rule]}}})),
             Ok(())
         );
+    }
+
+    /// `appliesTo: {sandboxes: []}` applied to every Sandbox, and `tools: []` allowed every tool.
+    #[test]
+    fn empty_list_that_would_restrict_nothing_is_refused() {
+        let rule = |rule: Value| json!({"egress": {"rules": [rule]}});
+        for (spec, field) in [
+            (json!({"appliesTo": {"sandboxes": []}}), "appliesTo.sandboxes"),
+            (json!({"appliesTo": {"templates": []}}), "appliesTo.templates"),
+            (json!({"scanner": {"allow": [{"hosts": []}]}}), "scanner.allow[0].hosts"),
+            (rule(json!({"sandboxes": []})), "egress.rules[0].sandboxes"),
+            (rule(json!({"http": [{"methods": []}]})), "egress.rules[0].http[0].methods"),
+            (rule(json!({"http": [{}, {"paths": []}]})), "egress.rules[0].http[1].paths"),
+            (rule(json!({"http": [{"query": []}]})), "egress.rules[0].http[0].query"),
+            (rule(json!({"http": [{"headers": []}]})), "egress.rules[0].http[0].headers"),
+            (
+                rule(json!({"http": [{"body": {"contentTypes": []}}]})),
+                "egress.rules[0].http[0].body.contentTypes",
+            ),
+            (rule(json!({"mcp": [{"tools": []}]})), "egress.rules[0].mcp[0].tools"),
+            (rule(json!({"mcp": [{"methods": []}]})), "egress.rules[0].mcp[0].methods"),
+            (json!({"credentials": [{"paths": []}]}), "credentials[0].paths"),
+        ] {
+            let error = check_given(&json!({"spec": spec})).unwrap_err();
+            assert_eq!(error.field, format!("spec.{field}"));
+        }
+        let nothing = rule(json!({"credentials": [], "hosts": [], "cidrs": [], "private": []}));
+        assert_eq!(check_given(&json!({"spec": nothing})), Ok(()));
     }
 
     #[test]

@@ -34,11 +34,16 @@ pub enum InvalidHost {
 
 /// Returns what would be right instead of a text that is often taken for a host name.
 fn hint(text: &str) -> &'static str {
+    let is_range = text.split_once('/').is_some_and(|(host, _)| host.parse::<IpAddr>().is_ok());
     let port = text.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     match text {
         _ if text.contains("://") => "; of a URL, write the host alone",
-        _ if text.contains('/') => "; a range of addresses is written under `cidrs` of a policy",
-        _ if port => "; a port is written under `ports`",
+        _ if is_range => "; a range of addresses is written under `cidrs` of a policy",
+        _ if text.contains('/') => {
+            "; a path is written under `http` of a policy, as `http: [{paths: [/a/**]}]`"
+        }
+        _ if text.contains(',') => "; it is one host: write several as a list, or repeat the flag",
+        _ if port => "; a port stands once after the host, or under `ports` of a policy",
         _ => "",
     }
 }

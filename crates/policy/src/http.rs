@@ -7,7 +7,7 @@ use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::destination::Decision;
-use crate::expression::{Expression, Moment};
+use crate::expression::{Expression, LOOP_NODES, Moment, nodes};
 use crate::host::shown;
 use crate::request::{Call, Path, Request};
 
@@ -347,7 +347,10 @@ impl HttpRule {
             if denies { readings.any(one) } else { readings.all(one) }
         };
         let header = |matches: &ValueMatch| {
-            every(matches, &mut request.header(&matches.name).map(|value| Some(value.to_owned())))
+            let values: Vec<&str> = request.header(&matches.name).collect();
+            // Some servers join them.
+            let joined = (denies && values.len() > 1).then(|| values.join(", "));
+            every(matches, &mut values.into_iter().map(str::to_owned).chain(joined).map(Some))
         };
         // Without `websocket` an entry denies these requests too.
         let upgrade = self.websocket == request.websocket || (denies && !self.websocket);
@@ -416,17 +419,19 @@ impl McpRule {
         self.tools.is_empty() || self.methods.is_empty() || self.methods.iter().any(calls)
     }
 
-    fn matches(&self, call: &Call, request: Option<&Request<'_>>, moment: &Moment<'_>) -> bool {
+    /// Returns true if the entry covers a call. `many` says that the calls of the body have too many values for a loop.
+    fn matches(&self, call: &Call, request: Option<&Request<'_>>, moment: &Moment<'_>, many: bool) -> bool {
         let denies = self.decision == Decision::Deny;
+        let value = |args: &Expression| {
+            let value = (!many || !args.has_loop()).then(|| args.evaluate(moment, request, Some(call)));
+            value.flatten().unwrap_or(denies)
+        };
         let any = |globs: &[Glob], name: &Option<String>| {
             globs.is_empty() || name.as_ref().is_some_and(|name| globs.iter().any(|glob| glob.matches(name)))
         };
         any(&self.methods, &call.method)
             && any(&self.tools, &call.tool)
-            && self
-                .args
-                .as_ref()
-                .is_none_or(|args| args.evaluate(moment, request, Some(call)).unwrap_or(denies))
+            && self.args.as_ref().is_none_or(value)
     }
 }
 
@@ -439,8 +444,10 @@ pub fn decide_calls(
     moment: &Moment<'_>,
 ) -> Option<Decision> {
     let opens = rules.iter().any(|rule| rule.decision == Decision::Allow);
+    let loops = rules.iter().filter_map(|rule| rule.args.as_ref()).any(Expression::has_loop);
+    let many = loops && calls.iter().map(|call| nodes(&call.arguments)).sum::<usize>() > LOOP_NODES;
     let one = |call: &Call| {
-        let matching = rules.iter().filter(|rule| rule.matches(call, request, moment));
+        let matching = rules.iter().filter(|rule| rule.matches(call, request, moment, many));
         let found = matching.map(|rule| rule.decision).max();
         let implied = match &call.method {
             None => opens,
@@ -464,6 +471,20 @@ mod tests {
 
     fn path(pattern: &str, path: &str) -> bool {
         PathPattern::try_from(pattern.to_owned()).unwrap().matches(path)
+    }
+
+    /// One body has as many calls as fit, and a loop over each.
+    #[test]
+    fn condition_with_a_loop_has_no_value_for_many_calls_together() {
+        let rules: Vec<McpRule> =
+            serde_json::from_str(r#"[{"tools": ["t"], "args": "args.list.all(x, x == 1)"}]"#).unwrap();
+        let call = |count| {
+            let arguments = serde_json::json!({"list": vec![1; count]});
+            Call { method: Some("tools/call".into()), tool: Some("t".into()), arguments }
+        };
+        let decide = |calls: &[Call]| decide_calls(&rules, calls, None, &Moment::default());
+        assert_eq!(decide(&[call(200)]), Some(Decision::Allow));
+        assert_eq!(decide(&[call(200), call(200), call(200)]), None);
     }
 
     #[test]

@@ -49,8 +49,9 @@ pub use cidr::{Cidr, InvalidCidr};
 pub use conflict::conflicts;
 pub use credential::{Aws, Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
-    Authority, Level, Mode, Opinion, RequestVerdict, Verdict, closes_addresses, decide, decide_request,
-    denies_calls, has_conditions, may_dial, may_resolve, opens, reads_calls, scanners, wildcard,
+    Authority, Level, Mode, Opinion, RequestVerdict, Verdict, blind_observers, closes_addresses, decide,
+    decide_request, denies_calls, has_conditions, judges_requests, may_dial, may_resolve, opens, reads_calls,
+    scanners, wildcard,
 };
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;

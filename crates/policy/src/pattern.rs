@@ -19,6 +19,9 @@ pub enum InvalidPattern {
     /// `*` where it has no meaning.
     #[error("{0:?}: `*` stands alone or once within the first label, and `**` only as the first label")]
     Misplaced(String),
+    /// `*` directly before the name of an owner.
+    #[error("{0:?} covers names of many owners; write {1:?}, or `**` in place of `*` for names at any depth")]
+    NoDot(String, String),
     /// Names of many owners.
     #[error("{0:?} covers every name below the public suffix {1:?}, which belong to many owners")]
     PublicSuffix(String, String),
@@ -96,6 +99,11 @@ impl FromStr for HostPattern {
             return Err(misplaced());
         }
         let parent: HostName = parent.parse()?;
+        if let Some(label) = first.strip_prefix('*').filter(|label| !label.is_empty() && !label.contains('*'))
+            && psl::suffix_str(parent.as_str()) == Some(parent.as_str())
+        {
+            return Err(InvalidPattern::NoDot(shown(text), format!("*.{label}.{parent}")));
+        }
         if psl::suffix_str(parent.as_str()) == Some(parent.as_str()) {
             return Err(InvalidPattern::PublicSuffix(shown(text), parent.to_string()));
         }

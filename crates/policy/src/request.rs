@@ -1,5 +1,7 @@
 //! A request of a sandbox, as rules see it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -10,6 +12,8 @@ const TARGET: usize = 16 << 10;
 
 /// Maximum calls in a batch.
 const CALLS: usize = 100;
+/// Maximum bytes of the name of a method or a tool.
+const NAME: usize = 1 << 10;
 
 /// Escapes of letters of `method`.
 const LETTERS: [&[u8]; 12] = [
@@ -135,23 +139,28 @@ impl Call {
         Call::read(&strict(body)?)
     }
 
-    /// Returns true if a body of which [`Call::parse`] reads no calls may be one to some server: it is like JSON and cannot be
-    /// read in one way, or has what makes a call, such as one without `jsonrpc` or more calls than are read.
+    /// Forgets the arguments, which can take much memory, once they are judged.
+    pub fn forget_arguments(&mut self) {
+        self.arguments = Value::Null;
+    }
+
+    /// Returns true if a body of which [`Call::parse`] reads no calls may be one to some server: it cannot be read in one way,
+    /// or has what makes a call, such as one without `jsonrpc` or more calls than are read.
     pub fn may_be_in(body: &[u8]) -> bool {
-        let text = body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body).trim_ascii_start();
-        if !text.starts_with(b"{") && !text.starts_with(b"[") {
-            return false;
+        fn any(value: &Value) -> bool {
+            match value {
+                Value::Array(batch) => batch.iter().any(any),
+                one => Call::may_be(one),
+            }
         }
-        let message = |value: &Value| match value {
-            Value::Array(batch) => batch.iter().any(Call::may_be),
-            one => Call::may_be(one),
-        };
         match strict_all(body) {
-            Some(values) => values.iter().any(message),
+            Some(values) => values.iter().any(any),
+            // Some servers skip what stands before a value, or read more than JSON.
             None => {
                 let has =
                     |part: &[u8]| body.windows(part.len()).any(|found| found.eq_ignore_ascii_case(part));
-                has(b"method") || LETTERS.iter().any(|letter| has(letter))
+                let opens = body.iter().any(|byte| matches!(byte, b'{' | b'['));
+                opens && (has(b"method") || has(b"\\x") || LETTERS.iter().any(|letter| has(letter)))
             }
         }
     }
@@ -160,7 +169,8 @@ impl Call {
         let Some(fields) = message.as_object() else { return false };
         let named = |name: &str| fields.iter().find(|(key, _)| folded(key) == name).map(|(_, value)| value);
         let Some(method) = named("method") else { return false };
-        named("jsonrpc").is_some() || named("params").is_some() || method.as_str() == Some("tools/call")
+        ["jsonrpc", "params", "id"].iter().any(|name| named(name).is_some())
+            || method.as_str() == Some("tools/call")
     }
 
     /// Reads the calls of a message.
@@ -199,9 +209,10 @@ impl Call {
     }
 }
 
-/// Returns a name. Some readers take one for another that has control characters, because they end it there.
+/// Returns a name of at most 1 KiB. Some readers take one for another that has control characters, because they end it there.
 fn name(value: &Value) -> Option<String> {
-    value.as_str().filter(|name| !name.chars().any(char::is_control)).map(str::to_owned)
+    let is_name = |name: &&str| name.len() <= NAME && !name.chars().any(char::is_control);
+    value.as_str().filter(is_name).map(str::to_owned)
 }
 
 /// Refuses keys that some readers take for one of these, because they ignore case.
@@ -250,20 +261,29 @@ pub(crate) struct View<'a> {
     method: &'a str,
     path: &'a str,
     query: &'a str,
-    headers: std::collections::BTreeMap<&'a str, &'a str>,
+    headers: BTreeMap<String, &'a str>,
 }
 
 impl Request<'_> {
-    /// Returns what expressions see, with a path that the request may have.
-    pub(crate) fn view<'a>(&'a self, path: &'a str) -> View<'a> {
-        View {
-            host: self.host,
-            port: self.port,
-            method: self.method,
-            path,
-            query: self.query,
-            headers: self.headers.iter().copied().collect(),
-        }
+    /// Returns what expressions see, in each way that servers read the path: with and without parameters of its segments.
+    /// There is at least one.
+    pub(crate) fn views(&self) -> impl Iterator<Item = View<'_>> {
+        let paths = [Some(self.path.as_str()), self.path.without_parameters()].into_iter().flatten();
+        paths.map(|path| {
+            let Request { host, port, method, query, .. } = *self;
+            // To some servers, `_` is `-` too.
+            let mut headers: BTreeMap<String, &str> =
+                self.headers.iter().map(|(name, value)| (name.replace('_', "-"), *value)).collect();
+            headers.extend(self.headers.iter().map(|(name, value)| ((*name).to_owned(), *value)));
+            View { host, port, method, path, query, headers }
+        })
+    }
+
+    /// Returns true if a header has several values, of which some servers take the first, some the last, and some all.
+    pub(crate) fn has_ambiguous_headers(&self) -> bool {
+        let mut known = BTreeMap::new();
+        let mut values = self.headers.iter().map(|(name, value)| (name.replace('_', "-"), *value));
+        values.any(|(name, value)| known.insert(name, value).is_some_and(|before| before != value))
     }
 
     /// Returns the values of a header, and of those that some servers take for it: they read `_` and `-` alike.
@@ -327,6 +347,11 @@ mod tests {
             r#"{"jsonrpc":"1.0","method":"a"}"#,
             r#"{"method":"a","params":{},"id":1}"#,
             r#"{"METHOD":"tools/call"}"#,
+            r#"/* */{"jsonrpc":"2.0","method":"tools/call"}"#,
+            "//\n{\"method\":\"tools/call\"}",
+            "null\n{\"jsonrpc\":\"2.0\",\"method\":\"tools/call\"}",
+            "x\n{\"jsonrpc\":\"2.0\",\"method\":\"tools/call\"}",
+            r#"[[{"jsonrpc":"2.0","method":"tools/call"}]]"#,
             r#"[{"a":1},{"method":"a","PARAMS":[]}]"#,
             "\u{feff}{\"jsonrpc\":\"2.0\",\"method\":\"a\"}",
             r#" {"\u006dethod":"a","id":1,"id":2}"#,

@@ -5,11 +5,9 @@ use hutch_api::annotation::{POD_SNAPSHOT, RESTORE_FROM, TEMPLATE_REF, USER};
 use hutch_api::{EXTENSIONS_GROUP, GROUP, state};
 use serde_json::Value;
 
-use super::{fork, map};
-use crate::access::Action;
+use super::{fork, map, owner};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
-use crate::kinds::POLICIES;
 use crate::meta;
 
 /// Records the caller as the creator, and the template of the Sandbox from whose snapshot a Sandbox starts. Controllers of this
@@ -108,8 +106,7 @@ fn is_of_template(call: &Call) -> bool {
     if !call.external || !has_one {
         return false;
     }
-    let administers = Action::on("update", POLICIES, "clustersandboxpolicies", "");
-    !call.core.access.decide(&call.identity, &administers).allowed
+    !owner::administers(call)
 }
 
 fn is_recorded(call: &Call) -> bool {

@@ -187,7 +187,7 @@ mod tests {
             causes.remove(0).message
         };
         let message = said("spec.egress.rules[0].hosts[0]");
-        assert!(message.contains("a port is written under `ports`"), "{message}");
+        assert!(message.contains("or under `ports` of a policy"), "{message}");
         assert_eq!(said("spec.egress.rules[0].name"), "should match");
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use super::create::{changed, preview};
+use crate::admission::owner;
 use crate::admit::{Admission, Objects};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
@@ -83,6 +84,9 @@ impl Options {
                 return Err(Failure::invalid_options("DeleteOptions", cause));
             }
         };
+        if policy == Policy::Orphan {
+            owner::check_orphans(call, "propagationPolicy")?;
+        }
         let (uid, revision) = (text("/preconditions/uid"), text("/preconditions/resourceVersion"));
         let dry_run = call.dry_run()? || is_dry(&options["dryRun"])?;
         Ok(Options { grace, policy, uid, revision, dry_run })

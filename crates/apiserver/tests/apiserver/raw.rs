@@ -3,6 +3,7 @@
 mod access;
 mod bodies;
 mod objects;
+mod owners;
 mod pod_snapshots;
 mod reads;
 mod snapshots;

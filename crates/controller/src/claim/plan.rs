@@ -132,7 +132,11 @@ fn bind(observed: &Observed) -> (Vec<Attempt>, Fallback) {
         return (Vec::new(), keep(observed, sandbox));
     }
     let late = observed.late_env && !variables(claim).is_empty();
-    let recorded = observed.recorded.as_ref().filter(|sandbox| !late && adopt::is_candidate(sandbox, claim));
+    // Policies of the claim bind from the first process on, so the Sandbox starts with them.
+    let policies = claim.annotations().contains_key(annotation::POLICIES);
+    let may_adopt = !late && !policies;
+    let recorded =
+        observed.recorded.as_ref().filter(|sandbox| may_adopt && adopt::is_candidate(sandbox, claim));
     let foreign = observed.namesake.as_ref().filter(|it| !owner::is_controlled_by(it.as_ref(), claim));
     if recorded.is_none()
         && let Some(foreign) = foreign
@@ -150,8 +154,6 @@ fn bind(observed: &Observed) -> (Vec<Attempt>, Fallback) {
     }
     // A Sandbox of a pool has no volumes for the claim, and variables only where a running Pod can get them.
     let volumes = claim.spec.volume_claim_templates.as_ref();
-    // Policies of the claim bind from the first process on, so the Sandbox starts with them.
-    let policies = claim.annotations().contains_key(annotation::POLICIES);
     // Processes begin with a snapshot, and those of a pooled Sandbox have begun.
     let metadata = claim.spec.additional_pod_metadata.as_ref();
     let annotations = metadata.and_then(|metadata| metadata.annotations.as_ref());

@@ -20,6 +20,8 @@ use crate::wide;
 /// Maximum bytes of a body whose calls are read, and the time for them.
 const CALLS: usize = 1 << 20;
 const CALLS_TIME: Duration = Duration::from_secs(30);
+/// Maximum bytes of the id of a call.
+const ID: usize = 256;
 const NOT_UTF8: &str = "its body is not UTF-8";
 
 /// Reads a body whose calls are judged.
@@ -80,8 +82,11 @@ pub(super) async fn discard<B: Body<Data = Bytes> + Unpin>(mut body: B, most: us
     }
 }
 
-/// Returns the id of a single call.
+/// Returns the id of a single call, if its text is at most 256 bytes long: it is kept until the answer.
 pub(super) fn id_of(body: &[u8]) -> Option<serde_json::Value> {
     let mut message: serde_json::Value = serde_json::from_slice(body).ok()?;
-    message.get_mut("id").map(serde_json::Value::take).filter(|id| id.is_number() || id.is_string())
+    message
+        .get_mut("id")
+        .map(serde_json::Value::take)
+        .filter(|id| id.is_number() || id.as_str().is_some_and(|id| id.len() <= ID))
 }

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -12,8 +13,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::Line;
 use super::standing::Watch;
 use crate::body::Body;
+use crate::headers::{fields_bytes, misleads};
 use crate::refusal::Reason;
-use crate::sandbox::{Rules, Sandbox};
+use crate::sandbox::Sandbox;
 
 /// Body of an answer, which keeps the place of its request until its end.
 pub(super) struct Placing {
@@ -46,11 +48,33 @@ impl http_body::Body for Placing {
     }
 }
 
+/// Bytes of a body that were sent, and the maximum. The maximum changes with the rules that allow the request.
+pub(super) struct Limit {
+    sent: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Limit {
+    pub(super) fn new(most: u64) -> Limit {
+        Limit { sent: AtomicU64::new(0), most: AtomicU64::new(most) }
+    }
+
+    /// Sets the maximum.
+    pub(super) fn set(&self, most: u64) {
+        self.most.store(most, Ordering::Relaxed);
+    }
+
+    /// Counts bytes. Returns false if they are more than the maximum.
+    fn sends(&self, bytes: usize) -> bool {
+        let before = self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        before.saturating_add(bytes as u64) <= self.most.load(Ordering::Relaxed)
+    }
+}
+
 /// Body of a request, up to its limit and the budget.
 pub(super) struct Metered {
     pub(super) body: Body,
-    pub(super) left: u64,
-    pub(super) rules: Rules,
+    pub(super) limit: Arc<Limit>,
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) line: Arc<Line>,
     /// Set if its rules have conditions.
@@ -70,17 +94,18 @@ impl http_body::Body for Metered {
             Poll::Ready(Some(Ok(frame))) => frame,
             other => return other,
         };
-        let length = frame.data_ref().map_or(0, Bytes::len);
-        let fits = this.left.checked_sub(length as u64);
-        let denied = this.watch.as_mut().and_then(Watch::denied);
-        let counted = match (denied, fits) {
-            (Some(reason), _) => Err(reason),
-            (None, Some(left)) => {
-                this.left = left;
+        let length = frame.data_ref().map_or(0, Bytes::len) + frame.trailers_ref().map_or(0, fields_bytes);
+        let misleads = || frame.trailers_ref().and_then(misleads).map(Reason::Ambiguous);
+        // Before its limit, which it may change.
+        let denied = this.watch.as_mut().and_then(Watch::denied).or_else(misleads);
+        let counted = match denied {
+            Some(reason) => Err(reason),
+            None if this.limit.sends(length) => {
                 this.sandbox.counters().sent(length);
-                this.sandbox.usage.sent(&this.rules.levels, length)
+                // By the budgets of the present rules.
+                this.sandbox.usage.sent(&this.sandbox.rules().levels, length)
             }
-            (None, None) => Err(Reason::Ambiguous("its body is longer than a rule allows".to_owned())),
+            None => Err(Reason::Ambiguous("its body is longer than a rule allows".to_owned())),
         };
         match counted {
             Ok(()) => Poll::Ready(Some(Ok(frame))),

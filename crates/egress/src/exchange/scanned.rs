@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, header, response};
+use http::{HeaderMap, HeaderValue, header, response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hutch_policy::Call;
@@ -81,9 +81,27 @@ fn is_of_protocol(call: &Call) -> bool {
     call.method.as_deref().is_some_and(is_named)
 }
 
+/// Headers that declare the compression of single messages within a body.
+const OF_MESSAGES: [&str; 2] = ["grpc-encoding", "connect-content-encoding"];
+
+/// Returns the declared compression of a body.
+///
+/// # Errors
+/// It cannot be undone, as that of single messages.
+fn declared(headers: &HeaderMap) -> Result<Option<Compression>, ()> {
+    let packed = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
+    match OF_MESSAGES.iter().any(|name| headers.get_all(*name).iter().any(packed)) {
+        true => Err(()),
+        false => compression(headers),
+    }
+}
+
 fn is_grpc(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    const GRPC: &[u8] = b"application/grpc";
+    let is_one = |kind: &HeaderValue| {
+        kind.as_bytes().get(..GRPC.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(GRPC))
+    };
+    headers.get_all(header::CONTENT_TYPE).iter().any(is_one)
 }
 
 /// Scans a body elsewhere if that takes long.
@@ -189,7 +207,7 @@ impl Exchange {
             return Ok((body, false));
         }
         let unreadable = || Reason::Found(Found::unreadable(Direction::Outbound, At::Body).into());
-        let compression = match compression(&parts.headers) {
+        let compression = match declared(&parts.headers) {
             Ok(compression) => compression,
             Err(()) if scan.blocks(Direction::Outbound) => return Err(unreadable()),
             Err(()) => None,
@@ -241,6 +259,8 @@ impl Exchange {
             seen.id = seen.id.take().or_else(|| id_of(bytes));
             if seen.calls.is_empty() {
                 seen.calls = Call::parse(bytes).unwrap_or_default();
+                // The answer can take any time, and needs only their names.
+                seen.calls.iter_mut().for_each(Call::forget_arguments);
             }
         }
         let turns = &self.sandbox.large;
@@ -276,7 +296,7 @@ impl Exchange {
         }
         let talk = self.talk(of);
         let unreadable = || Reason::Found(Found::unreadable(Direction::Inbound, At::Body).into());
-        let compression = match compression(&parts.headers) {
+        let compression = match declared(&parts.headers) {
             Ok(compression) => compression,
             Err(()) if scan.blocks(Direction::Inbound) => return Err(unreadable()),
             Err(()) => None,

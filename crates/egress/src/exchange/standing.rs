@@ -15,6 +15,7 @@ use hutch_policy::{
 };
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::counted::Limit;
 use super::{Exchange, Line};
 use crate::body::Body;
 use crate::origin::Origin;
@@ -75,6 +76,9 @@ pub(super) struct Standing {
     is_short: bool,
     /// Names of the policies that scan it.
     scanned: Vec<String>,
+    /// The limit of its body.
+    limit: Arc<Limit>,
+    decided: Instant,
     /// Known when its answer begins.
     server: OnceLock<Server>,
 }
@@ -85,7 +89,7 @@ impl Standing {
         exchange: &Exchange,
         rules: &Rules,
         (parts, bytes): (&Parts, usize),
-        (judged, moment): (&Judged<'_>, &Moment<'_>),
+        (judged, moment, limit): (&Judged<'_>, &Moment<'_>, &Arc<Limit>),
     ) -> Option<Arc<Standing>> {
         let is_short = judged.calls.is_none() || bytes <= CALLS;
         let destination = &exchange.origin.destination;
@@ -105,6 +109,8 @@ impl Standing {
                 calls: judged.calls.filter(|_| is_short).map(<[Call]>::to_vec),
                 is_short,
                 scanned: scanned(),
+                limit: limit.clone(),
+                decided: Instant::now(),
                 server: OnceLock::new(),
             })
         })
@@ -115,6 +121,12 @@ impl Standing {
         if let Some(server) = server {
             let _ = self.server.set(*server);
         }
+    }
+
+    /// Returns [`Standing::denial`] if some time has passed since it was decided. One that is sent and answered at once was
+    /// judged without itself among those that were made.
+    pub(super) fn later_denial(&self) -> Option<Reason> {
+        if self.decided.elapsed() < RECHECK { None } else { self.denial() }
     }
 
     /// Returns why the rules no longer allow it, or the server to which it was sent, if they do not.
@@ -133,6 +145,9 @@ impl Standing {
         let verdict = decide_request(&rules.levels, &self.origin.destination, &request, &moment);
         if self.is_short && verdict.decision != Decision::Allow {
             return Some(Reason::Denied(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default()));
+        }
+        if self.is_short {
+            self.limit.set(verdict.max_body);
         }
         let destination = &self.origin.destination;
         let mut scanning = enforced(&rules.levels, (destination, &moment));

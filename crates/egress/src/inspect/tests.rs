@@ -20,6 +20,7 @@ use crate::way::Way;
 
 mod counted;
 mod credentials;
+mod evasion;
 mod floor;
 mod held;
 mod later;

@@ -322,13 +322,14 @@ fn address(level: &Arc<Level>) -> usize {
     Arc::as_ptr(level).addr()
 }
 
-/// Returns true for a Pod of a Sandbox that has addresses of its own.
+/// Returns true for the Pod of a Sandbox that has addresses of its own. A cluster lets everyone who may create Pods name a
+/// Sandbox as the owner of any.
 fn is_served(pod: &Pod, objects: &Objects) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
     // The addresses of a Pod that has ended may be those of another one.
     !matches!(phase, "Succeeded" | "Failed")
         && pod.spec.as_ref().is_some_and(|spec| spec.host_network != Some(true))
-        && objects.sandbox(pod).is_some()
+        && objects.sandbox(pod).is_some_and(|sandbox| sandbox.pod == pod.name_any())
 }
 
 fn addresses(pod: &Pod) -> Vec<IpAddr> {

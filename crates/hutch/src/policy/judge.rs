@@ -95,7 +95,7 @@ pub(crate) fn judge(
     }
     if judgment.decision == Decision::Deny {
         if judgment.decisive().is_none() && judgment.reason.is_none() {
-            judgment.reason = Some("no policy opens the network".to_owned());
+            judgment.reason = Some(closed(levels).to_owned());
         }
         return judgment;
     }
@@ -133,6 +133,20 @@ pub(crate) fn judge(
     judgment
 }
 
+/// Returns why nothing opens the network.
+fn closed(levels: &[Arc<Level>]) -> &'static str {
+    let mut with_rules = levels.iter().filter(|level| level.egress.is_some()).peekable();
+    if with_rules.peek().is_none() {
+        return "no policy opens the network";
+    }
+    match with_rules.all(|level| level.mode == Mode::Observe) {
+        true => "no policy opens the network: those that apply only observe",
+        false => {
+            "no policy opens the network: only an annotation of a claim or a Sandbox names those that apply"
+        }
+    }
+}
+
 /// Returns what each policy says, those without egress rules last.
 pub(crate) fn rows(levels: &[Arc<Level>], opinions: &[Opinion<'_>]) -> Vec<Row> {
     let row = |level: &Level| Row {
@@ -167,6 +181,22 @@ mod tests {
         let details = Details { method, ..Details::default() };
         let judgment = judge(levels, &text.parse().expect("a question"), &details, &Moment::default());
         (judgment.decision, judgment.ends_tls)
+    }
+
+    #[test]
+    fn denial_says_why_policies_that_allow_open_nothing() {
+        let all = level(&serde_json::json!([{"name": "all", "any": true}]));
+        let reason = |change: fn(&mut Level)| {
+            let mut level = Level::clone(&all[0]);
+            change(&mut level);
+            let question = "a.example".parse().expect("a question");
+            judge(&[Arc::new(level)], &question, &Details::default(), &Moment::default()).reason
+        };
+        assert_eq!(reason(|_| {}), None);
+        let observes = reason(|level| level.mode = Mode::Observe).expect("a reason");
+        assert!(observes.ends_with("those that apply only observe"), "{observes}");
+        let of_claim = reason(|level| level.authority = Authority::Claim).expect("a reason");
+        assert!(of_claim.contains("only an annotation of a claim"), "{of_claim}");
     }
 
     /// Regression: these were allowed here, and refused when they were dialed.

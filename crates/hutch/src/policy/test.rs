@@ -82,7 +82,9 @@ impl Case {
             _ => bail!("it needs `url`, `host` or `sandbox`, and one of them only"),
         };
         let calls = self.mcp.as_ref().map(documents::McpCall::calls).transpose()?;
-        let headers = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let lower: Vec<String> = self.headers.keys().map(|name| name.to_ascii_lowercase()).collect();
+        let values = self.headers.values().map(|value| value.trim_matches([' ', '\t']));
+        let headers = lower.iter().map(String::as_str).zip(values).collect();
         let method = self.method.as_deref().unwrap_or(GET);
         let details = Details { method, headers, calls: calls.as_deref() };
         let moment = Moment { facts, seconds: Timestamp::now().as_second(), ..Moment::default() };

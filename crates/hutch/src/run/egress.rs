@@ -12,7 +12,7 @@ use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, Mount, NetworkPlan, Spec};
 use hutch_policy::{
     Authority, Cidr, Credential, Decision, Egress, EgressRule, Level, Mode, PolicyFiles, PolicyObject,
-    ScanRules, ScannerRules, check_given, closed_ranges, useless_requests,
+    ScanRules, ScannerRules, blind_observers, check_given, closed_ranges, useless_requests,
 };
 use hutch_scan::Fingerprint;
 use serde_json::Value;
@@ -222,8 +222,14 @@ pub(crate) fn warn_without_effect(policies: &[Level]) {
     without_effect_in(policies).iter().for_each(|line| eprintln!("hutch: --policy: {line}"));
 }
 
-/// Prints that nothing is reachable because all policies with rules only observe.
+/// Prints that nothing is reachable because all policies with rules only observe, or that no requests are read for one that does.
 pub(crate) fn warn_of_observers(levels: &[Level]) {
+    for Level { name, .. } in blind_observers(levels) {
+        eprintln!(
+            "hutch: --policy: policy {name:?} observes no requests within TLS: they are read only if a policy that enforces has \
+             rules about requests, such as `http: [{{}}]`, or a scanner"
+        );
+    }
     let mut with_rules = levels.iter().filter(|level| level.egress.is_some()).peekable();
     if with_rules.peek().is_some() && with_rules.all(|level| level.mode == Mode::Observe) {
         eprintln!("hutch: --policy: all policies only observe, so nothing opens the network");

@@ -158,7 +158,7 @@ fn example(variable: &str) -> Option<Value> {
                 length: None,
                 calls: None,
             };
-            to_value(request.view(path.as_str())).ok()
+            to_value(request.views().next()?).ok()
         }
         _ => None,
     }

@@ -59,6 +59,8 @@ pub(crate) fn prepare(headers: &mut HeaderMap, screen: &Screen) -> Result<(), Re
         return Err(Refusal::NotScanned("a connection that switches protocols"));
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.remove("grpc-accept-encoding");
+    headers.remove("connect-accept-encoding");
     headers.remove(RANGE);
     headers.remove(IF_RANGE);
     Ok(())
@@ -80,8 +82,10 @@ pub(crate) async fn answer(
     if body.is_end_stream() {
         return Ok(Response::from_parts(head, body));
     }
-    let encoded = head.headers.get_all(CONTENT_ENCODING).iter();
-    if screen.is_strict() && encoded.into_iter().any(|name| name.as_bytes() != b"identity") {
+    // Also of single messages.
+    let declaring = [CONTENT_ENCODING.as_str(), "grpc-encoding", "connect-content-encoding"];
+    let mut encoded = declaring.iter().flat_map(|name| head.headers.get_all(*name));
+    if screen.is_strict() && encoded.any(|name| !name.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return Err(Refusal::NotScanned("a compressed answer"));
     }
     let frames = forward::is_grpc(&head.headers);

@@ -53,13 +53,23 @@ pub(crate) struct Held {
     pub(crate) waiting_dependent: bool,
 }
 
+/// Returns true for the reference to the Sandbox that controls an object. Another owner does not keep a Pod without its Sandbox,
+/// whose policies it has, nor a volume that a later Sandbox of the name would adopt.
+fn is_sandbox(reference: &OwnerReference) -> bool {
+    let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
+    reference.controller == Some(true) && reference.kind == "Sandbox" && group == hutch_api::GROUP
+}
+
 /// Decides about one dependent.
 pub(crate) fn judge(held: &Held) -> Verdict {
     let any = |owner| held.owners.iter().any(|(_, found)| *found == Some(owner));
     if held.owners.is_empty() || any(Owner::Unknown) || held.owners.iter().any(|(_, found)| found.is_none()) {
         return Verdict::Keep;
     }
-    if any(Owner::Solid) {
+    let is_left = |(reference, found): &(OwnerReference, Option<Owner>)| {
+        is_sandbox(reference) && matches!(found, Some(Owner::Absent | Owner::Waiting))
+    };
+    if any(Owner::Solid) && !held.owners.iter().any(is_left) {
         let solid = held.owners.iter().filter(|(_, found)| *found == Some(Owner::Solid));
         let kept: Vec<_> = solid.map(|(reference, _)| reference.clone()).collect();
         return if kept.len() == held.owners.len() { Verdict::Keep } else { Verdict::Trim(kept) };
@@ -103,6 +113,26 @@ mod tests {
     fn held(owners: &[Owner]) -> Held {
         let owners = owners.iter().enumerate().map(|(n, found)| (owner(&n.to_string(), true), Some(*found)));
         Held { owners: owners.collect(), ..Held::default() }
+    }
+
+    /// Regression: a second owner kept the Pod of a Sandbox, which then had other policies.
+    #[test]
+    fn second_owner_does_not_keep_what_a_sandbox_controlled() {
+        for (kind, version, controls, found, kept) in [
+            ("Sandbox", "agents.x-k8s.io/v1beta1", true, Owner::Absent, false),
+            ("Sandbox", "agents.x-k8s.io/v1alpha1", true, Owner::Waiting, false),
+            ("Sandbox", "agents.x-k8s.io/v1beta1", true, Owner::Solid, true),
+            ("Sandbox", "agents.x-k8s.io/v1beta1", false, Owner::Absent, true),
+            ("Sandbox", "example.com/v1", true, Owner::Absent, true),
+            ("ConfigMap", "v1", true, Owner::Absent, true),
+        ] {
+            let mut held = held(&[found, Owner::Solid]);
+            let reference = &mut held.owners[0].0;
+            (reference.kind, reference.api_version) = (kind.into(), version.into());
+            reference.controller = Some(controls);
+            let deleted = matches!(judge(&held), Verdict::Delete(_));
+            assert_eq!(deleted, !kept, "{kind} {version} {controls} {found:?}");
+        }
     }
 
     #[test]

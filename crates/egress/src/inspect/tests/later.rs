@@ -15,7 +15,7 @@ const AT: &str =
     r#""hosts": ["localhost"], "ports": [PORT], "private": ["127.0.0.0/8", "::1"], "plaintext": true"#;
 
 /// A site whose server has no TLS, so that requests are read also where no rule is about them.
-async fn plain_site(rules: &str) -> Site {
+pub(super) async fn plain_site(rules: &str) -> Site {
     let mut site = Site::new(GET).await;
     site.port = plain().await;
     site.sandbox.set_levels([level("test", site.port, &rules.replace("AT", AT))].into());
@@ -24,7 +24,7 @@ async fn plain_site(rules: &str) -> Site {
 
 impl Site {
     /// Connects without TLS, and sends these bytes.
-    async fn begin_plain(&self, bytes: &str) -> TcpStream {
+    pub(super) async fn begin_plain(&self, bytes: &str) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let captured = listener.accept().await.unwrap().0;
@@ -35,7 +35,7 @@ impl Site {
         client
     }
 
-    async fn get_plain(&self, target: &str) -> String {
+    pub(super) async fn get_plain(&self, target: &str) -> String {
         let head = format!("GET {target} HTTP/1.1\r\nHost: localhost:PORT\r\nConnection: close\r\n\r\n");
         let mut answer = Vec::new();
         let _ = self.begin_plain(&head).await.read_to_end(&mut answer).await;
@@ -44,13 +44,13 @@ impl Site {
 }
 
 /// Reads a part of an answer.
-async fn part(stream: &mut (impl AsyncRead + Unpin)) -> String {
+pub(super) async fn part(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut answer = vec![0; 4096];
     let count = stream.read(&mut answer).await.unwrap();
     String::from_utf8_lossy(&answer[..count]).into_owned()
 }
 
-async fn ends(mut stream: impl AsyncRead + Unpin) {
+pub(super) async fn ends(mut stream: impl AsyncRead + Unpin) {
     let mut answer = vec![0; 4096];
     let end = async { while matches!(stream.read(&mut answer).await, Ok(1..)) {} };
     tokio::time::timeout(Duration::from_secs(20), end).await.expect("it ends");
@@ -176,7 +176,7 @@ async fn level_that_reads_calls_lets_another_one_allow_nothing_more() {
     }
 }
 
-const FREE: &str = r#"{"name": "free", AT, "http": [{"paths": ["/free"]}]}"#;
+pub(super) const FREE: &str = r#"{"name": "free", AT, "http": [{"paths": ["/free"]}]}"#;
 
 /// Regression: conditions were evaluated while a body was sent or an answer lasted, and not between.
 #[tokio::test]

@@ -13,7 +13,7 @@ use super::skeleton::Kind;
 use crate::harness::WAIT_LIMIT;
 
 /// Interval at which the objects of a batch are listed.
-const PAUSE: Duration = Duration::from_millis(400);
+const PAUSE: Duration = Duration::from_secs(1);
 /// Waiting reasons of a container that has yet to be tried.
 const UNTRIED: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Reasons of a condition behind which something is still to come.

@@ -222,16 +222,19 @@ impl Objects {
         subject.map_or_else(Vec::new, |subject| fields_of_server(&subject, policies.0, policies.1, now))
     }
 
-    /// Returns the levels with a scanner of a Pod, of all policies that can be read; `None` if they are not known yet, or no
-    /// longer, since the template that may name some of them is gone.
+    /// Returns the levels with a scanner of a Pod, of all policies that can be read; `None` if they are not known yet.
     pub fn scanning(&self, pod: &Pod, now: Timestamp) -> Option<Vec<Arc<Level>>> {
         let subject = self.is_complete().then(|| self.subject(pod)).flatten()?;
-        if subject.template.is_some()
-            && self.template(&subject.namespace, subject.template.as_ref()).is_none()
-        {
-            return None;
-        }
         Some(scanning(&subject, &self.cluster_policies.objects, &self.policies.objects, now))
+    }
+
+    /// Returns true if the template of the Sandbox of a Pod is gone, and with it the names of policies.
+    pub fn lacks_template(&self, pod: &Pod) -> bool {
+        let subject = self.subject(pod);
+        subject.is_some_and(|subject| {
+            subject.template.is_some()
+                && self.template(&subject.namespace, subject.template.as_ref()).is_none()
+        })
     }
 
     /// Returns the facts about a Pod. One without a Sandbox has no name: conditions take it for that of a Sandbox.

@@ -395,7 +395,7 @@ impl Exchange {
         let limit = Arc::new(Limit::new(verdict.max_body));
         let standing = Standing::of(self, &rules, (parts, bytes), (&judged, &moment, &limit));
         // The answer can take any time.
-        seen.calls.iter_mut().for_each(Call::forget_arguments);
+        seen.calls.iter_mut().for_each(Call::forget);
         let unread = seen.unread.take().filter(|body| !body.is_end_stream());
         let lent = unread.map(|body| Sent::Stream(seen.lent.lend(body)));
         let read = held.map(|held| Sent::Whole(held, None));

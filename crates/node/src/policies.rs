@@ -327,7 +327,9 @@ impl Policies {
 fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served) {
     let (pod, now) = (served.live.pod(), Timestamp::now());
     let (mut found, mut enforced) = known.levels(&pod, now);
-    if let Some(levels) = known.objects.scanning(&pod, now) {
+    // What scanned its logs before its template was deleted still does.
+    let keeps = known.objects.lacks_template(&pod) && served.live.log_screen.is_set();
+    if let Some(levels) = known.objects.scanning(&pod, now).filter(|_| !keeps) {
         served.live.log_screen.set(&levels);
     }
     let files = known.files(&pod, now).filter(|_| served.fresh);

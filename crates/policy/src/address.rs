@@ -43,7 +43,7 @@ const METADATA_V4: [Ipv4Addr; 3] =
     [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
 
 /// Ranges of which every address is one of the above, link-local or of no host.
-const NEVER: [&str; 12] = [
+const NEVER: [&str; 14] = [
     "169.254.0.0/16",
     "100.100.100.200/32",
     "168.63.129.16/32",
@@ -54,6 +54,8 @@ const NEVER: [&str; 12] = [
     "fe80::/10",
     "fd00:ec2::/32",
     "fd20:ce::254/128",
+    "fd00:c1::a9fe:a9fe/128",
+    "fd00:42::42/128",
     "::/128",
     "ff00::/8",
 ];
@@ -181,8 +183,11 @@ fn reason_v4(address: Ipv4Addr) -> Option<Forbidden> {
 fn reason_v6(address: Ipv6Addr) -> Option<Forbidden> {
     let words = address.segments();
     match words {
-        // AWS and Google.
-        [0xfd00, 0xec2, ..] | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] => Some(Forbidden::Metadata),
+        // AWS, Google, Oracle and Scaleway.
+        [0xfd00, 0xec2, ..]
+        | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254]
+        | [0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe]
+        | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42] => Some(Forbidden::Metadata),
         _ if address.is_unicast_link_local() => Some(Forbidden::Metadata),
         _ if address.is_unspecified() || address.is_multicast() => Some(Forbidden::NoHost),
         _ if address.is_loopback() => Some(Forbidden::ThisMachine),
@@ -230,6 +235,8 @@ mod tests {
                     "192.0.0.192",
                     "fd00:ec2::254",
                     "fd20:ce::254",
+                    "fd00:c1::a9fe:a9fe",
+                    "fd00:42::42",
                     "fe80::1",
                 ],
             ),

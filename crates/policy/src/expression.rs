@@ -6,6 +6,7 @@
 mod children;
 mod constants;
 mod fields;
+mod functions;
 mod missing;
 mod selects;
 mod truth;
@@ -15,9 +16,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use kube_cel::cel::common::ast::{CallExpr, Expr, operators};
-use kube_cel::cel::extractors::This;
 use kube_cel::cel::objects::Map;
-use kube_cel::cel::{Context, ExecutionError, Program, Value, functions, to_value};
+use kube_cel::cel::{Context, Program, Value, to_value};
 use serde::{Deserialize, Serialize};
 
 pub use fields::UnknownField;
@@ -31,12 +31,9 @@ pub(crate) const LENGTH: usize = 1024;
 const NODES: usize = 10_000;
 /// The same where the condition has a loop, for all calls of a body together.
 pub(crate) const LOOP_NODES: usize = 500;
-/// Maximum additions and subtractions. The difference of two times is at most ten thousand years, and the interpreter panics
-/// when it adds 262,000 years to a time.
-const ADDITIONS: usize = 16;
-/// Maximum bytes of the text of a duration, and its maximum days.
-const DURATION_LENGTH: usize = 64;
-const DURATION_DAYS: i64 = 365_250;
+/// Maximum additions and subtractions. The difference of two times is at most ten thousand years; with a loop, a sum of such
+/// differences stands in a further sum. The interpreter panics when it adds 262,000 years to a time.
+const ADDITIONS: usize = 12;
 /// Fractions below it that are whole are numbers without rounding.
 const WHOLE: f64 = (1_u64 << 53) as f64;
 /// Maximum depth of brackets. The parser is recursive.
@@ -54,7 +51,7 @@ pub enum InvalidExpression {
     #[error("{0:?} is not a CEL expression: {1}")]
     Syntax(String, String),
     /// Several loops.
-    #[error("{0:?} has several loops, or comments; at most one of all, exists, exists_one, map and filter")]
+    #[error("{0:?} has several loops; at most one of all, exists, exists_one, map and filter")]
     Loops(String),
     /// Unsigned numbers.
     #[error("{0:?} has an unsigned number, which no value equals; write it without `u`")]
@@ -87,6 +84,10 @@ pub struct Expression {
     text: String,
     program: Arc<Program>,
     variables: Arc<[String]>,
+    /// Headers of requests that it reads; `None` if that may be any.
+    headers: Option<Arc<[String]>>,
+    /// It has a loop, whose time grows with the square of the values.
+    loops: bool,
 }
 
 impl Expression {
@@ -136,10 +137,7 @@ impl Expression {
         let Some(request) = request.filter(|_| self.uses("request")) else {
             return self.value(moment, None, call);
         };
-        // `request["headers"]` too.
-        if (self.text.contains("headers") || self.text.contains("request["))
-            && request.has_ambiguous_headers()
-        {
+        if request.has_ambiguous_headers(self.headers.as_deref()) {
             return None;
         }
         let mut values = request.views().map(|view| self.value(moment, Some(&view), call));
@@ -149,14 +147,22 @@ impl Expression {
 
     /// Returns true if it has a loop, whose time grows with the square of the values.
     pub(crate) fn has_loop(&self) -> bool {
-        loops(&self.text) > 0
+        self.loops
+    }
+
+    /// Returns true if facts and headers have too many values for a loop.
+    fn has_many(&self, moment: &Moment<'_>, request: Option<&View<'_>>) -> bool {
+        let facts = moment.facts.task.len() + moment.facts.sandbox.labels.len();
+        self.loops && facts + request.map_or(0, View::headers) > LOOP_NODES
     }
 
     /// Returns the value for a request in one of its ways.
     fn value(&self, moment: &Moment<'_>, request: Option<&View<'_>>, call: Option<&Call>) -> Option<bool> {
+        if self.has_many(moment, request) {
+            return None;
+        }
         let mut context = Context::default();
-        context.add_function("duration", bounded_duration);
-        context.add_function("contains", contains);
+        functions::add(&mut context);
         let mut set = |name: &str, value: Value| context.add_variable_from_value(name, value);
         // Only what the expression uses: the conversion costs more than the evaluation.
         for name in VARIABLES.iter().filter(|name| self.uses(name)) {
@@ -183,26 +189,6 @@ impl Expression {
     }
 }
 
-/// Returns true if a value is in another one. The interpreter panics for empty bytes.
-fn contains(This(this): This<Value>, part: Value) -> Result<Value, ExecutionError> {
-    match (&this, &part) {
-        (Value::Bytes(_), Value::Bytes(part)) if part.is_empty() => Ok(Value::Bool(true)),
-        _ => functions::contains(This(this), part),
-    }
-}
-
-/// Returns the duration of a text of at most a thousand years. The interpreter panics when it adds a longer one to a time.
-fn bounded_duration(text: Arc<String>) -> Result<Value, ExecutionError> {
-    let too_long = || ExecutionError::function_error("duration", "longer than a thousand years");
-    if text.len() > DURATION_LENGTH {
-        return Err(too_long());
-    }
-    match functions::duration(text)? {
-        Value::Duration(duration) if duration.num_days().abs() > DURATION_DAYS => Err(too_long()),
-        value => Ok(value),
-    }
-}
-
 /// Returns the value of a variable; `None` for one that has none here.
 fn variable(name: &str, moment: &Moment<'_>, request: Option<&View<'_>>) -> Option<Value> {
     match name {
@@ -223,10 +209,6 @@ impl TryFrom<String> for Expression {
         if text.len() > LENGTH || depth(&text) > DEPTH {
             return Err(InvalidExpression::TooLarge(shown(&text)));
         }
-        // A loop within a loop takes the time of both multiplied.
-        if loops(&text) > 1 {
-            return Err(InvalidExpression::Loops(shown(&text)));
-        }
         if is_unsigned(&text) {
             return Err(InvalidExpression::Unsigned(shown(&text)));
         }
@@ -234,6 +216,11 @@ impl TryFrom<String> for Expression {
             let reason = error.to_string();
             InvalidExpression::Syntax(shown(&text), reason.lines().next().unwrap_or_default().to_owned())
         })?;
+        // A loop within a loop takes the time of both multiplied.
+        let loops = count(&program.expression().expr, |part| matches!(part, Expr::Comprehension(_)));
+        if loops > 1 {
+            return Err(InvalidExpression::Loops(shown(&text)));
+        }
         let variables: Vec<String> =
             program.references().variables().into_iter().map(str::to_owned).collect();
         // `args.exists(x, x > 1)` declares a variable of its own.
@@ -247,16 +234,24 @@ impl TryFrom<String> for Expression {
         if let Some(name) = truth::unknown_function(&program) {
             return Err(InvalidExpression::Function(shown(&text), name));
         }
-        if additions(&program.expression().expr) > ADDITIONS {
+        let adds =
+            |call: &CallExpr| [operators::ADD, operators::SUBSTRACT].contains(&call.func_name.as_str());
+        let additions =
+            count(&program.expression().expr, |part| matches!(part, Expr::Call(call) if adds(call)));
+        if additions > ADDITIONS {
             return Err(InvalidExpression::Additions(shown(&text)));
         }
-        if has_object(&program.expression().expr) {
+        // The interpreter panics at one.
+        let is_object = |part: &Expr| matches!(part, Expr::Struct(_) | Expr::Unspecified);
+        if count(&program.expression().expr, is_object) > 0 {
             return Err(InvalidExpression::Object(shown(&text)));
         }
         if !truth::may_be_truth(&program.expression().expr) {
             return Err(InvalidExpression::NotTruth(shown(&text)));
         }
-        Ok(Expression { program: Arc::new(program), variables: variables.into(), text })
+        let headers = fields::headers(&program.expression().expr);
+        let loops = loops > 0;
+        Ok(Expression { program: Arc::new(program), variables: variables.into(), headers, loops, text })
     }
 }
 
@@ -295,31 +290,15 @@ fn signed(value: Value) -> Value {
     }
 }
 
-/// Returns the number of loops of a text; those in strings count too. Comments could hide one.
-fn loops(text: &str) -> usize {
-    let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-    let named = ["all(", "exists(", "exists_one(", "map(", "filter("];
-    let found = named.iter().map(|name| dense.matches(&format!(".{name}")).count()).sum();
-    if text.contains("//") && text.contains(['\n', '\r']) { usize::MAX } else { found }
-}
-
-/// Returns the number of additions and subtractions in an expression.
-fn additions(expression: &Expr) -> usize {
+/// Returns the number of such parts of an expression.
+fn count(expression: &Expr, is_one: impl Fn(&Expr) -> bool) -> usize {
     let found = std::cell::Cell::new(0);
-    let count = |part: &Expr| {
-        let adds =
-            |call: &CallExpr| [operators::ADD, operators::SUBSTRACT].contains(&call.func_name.as_str());
-        found.set(found.get() + usize::from(matches!(part, Expr::Call(call) if adds(call))));
+    let count = |part: &Expr| found.set(found.get() + usize::from(is_one(part)));
+    let _ = fields::Scope::default().first(expression, &|_, part| {
+        count(part);
         None::<()>
-    };
-    let _ = fields::Scope::default().first(expression, &|_, part| count(part));
+    });
     found.get()
-}
-
-/// Returns true if an object of a type is in an expression. The interpreter panics at one.
-fn has_object(expression: &Expr) -> bool {
-    let is_one = |part: &Expr| matches!(part, Expr::Struct(_) | Expr::Unspecified);
-    fields::Scope::default().first(expression, &|_, part| is_one(part).then_some(())).is_some()
 }
 
 /// Returns the number of values in a value.
@@ -621,12 +600,23 @@ mod tests {
                 assert_eq!(expression(text).unwrap().evaluate(&moment, None, Some(&call)), None, "{text}");
             }
         }
-        let sum = format!("now{} > now", " + duration('8765999h')".repeat(16));
+        let sum = format!("now{} > now", " + duration('8765999h')".repeat(12));
         assert_eq!(expression(&sum).unwrap().evaluate(&moment, None, None), Some(true));
         let years = "timestamp('9999-12-31T00:00:00Z') - timestamp('0001-01-01T00:00:00Z')";
-        let sum = |count| format!("[{years}].all(d, now + ({}) > now)", vec!["d"; count].join(" + "));
-        assert_eq!(expression(&sum(15)).unwrap().evaluate(&moment, None, None), None);
-        assert!(expression(&sum(16)).unwrap_err().contains("signs + and -"));
+        // Each number of sums outside and inside of the loop.
+        for outside in 1..ADDITIONS {
+            let sum = |inside| {
+                let (list, sum) = (vec![years; outside].join(" + "), vec!["d"; inside].join(" + "));
+                expression(&format!("[{list}].all(d, now + ({sum}) > now)"))
+            };
+            // Signs: two for each difference but the first, and one for each `d`.
+            let Some(inside) = (ADDITIONS + 1).checked_sub(2 * outside).filter(|count| *count > 0) else {
+                break;
+            };
+            let value = sum(inside).unwrap().evaluate(&moment, None, None);
+            assert!(matches!(value, None | Some(true)), "{outside} {inside}");
+            assert!(sum(inside + 1).unwrap_err().contains("signs + and -"), "{outside} {inside}");
+        }
         let call = Call { method: None, tool: None, arguments: serde_json::json!({"a": ""}) };
         let value = expression("b'x'.contains(bytes(args.a))").unwrap().evaluate(&moment, None, Some(&call));
         assert_eq!(value, Some(true));
@@ -658,7 +648,7 @@ mod tests {
             ("", "is not a CEL expression"),
             ("[1].all(a, [1].all(b, true))", "several loops"),
             ("[1].all (a, true) && [1].exists\n(b, true)", "several loops"),
-            ("[1].all//\n(a, true)", "several loops"),
+            ("[1].existsOne(a, [1].existsOne(b, true))", "several loops"),
             ("session.denials == 3u", "unsigned"),
             ("uint(session.denials) == 3", "unsigned"),
             ("1", "is never true or false"),

@@ -12,8 +12,8 @@ const TARGET: usize = 16 << 10;
 
 /// Maximum calls in a batch.
 const CALLS: usize = 100;
-/// Maximum bytes of the name of a method or a tool.
-const NAME: usize = 1 << 10;
+/// Maximum bytes of the name of a method or a tool that are kept once it is judged.
+const NAME: usize = 512;
 
 /// Escapes of letters of `method`.
 const LETTERS: [&[u8]; 12] = [
@@ -139,9 +139,13 @@ impl Call {
         Call::read(&strict(body)?)
     }
 
-    /// Forgets the arguments, which can take much memory, once they are judged.
-    pub fn forget_arguments(&mut self) {
+    /// Forgets the arguments, and the ends of long names, once they are judged: they can take much memory.
+    pub fn forget(&mut self) {
         self.arguments = Value::Null;
+        for name in [&mut self.method, &mut self.tool].into_iter().flatten() {
+            name.truncate(name.floor_char_boundary(NAME));
+            name.shrink_to_fit();
+        }
     }
 
     /// Returns true if a body of which [`Call::parse`] reads no calls may be one to some server: it cannot be read in one way,
@@ -209,10 +213,9 @@ impl Call {
     }
 }
 
-/// Returns a name of at most 1 KiB. Some readers take one for another that has control characters, because they end it there.
+/// Returns a name. Some readers take one for another that has control characters, because they end it there.
 fn name(value: &Value) -> Option<String> {
-    let is_name = |name: &&str| name.len() <= NAME && !name.chars().any(char::is_control);
-    value.as_str().filter(is_name).map(str::to_owned)
+    value.as_str().filter(|name| !name.chars().any(char::is_control)).map(str::to_owned)
 }
 
 /// Refuses keys that some readers take for one of these, because they ignore case.
@@ -264,6 +267,13 @@ pub(crate) struct View<'a> {
     headers: BTreeMap<String, &'a str>,
 }
 
+impl View<'_> {
+    /// Returns the number of headers.
+    pub(crate) fn headers(&self) -> usize {
+        self.headers.len()
+    }
+}
+
 impl Request<'_> {
     /// Returns what expressions see, in each way that servers read the path: with and without parameters of its segments.
     /// There is at least one.
@@ -279,10 +289,12 @@ impl Request<'_> {
         })
     }
 
-    /// Returns true if a header has several values, of which some servers take the first, some the last, and some all.
-    pub(crate) fn has_ambiguous_headers(&self) -> bool {
+    /// Returns true if one of these headers, or any, has several values, of which some servers take the first, some the last,
+    /// and some all. Names have no `_`.
+    pub(crate) fn has_ambiguous_headers(&self, names: Option<&[String]>) -> bool {
         let mut known = BTreeMap::new();
-        let mut values = self.headers.iter().map(|(name, value)| (name.replace('_', "-"), *value));
+        let values = self.headers.iter().map(|(name, value)| (name.replace('_', "-"), *value));
+        let mut values = values.filter(|(name, _)| names.is_none_or(|names| names.contains(name)));
         values.any(|(name, value)| known.insert(name, value).is_some_and(|before| before != value))
     }
 

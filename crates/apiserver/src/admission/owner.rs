@@ -41,14 +41,14 @@ pub(crate) fn check(call: &Call, before: Option<&Value>, object: &Value) -> Resu
     }
     let owner = |object| {
         let (_, owner) = sandbox(object)?;
-        Some((owner["name"].clone(), owner["uid"].clone()))
+        Some((owner["name"].clone(), owner["uid"].clone(), owner["apiVersion"].clone()))
     };
     let (old, is_pod) = (before.and_then(owner), call.resource.is("", "pods"));
     if old == owner(object) {
         let runs_other = before.is_some_and(|before| runs_other(before, object));
         return if is_pod && runs_other { check_controller(call, object) } else { Ok(()) };
     }
-    if let Some((name, _)) = old.filter(|_| is_pod && !administers(call)) {
+    if let Some((name, ..)) = old.filter(|_| is_pod && !administers(call)) {
         let field = "metadata.ownerReferences";
         let why = format!(
             "{field} must keep Sandbox {name}: the Pod would leave the policies for it; delete the Pod instead"
@@ -62,9 +62,14 @@ pub(crate) fn check(call: &Call, before: Option<&Value>, object: &Value) -> Resu
 /// Returns true if a changed Pod runs something else, or differently: by its spec, or by an annotation that the node reads. Who
 /// adds an ephemeral container has a right of its own, as who runs a command in it.
 fn runs_other(before: &Value, object: &Value) -> bool {
+    // A scheduler binds it.
+    let is_bound = before["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
     let spec = |pod: &Value| {
         let mut fields = pod["spec"].as_object().cloned().unwrap_or_default();
         fields.remove("ephemeralContainers");
+        if !is_bound {
+            fields.remove("nodeName");
+        }
         fields
     };
     let annotations = |pod: &Value| -> Vec<(String, Value)> {

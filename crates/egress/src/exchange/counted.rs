@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
@@ -95,9 +96,8 @@ impl http_body::Body for Metered {
             other => return other,
         };
         let length = frame.data_ref().map_or(0, Bytes::len) + frame.trailers_ref().map_or(0, fields_bytes);
-        let misleads = || frame.trailers_ref().and_then(misleads).map(Reason::Ambiguous);
         // Before its limit, which it may change.
-        let denied = this.watch.as_mut().and_then(Watch::denied).or_else(misleads);
+        let denied = this.watch.as_mut().and_then(Watch::denied);
         let counted = match denied {
             Some(reason) => Err(reason),
             None if this.limit.sends(length) => {
@@ -108,6 +108,10 @@ impl http_body::Body for Metered {
             None => Err(Reason::Ambiguous("its body is longer than a rule allows".to_owned())),
         };
         match counted {
+            // Trailers that some servers read as headers of another meaning are left out.
+            Ok(()) if frame.trailers_ref().and_then(misleads).is_some() => {
+                Poll::Ready(Some(Ok(Frame::trailers(HeaderMap::new()))))
+            }
             Ok(()) => Poll::Ready(Some(Ok(frame))),
             Err(reason) => {
                 let error = reason.to_string();

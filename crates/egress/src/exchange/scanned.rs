@@ -260,7 +260,7 @@ impl Exchange {
             if seen.calls.is_empty() {
                 seen.calls = Call::parse(bytes).unwrap_or_default();
                 // The answer can take any time, and needs only their names.
-                seen.calls.iter_mut().for_each(Call::forget_arguments);
+                seen.calls.iter_mut().for_each(Call::forget);
             }
         }
         let turns = &self.sandbox.large;

@@ -66,8 +66,13 @@ async fn echo(request: Request<Incoming>) -> Result<Response<UnsyncBoxBody<Bytes
     if parts.headers.contains_key("x-late") {
         std::future::pending::<()>().await;
     }
-    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = body.collect().await.ok();
+    let trailers = body.as_ref().and_then(|body| body.trailers().cloned()).unwrap_or_default();
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
     let mut text = format!("{:?} {} {}\n", parts.version, parts.method, parts.uri);
+    for (name, value) in &trailers {
+        text.push_str(&format!("trailer {name}: {}\n", value.to_str().unwrap()));
+    }
     for (name, value) in &parts.headers {
         text.push_str(&format!("{name}: {}\n", value.to_str().unwrap()));
     }

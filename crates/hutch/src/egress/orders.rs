@@ -1,7 +1,7 @@
 //! Orders to the proxy of which tenants decide how large they are.
 
 use hutch_egress::control::Order;
-use hutch_policy::Level;
+use hutch_policy::{Facts, Identity, Level};
 use hutch_privsep::Channel;
 
 /// Maximum bytes of an order that a tenant influences.
@@ -22,7 +22,12 @@ fn strictest(order: Order) -> Order {
             let egress = Some(hutch_policy::Egress::default());
             Order::Level { id, level: Level { mode: hutch_policy::Mode::Enforce, egress, ..level } }
         }
-        Order::Facts { sandbox, .. } => Order::Facts { sandbox, facts: hutch_policy::Facts::default() },
+        // Attributes and labels then have no value. Its names are short, and conditions that deny compare them.
+        Order::Facts { sandbox, facts } => {
+            let Identity { name, namespace, .. } = facts.sandbox;
+            let sandbox_facts = Identity { name, namespace, ..Identity::default() };
+            Order::Facts { sandbox, facts: Facts { sandbox: sandbox_facts, ..Facts::default() } }
+        }
         Order::Peers { sandbox, namespace, .. } => Order::Peers { sandbox, namespace, peers: Vec::new() },
         Order::Credentials { sandbox, .. } => Order::Credentials { sandbox, credentials: Vec::new() },
         other => other,
@@ -35,14 +40,14 @@ mod tests {
 
     #[test]
     fn facts_and_levels_that_are_too_large_are_replaced_by_the_strictest() {
-        let facts = hutch_policy::Facts {
-            task: [("x".to_owned(), "\u{1}".repeat(32_000))].into(),
-            ..hutch_policy::Facts::default()
-        };
+        let sandbox = Identity { namespace: "team".to_owned(), name: "a".to_owned(), ..Identity::default() };
+        let task = [("x".to_owned(), "\u{1}".repeat(32_000))].into();
+        let facts = Facts { task, sandbox: sandbox.clone(), ..Facts::default() };
         let level = Level::new(hutch_policy::Authority::Cluster, "p", None);
         let level = Level { mode: hutch_policy::Mode::Observe, ..level };
         match strictest(Order::Facts { sandbox: 1, facts }) {
-            Order::Facts { sandbox: 1, facts } => assert_eq!(facts, hutch_policy::Facts::default()),
+            // Regression: the namespace was empty, so that a rule that denied it did not.
+            Order::Facts { sandbox: 1, facts } => assert_eq!(facts, Facts { sandbox, ..Facts::default() }),
             other => panic!("{other:?}"),
         }
         match strictest(Order::Level { id: 2, level }) {

@@ -274,6 +274,7 @@ impl Place {
             let path = &named.path;
             let below: Vec<&&Named> = again.iter().filter(|again| again.path.starts_with(path)).collect();
             let shown = |above: &Path| path.starts_with(above);
+            let is_mounted = arguments.mount.iter().any(|mount| shown(&mount.source));
             if let Some(again) = below.first().filter(|_| named.field.starts_with(CREDENTIALS)) {
                 bail!(
                     "{}: {} would show {} again, which is denied as a credential; remove one of them",
@@ -296,7 +297,9 @@ impl Place {
             }
             match below.first() {
                 Some(again)
-                    if shown(&self.workspace) || OF_THE_IMAGE.iter().any(|own| shown(Path::new(own))) =>
+                    if is_mounted
+                        || shown(&self.workspace)
+                        || OF_THE_IMAGE.iter().any(|own| shown(Path::new(own))) =>
                 {
                     bail!(
                         "{}: {} is in {}, which {} hides; name what is to be hidden in it",

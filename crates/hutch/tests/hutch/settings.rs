@@ -165,7 +165,7 @@ fn network_is_as_the_settings_say() {
 fn setting_that_cannot_be_enforced_is_refused_by_name() {
     hutch_testkit::require!(root, user_namespaces);
     let home = Home::new();
-    make(&home, &["work/a/b", "work/.git/hooks/pre-commit"]);
+    make(&home, &["work/a/b", "work/.git/hooks/pre-commit", "data/private/out/x"]);
     for (settings, named) in [
         (
             json!({"credentials": {"allowPlaintextInject": true}}),
@@ -200,6 +200,10 @@ fn setting_that_cannot_be_enforced_is_refused_by_name() {
         ),
         (files(json!({"denyRead": ["@"]})), "filesystem.denyRead[0]: the working directory is in"),
         (files(json!({"denyRead": ["a"], "allowRead": ["a/b"]})), "filesystem.allowRead[0]"),
+        (
+            files(json!({"denyRead": ["@/data/private"], "allowRead": ["@/data", "@/data/private/out"]})),
+            "filesystem.allowRead[1]",
+        ),
         (json!([]), "not a JSON object"),
     ] {
         refused(&run(&home, Caller::Ordinary, &settings, &[], "true"), 125, &["--settings", named]);

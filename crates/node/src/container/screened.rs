@@ -62,6 +62,11 @@ impl LogScreen {
         finish(&mut output)
     }
 
+    /// Returns true if something scans the logs.
+    pub(crate) fn is_set(&self) -> bool {
+        lock(&self.screen).is_some()
+    }
+
     fn get(&self) -> Option<Screen> {
         let screen = lock(&self.screen).clone()?;
         Some(match self.log.get() {

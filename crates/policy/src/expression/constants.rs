@@ -90,8 +90,8 @@ fn kind(value: &Value) -> Option<&'static str> {
     }
 }
 
-/// Maximum bytes of a compiled expression that is only checked.
-const COMPILED: usize = 1 << 18;
+/// Maximum bytes of a compiled regular expression.
+pub(super) const COMPILED: usize = 1 << 18;
 
 /// Returns why a call with this constant has no value.
 fn without_value(expression: &Expr, call: &CallExpr, text: &str) -> Option<String> {

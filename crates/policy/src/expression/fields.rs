@@ -2,7 +2,9 @@
 //!
 //! The fields are those of an example of each variable, converted as the values are by which conditions are evaluated.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::sync::Arc;
 
 use kube_cel::cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
 use kube_cel::cel::objects::Key;
@@ -48,6 +50,36 @@ pub(super) fn unknown(expression: &Expr) -> Option<UnknownField> {
         }
         _ => None,
     })
+}
+
+/// Returns the headers of requests that an expression reads, in the form that has no `_`; `None` if they may be any.
+pub(super) fn headers(expression: &Expr) -> Option<Arc<[String]>> {
+    let is_request = |of: &Expr| matches!(of, Expr::Ident(name) if name == "request");
+    let are_headers = |of: &Expr| matches!(of, Expr::Select(select) if select.field == "headers" && is_request(&select.operand.expr));
+    let names = RefCell::new(Vec::new());
+    let add = |name: &str| names.borrow_mut().push(name.replace('_', "-"));
+    let all = super::count(expression, |part| are_headers(part));
+    let of_request = super::count(expression, |part| is_request(part));
+    let fields = super::count(
+        expression,
+        |part| matches!(part, Expr::Select(select) if is_request(&select.operand.expr)),
+    );
+    super::count(expression, |part| {
+        match part {
+            Expr::Select(select) if are_headers(&select.operand.expr) => add(&select.field),
+            Expr::Call(call) => match (call.func_name.as_str(), call.args.as_slice()) {
+                (operators::INDEX, [of, key]) | (operators::IN, [key, of]) if are_headers(&of.expr) => {
+                    literal(&key.expr).iter().for_each(|name| add(name));
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+        false
+    });
+    // The request as a whole, or a part of it whose name is computed, may be its headers.
+    let names = names.into_inner();
+    (names.len() == all && of_request == fields).then(|| names.into())
 }
 
 /// A place in an expression.

@@ -71,6 +71,7 @@ async fn judge(client: &Client, kinds: &Arc<Kinds>, task: &Task) -> Result<Outco
     let found = join_all(references.iter().map(|reference| find(client, kinds, object, reference))).await;
     let has = |finalizer: &str| metadata.finalizers.iter().flatten().any(|f| f == finalizer);
     let held = Held {
+        is_pod: object.kind.resource.group.is_empty() && object.kind.resource.kind == "Pod",
         owners: references.into_iter().zip(found.iter().map(|found| found.as_ref().ok().copied())).collect(),
         foreground: has(FOREGROUND),
         orphan: has(ORPHAN),

@@ -42,6 +42,7 @@ pub(crate) enum Verdict {
 /// A dependent as it was read, with what is known of its own dependents.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
+    pub(crate) is_pod: bool,
     /// Each owner reference with what its owner is.
     pub(crate) owners: Vec<(OwnerReference, Option<Owner>)>,
     /// It has the finalizer of its kind of deletion.
@@ -53,8 +54,7 @@ pub(crate) struct Held {
     pub(crate) waiting_dependent: bool,
 }
 
-/// Returns true for the reference to the Sandbox that controls an object. Another owner does not keep a Pod without its Sandbox,
-/// whose policies it has, nor a volume that a later Sandbox of the name would adopt.
+/// Returns true for the reference to the Sandbox that controls an object.
 fn is_sandbox(reference: &OwnerReference) -> bool {
     let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
     reference.controller == Some(true) && reference.kind == "Sandbox" && group == hutch_api::GROUP
@@ -63,13 +63,16 @@ fn is_sandbox(reference: &OwnerReference) -> bool {
 /// Decides about one dependent.
 pub(crate) fn judge(held: &Held) -> Verdict {
     let any = |owner| held.owners.iter().any(|(_, found)| *found == Some(owner));
-    if held.owners.is_empty() || any(Owner::Unknown) || held.owners.iter().any(|(_, found)| found.is_none()) {
-        return Verdict::Keep;
-    }
     let is_left = |(reference, found): &(OwnerReference, Option<Owner>)| {
         is_sandbox(reference) && matches!(found, Some(Owner::Absent | Owner::Waiting))
     };
-    if any(Owner::Solid) && !held.owners.iter().any(is_left) {
+    // Another owner does not keep a Pod without its Sandbox, whose policies it has.
+    let is_left = held.is_pod && held.owners.iter().any(is_left);
+    let is_unknown = |found: &Option<Owner>| found.is_none_or(|found| found == Owner::Unknown);
+    if held.owners.is_empty() || (!is_left && held.owners.iter().any(|(_, found)| is_unknown(found))) {
+        return Verdict::Keep;
+    }
+    if any(Owner::Solid) && !is_left {
         let solid = held.owners.iter().filter(|(_, found)| *found == Some(Owner::Solid));
         let kept: Vec<_> = solid.map(|(reference, _)| reference.clone()).collect();
         return if kept.len() == held.owners.len() { Verdict::Keep } else { Verdict::Trim(kept) };
@@ -127,11 +130,17 @@ mod tests {
             ("ConfigMap", "v1", true, Owner::Absent, true),
         ] {
             let mut held = held(&[found, Owner::Solid]);
+            held.is_pod = true;
             let reference = &mut held.owners[0].0;
             (reference.kind, reference.api_version) = (kind.into(), version.into());
             reference.controller = Some(controls);
             let deleted = matches!(judge(&held), Verdict::Delete(_));
             assert_eq!(deleted, !kept, "{kind} {version} {controls} {found:?}");
+            held.owners[1].1 = Some(Owner::Unknown);
+            assert_eq!(matches!(judge(&held), Verdict::Delete(_)), !kept, "an owner of an unknown kind");
+            // A volume with a further owner keeps its data.
+            (held.is_pod, held.owners[1].1) = (false, Some(Owner::Solid));
+            assert!(!matches!(judge(&held), Verdict::Delete(_)));
         }
     }
 

@@ -134,7 +134,9 @@ impl Objects {
 /// Returns the Services through which a Pod of the namespace `from` with these levels reaches Sandboxes.
 pub fn peers<P>(services: &Services, levels: &[Arc<Level>], from: &str, all: &AllBehind<P>) -> Vec<Peer> {
     let mut peers = Vec::new();
-    for (key, behind) in all {
+    // Those of its own namespace first: other tenants decide how many there are elsewhere.
+    let of = |own: bool| all.iter().filter(move |((namespace, _), _)| (namespace == from) == own);
+    for (key, behind) in of(true).chain(of(false)) {
         let Some(service) = services.objects.get(key) else { continue };
         let mut ports: Vec<PortRange> = behind
             .iter()

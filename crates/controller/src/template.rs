@@ -62,8 +62,18 @@ async fn act(ctx: &Context, key: &Key, policy: &Key, action: Action) -> Result<(
     }
 }
 
+/// Maximum bytes of a name, and of the begin of one that would be longer.
+const NAME: usize = 253;
+const BEGIN: usize = 200;
+
+/// Returns the name of the NetworkPolicy of a template.
 fn policy_name(template: &str) -> String {
-    format!("{template}-network-policy")
+    let name = format!("{template}-network-policy");
+    if name.len() <= NAME {
+        return name;
+    }
+    let begin = template[..template.floor_char_boundary(BEGIN)].trim_end_matches(['-', '.']);
+    format!("{begin}-{}-network-policy", name_hash(template))
 }
 
 fn plan(
@@ -130,6 +140,17 @@ fn desired(template: &SandboxTemplate, gateway: Option<&Gateway>) -> NetworkPoli
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A name that is too long was refused each time, and nothing closed the network of the Pods.
+    #[test]
+    fn name_of_a_policy_fits_whatever_its_template_is_called() {
+        assert_eq!(policy_name("t"), "t-network-policy");
+        for length in [237, 239, 253] {
+            let name = policy_name(&"a.".repeat(127)[..length]);
+            assert!(name.len() <= NAME && !name.contains(".-"), "{name}");
+        }
+        assert_ne!(policy_name(&"a".repeat(250)), policy_name(&"a".repeat(251)));
+    }
 
     fn template(spec: Value) -> SandboxTemplate {
         let mut spec = spec;

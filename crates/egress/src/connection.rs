@@ -319,7 +319,9 @@ impl Sandbox {
         let mut changes = self.rules.subscribe();
         loop {
             let rules = changes.borrow_and_update().clone()?;
-            let conditional = has_conditions(&rules.levels, destination) || closes_addresses(&rules.levels);
+            let conditional = has_conditions(&rules.levels, destination)
+                || closes_addresses(&rules.levels)
+                || self.way.may_become_sandbox(address.ip());
             let reason = {
                 let moment = self.moment_of_allowed(&rules.facts);
                 let verdict = decide(&rules.levels, destination, &moment);
@@ -334,7 +336,7 @@ impl Sandbox {
             }
             let changed = changes.changed();
             match conditional {
-                // Conditions can change by themselves.
+                // Conditions, and what has an address, can change by themselves.
                 true => timeout(RECHECK, changed).await.unwrap_or(Ok(())).ok()?,
                 false => changed.await.ok()?,
             }

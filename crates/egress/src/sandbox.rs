@@ -298,8 +298,8 @@ impl Sandbox {
             let stays: Stays = Arc::new(move |destination, server, session| {
                 let Some(sandbox) = sandbox.upgrade() else { return false };
                 let rules = sandbox.rules();
-                // Connections are closed when rules change. Conditions change by themselves.
-                if !closes_addresses(&rules.levels) {
+                // Connections are closed when rules change. Conditions, and what has an address, change by themselves.
+                if !closes_addresses(&rules.levels) && !sandbox.way.may_become_sandbox(server.judged().0) {
                     return true;
                 }
                 let moment = Moment { session, ..sandbox.moment(&rules.facts) };

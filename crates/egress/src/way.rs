@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hutch_policy::{Authority, Destination, Forbidden, Level, judged_as};
+use hutch_policy::{Authority, Destination, Forbidden, Level, check_address, judged_as};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -227,6 +227,11 @@ impl Way {
     /// Returns true if an address is that of a sandbox.
     pub(crate) fn is_sandbox(&self, address: IpAddr) -> bool {
         self.sandboxes.get().is_some_and(|is_sandbox| is_sandbox(address.to_canonical()))
+    }
+
+    /// Returns true if an address may become that of a sandbox: one that the internet does not route, where sandboxes have such.
+    pub(crate) fn may_become_sandbox(&self, address: IpAddr) -> bool {
+        self.sandboxes.get().is_some() && check_address(address, &[], &[]).is_err()
     }
 
     /// Returns the TLS of clients, without an application protocol.

@@ -6,7 +6,7 @@
 //! They communicate only through the API and the contract of [`hutch_kubelet::Kubelet`], each over a socket pair. Only these
 //! two modules use all services.
 
-mod addresses;
+pub(crate) mod addresses;
 mod audit;
 mod broker;
 mod callouts;

@@ -1,6 +1,6 @@
 //! NetworkPolicy of a Sandbox without a template, where a gateway is the only way out. A template has one for all its Pods.
 
-use hutch_api::{Sandbox, label, name_hash};
+use hutch_api::{Sandbox, annotation, label, name_hash};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicySpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -48,7 +48,14 @@ fn has_template(observed: &Observed) -> bool {
         Located::Owned(pod) => pod.labels().contains_key(label::TEMPLATE_REF_HASH),
         _ => true,
     };
-    labeled && pod::has_template(&observed.sandbox)
+    labeled && pod::has_template(&observed.sandbox) && is_of_template(&observed.sandbox)
+}
+
+/// Returns true if the label by which the NetworkPolicy of a template selects the Pod is that of the template of the Sandbox. Who
+/// writes Sandboxes chooses their labels and owners.
+fn is_of_template(sandbox: &Sandbox) -> bool {
+    let template = sandbox.annotations().get(annotation::TEMPLATE_REF);
+    template.is_some_and(|name| sandbox.labels().get(label::TEMPLATE_REF_HASH) == Some(&name_hash(name)))
 }
 
 fn desired(sandbox: &Sandbox, gateway: &Gateway) -> NetworkPolicy {

@@ -118,7 +118,8 @@ async fn quantities_may_be_numbers() {
         let claim: SandboxClaim = cluster.get("c").await?;
         claim.status?.sandbox?.name
     });
-    let pod: Pod = cluster.get(&claim.await).await.expect("its Pod");
+    let name = claim.await;
+    let pod: Pod = eventually("its Pod", || async { cluster.get(&name).await }).await;
     let limits = pod.spec.unwrap().containers[0].resources.clone().unwrap().limits.unwrap();
     assert_eq!(limits["cpu"].0, "1");
     cluster.stop().await;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
+use hutch_api::label;
 use hutch_api::trust::CONFIG_MAP;
 use hutch_attach::{Closed, Conflicts, Objects, egress_of};
 use hutch_policy::{Applying, PARTLY_ENFORCED};
@@ -110,8 +111,12 @@ fn open(pod: &Pod, objects: &Objects, plugin: Plugin) -> Option<&'static str> {
         Plugin::Enforces => {}
     }
     let subject = objects.subject(pod)?;
-    // Without a template, the Sandbox has a NetworkPolicy of its own.
-    let name = subject.template.as_ref()?;
+    // Without the label of a template, the Sandbox has a NetworkPolicy of its own.
+    let selected = pod.labels().get(label::TEMPLATE_REF_HASH)?;
+    let of_template = subject.template.as_ref().filter(|name| hutch_api::name_hash(name) == *selected);
+    let Some(name) = of_template else {
+        return Some("the Pod has the label of another template, and perhaps no NetworkPolicy selects it");
+    };
     let Some(template) = objects.template(&subject.namespace, Some(name)) else {
         return Some("the template of the Sandbox is gone, and its NetworkPolicy with it");
     };

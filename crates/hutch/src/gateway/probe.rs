@@ -76,15 +76,16 @@ async fn probe(client: &Client, address: IpAddr, image: &str) -> anyhow::Result<
     let pod = pod(&name, image, &program, &[open.local_addr()?, closed.local_addr()?], &nonce);
     let created = pods.create(&PostParams::default(), &read(pod)?).await;
     let reported = match created {
-        Ok(_) => timeout(REPORT, report(&open, &nonce)).await.ok(),
+        Ok(_) => tokio::select! {
+            reported = timeout(REPORT, report(&open, &nonce)) => reported.ok(),
+            () = accept(&closed) => None,
+        },
         Err(_) => None,
     };
     // Left behind, they are deleted by a later probe.
     let _ = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;
     let _ = policies.delete(&name, &DeleteParams::default()).await;
     created.context("the Pod")?;
-    // Connections to it are accepted by the kernel, and say what they should.
-    drop(closed);
     match reported {
         Some(plugin) => Ok(plugin),
         None => bail!("its Pod has not reported within {REPORT:?}"),
@@ -160,6 +161,15 @@ fn pod(name: &str, image: &str, program: &Path, [open, closed]: &[SocketAddr; 2]
             }],
         },
     })
+}
+
+/// Accepts connections without an end. Otherwise any Pod could fill the queue of the port, which would then seem closed.
+async fn accept(listener: &TcpListener) {
+    loop {
+        if listener.accept().await.is_err() {
+            sleep(PAUSE).await;
+        }
+    }
 }
 
 /// Waits for the report of the Pod that knows the nonce.

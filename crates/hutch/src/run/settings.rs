@@ -5,9 +5,12 @@
 
 mod pattern;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use hutch_policy::{Cidr, Decision, EgressRule, Forbidden, check_address};
 
 use self::pattern::{Pattern, is_pattern};
 use super::printed::Printed;
@@ -18,10 +21,14 @@ use crate::policy::import::srt::credentials::checked;
 use crate::policy::import::srt::{Filesystem, Settings};
 use crate::policy::import::{Notes, read_file};
 use crate::protect::is_protected;
+use crate::up::addresses;
 
 /// Folders of the image, which are shown anyway.
 const OF_THE_IMAGE: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
+/// Addresses of a rule, and maximum rules for those of this machine.
+const PER_RULE: usize = 64;
+const MAX_RULES: usize = 16;
 /// Lists whose paths may have wildcards.
 const PATTERNS: &str = "filesystem.denyRead";
 const CREDENTIALS: &str = "credentials.files";
@@ -34,7 +41,11 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
     let mut notes = Notes::default();
     let text = read_file(file).with_context(named)?;
     let settings = Settings::parse(&text, &mut notes).with_context(named)?;
-    let rules = settings.egress(&mut notes);
+    let mut rules = settings.egress(&mut notes);
+    if !rules.is_empty() {
+        let closed = closed(&addresses::own(), &rules);
+        rules.extend(closed);
+    }
     let offered = settings.offered(|name| std::env::var_os(name).is_some(), &mut notes);
     let upstream = settings.network.parent.as_ref();
     if upstream.is_some() && rules.is_empty() && arguments.policy.is_empty() {
@@ -75,6 +86,22 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
     arguments.listed =
         Some(Box::new(place.apply(&settings.filesystem, denied, listed, arguments).with_context(named)?));
     Ok(())
+}
+
+/// Returns rules that deny the addresses of this machine in private networks, to which a name may lead, as srt does: but for
+/// those that a rule names.
+fn closed(own: &BTreeSet<IpAddr>, rules: &[EgressRule]) -> Vec<EgressRule> {
+    let is_named = |address: &Cidr| rules.iter().any(|rule| rule.cidrs.contains(address));
+    let private = own.iter().filter(|address| check_address(**address, &[], &[]) == Err(Forbidden::Private));
+    let ranges: Vec<Cidr> = private.filter_map(|address| address.to_string().parse().ok()).collect();
+    let ranges: Vec<Cidr> = ranges.into_iter().filter(|address| !is_named(address)).collect();
+    let rule = |(number, cidrs): (usize, &[Cidr])| EgressRule {
+        name: format!("addresses of this machine {}", number + 1),
+        cidrs: cidrs.to_vec(),
+        decision: Decision::Deny,
+        ..EgressRule::default()
+    };
+    ranges.chunks(PER_RULE).take(MAX_RULES).enumerate().map(rule).collect()
 }
 
 /// Difference that is printed once.
@@ -333,6 +360,24 @@ fn is_own(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a name could lead to an address of this machine in a private network, where srt denies it.
+    #[test]
+    fn addresses_of_this_machine_are_denied_unless_they_are_named() {
+        let own = ["127.0.0.1", "192.168.1.10", "10.0.0.7", "203.0.113.5", "fd00::7", "8.8.8.8"];
+        let own: BTreeSet<IpAddr> = own.iter().map(|text| text.parse().expect("an address")).collect();
+        let rule =
+            |cidr: &str| EgressRule { cidrs: vec![cidr.parse().expect("a range")], ..EgressRule::default() };
+        let found = closed(&own, &[rule("10.0.0.7"), rule("192.168.0.0/16")]);
+        let [denied] = found.as_slice() else { panic!("{found:?}") };
+        let shown: Vec<String> = denied.cidrs.iter().map(Cidr::to_string).collect();
+        assert_eq!(
+            (shown.join(" ").as_str(), denied.decision),
+            ("192.168.1.10/32 fd00::7/128", Decision::Deny)
+        );
+        let many = (0..=u8::MAX).map(|last| IpAddr::from([10, 0, 0, last])).collect();
+        assert_eq!(closed(&many, &[]).len(), 4);
+    }
 
     #[test]
     fn only_certificates_of_a_file_are_taken() {

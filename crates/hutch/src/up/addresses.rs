@@ -1,4 +1,4 @@
-//! Addresses of this machine, for the certificate of a server that listens on all of them.
+//! Addresses of this machine: for the certificate of a server that listens on all of them, and to close them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,12 +10,17 @@ const MAX_ADDRESSES: usize = 256;
 pub(super) fn reaching(address: IpAddr) -> Vec<String> {
     let mut all = vec![address.to_string()];
     if address.is_unspecified() {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let mut own = of_routes(&read("/proc/net/fib_trie"));
-        own.extend(of_interfaces(&read("/proc/net/if_inet6")));
-        all.extend(own.iter().take(MAX_ADDRESSES).map(IpAddr::to_string));
+        all.extend(own().iter().take(MAX_ADDRESSES).map(IpAddr::to_string));
     }
     all
+}
+
+/// Returns the addresses of this machine.
+pub(crate) fn own() -> BTreeSet<IpAddr> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let mut own = of_routes(&read("/proc/net/fib_trie"));
+    own.extend(of_interfaces(&read("/proc/net/if_inet6")));
+    own
 }
 
 /// Returns the local addresses of the kernel's table of IPv4 routes.

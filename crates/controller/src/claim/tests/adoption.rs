@@ -28,6 +28,22 @@ fn candidates_belong_to_the_pool_and_are_not_deleted() {
     }
 }
 
+/// Regression: a Sandbox that named a pool of the same name, but not its uid, was adopted with the program of its author.
+#[test]
+fn sandbox_of_another_pool_of_the_name_is_not_adopted() {
+    let sandbox = pooled("a", json!({}));
+    let uid = sandbox.metadata.owner_references.as_ref().unwrap()[0].uid.clone();
+    let pool = |uid: &str| -> SandboxWarmPool {
+        let metadata = json!({"name": "p", "uid": uid});
+        let spec = json!({"replicas": 1, "sandboxTemplateRef": {"name": "t"}});
+        let pool =
+            json!({"apiVersion": EXTENSIONS, "kind": "SandboxWarmPool", "metadata": metadata, "spec": spec});
+        serde_json::from_value(pool).unwrap()
+    };
+    assert!(is_of_pool(&sandbox, Some(&pool(&uid))));
+    assert!(!is_of_pool(&sandbox, Some(&pool("other"))));
+}
+
 #[test]
 fn ready_then_full_node_then_old_sandbox_is_picked() {
     let at = |name: &str, node: &str, created: &str| {

@@ -328,7 +328,7 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
     let (pod, now) = (served.live.pod(), Timestamp::now());
     let (mut found, mut enforced) = known.levels(&pod, now);
     // What scanned its logs before its template was deleted still does.
-    let keeps = known.objects.lacks_template(&pod) && served.live.log_screen.is_set();
+    let keeps = served.live.log_screen.is_set() && known.objects.lacks_template(&pod);
     if let Some(levels) = known.objects.scanning(&pod, now).filter(|_| !keeps) {
         served.live.log_screen.set(&levels);
     }

@@ -219,9 +219,9 @@ pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) ->
 /// Returns true if a rule of a level that decides judges requests to the destination, whatever its condition, or a credential is
 /// offered for some of them.
 pub fn judges_requests<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
-    let enforcing = levels.iter().map(Borrow::borrow).filter(|level: &&Level| level.mode == Mode::Enforce);
+    let mut deciding = levels.iter().map(Borrow::borrow).filter(|level: &&Level| level.mode == Mode::Enforce);
     let judges = |rule: &EgressRule| rule.reads_requests() && rule.matches(destination);
-    enforcing.into_iter().any(|level| {
+    deciding.any(|level| {
         let mut rules = level.egress.iter().flat_map(|egress| &egress.rules);
         credential::any_covers(&level.credentials, destination) || rules.any(judges)
     })

@@ -99,13 +99,12 @@ impl FromStr for HostPattern {
             return Err(misplaced());
         }
         let parent: HostName = parent.parse()?;
-        if let Some(label) = first.strip_prefix('*').filter(|label| !label.is_empty() && !label.contains('*'))
-            && psl::suffix_str(parent.as_str()) == Some(parent.as_str())
-        {
-            return Err(InvalidPattern::NoDot(shown(text), format!("*.{label}.{parent}")));
-        }
         if psl::suffix_str(parent.as_str()) == Some(parent.as_str()) {
-            return Err(InvalidPattern::PublicSuffix(shown(text), parent.to_string()));
+            let label = first.strip_prefix('*').filter(|label| !label.is_empty() && !label.contains('*'));
+            return Err(match label {
+                Some(label) => InvalidPattern::NoDot(shown(text), format!("*.{label}.{parent}")),
+                None => InvalidPattern::PublicSuffix(shown(text), parent.to_string()),
+            });
         }
         if first == "**" {
             return Ok(HostPattern::Below(parent));

@@ -307,6 +307,10 @@ impl Request<'_> {
     /// Returns true if one of these headers, or any, has several values, of which some servers take the first, some the last,
     /// and some all. Names have no `_`.
     pub(crate) fn has_ambiguous_headers(&self, names: Option<&[String]>) -> bool {
+        // Most conditions read none, and names are copied below.
+        if names.is_some_and(<[String]>::is_empty) {
+            return false;
+        }
         let mut known = BTreeMap::new();
         let values = self.headers.iter().map(|(name, value)| (name.replace('_', "-"), *value));
         let mut values = values.filter(|(name, _)| names.is_none_or(|names| names.contains(name)));

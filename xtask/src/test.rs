@@ -54,11 +54,10 @@ pub(crate) fn all() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compiles all tests and programs, with clippy's warnings.
+/// Compiles all tests and programs, with clippy's warnings. In one build, so that a crate has the same features everywhere:
+/// without the tests, some would be compiled again, with everything that uses them.
 pub(crate) fn compile() -> anyhow::Result<()> {
-    run_with(&["test", "--quiet", "--locked", "--workspace", "--all-targets", "--no-run"], &CLIPPY)?;
-    // Programs without integration tests are compiled above as tests only.
-    run_with(&["build", "--quiet", "--locked", "--workspace", "--bins"], &CLIPPY)
+    run_with(&["build", "--quiet", "--locked", "--workspace", "--all-targets"], &CLIPPY)
 }
 
 /// Runs `hutch doctor --attack` and the tests that try attacks.

@@ -126,6 +126,8 @@ pub struct Closed {
     pub reason: &'static str,
     /// Message.
     pub message: String,
+    /// Time at which that may change by itself.
+    pub until: Option<Timestamp>,
 }
 
 /// The objects by which policies are attached to Pods.
@@ -196,7 +198,7 @@ impl Objects {
     /// # Errors
     /// Nothing is reachable: the reason.
     pub fn levels(&self, pod: &Pod, now: Timestamp) -> Result<Applying, Closed> {
-        let closed = |reason, message: &str| Closed { reason, message: message.to_owned() };
+        let closed = |reason, message: &str| Closed { reason, message: message.to_owned(), until: None };
         if !self.is_complete() {
             return Err(closed(PENDING, "the policies are not known yet: no egress"));
         }
@@ -212,7 +214,7 @@ impl Objects {
         }
         let network = template.and_then(|facts| facts.network.as_ref());
         applying(&subject, policies.0, policies.1, network, now)
-            .map_err(|error| closed(error.reason(), &error.to_string()))
+            .map_err(|error| Closed { until: error.until(), ..closed(error.reason(), &error.to_string()) })
     }
 
     /// Returns the fields of the policies of a Pod that `hutch up` alone enforces; none before the policies are known.

@@ -3,6 +3,7 @@
 //! A Sandbox is found by the uid that its Pod names as owner, never by an address. The proxy knows the names; each
 //! connection is decided here again.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -65,7 +66,8 @@ impl From<Closed> for PeerRefusal {
 
 /// A Sandbox behind a Service. `P` is the place of its Pod.
 pub struct Behind<P> {
-    subject: Subject,
+    /// Shared: many Services may lead to one Pod, whose labels have any length.
+    subject: Arc<Subject>,
     /// Its Pod, if it runs.
     pod: Option<(P, Arc<Pod>)>,
 }
@@ -86,24 +88,30 @@ pub struct Chosen<P> {
 }
 
 impl Objects {
-    /// Returns the Sandboxes behind all Services. `running` are the Pods that can be reached.
+    /// Returns the Sandboxes behind a Service, or behind all. `running` are the Pods that can be reached.
     pub fn behind<P: Clone>(
         &self,
         services: &Services,
+        only: Option<&(String, String)>,
         running: impl Iterator<Item = (P, Arc<Pod>)>,
     ) -> AllBehind<P> {
-        let mut pods: HashMap<String, Vec<(P, Arc<Pod>)>> = HashMap::new();
+        let is_wanted = |namespace: &String| only.is_none_or(|(wanted, _)| wanted == namespace);
+        let mut pods: HashMap<String, Vec<Candidate<P>>> = HashMap::new();
         for (place, pod) in running {
-            if let (Some(namespace), Some(_)) = (pod.namespace(), owner::sandbox(&*pod)) {
-                pods.entry(namespace).or_default().push((place, pod));
+            if let (Some(namespace), Some(_)) = (pod.namespace().filter(is_wanted), owner::sandbox(&*pod)) {
+                pods.entry(namespace)
+                    .or_default()
+                    .push(Candidate { at: (place, pod), subject: OnceCell::new() });
             }
         }
-        let behind = services.objects.iter().map(|(key, service)| {
+        let wanted = services.objects.iter().filter(|(key, _)| only.is_none_or(|only| only == *key));
+        let behind = wanted.map(|(key, service)| {
             let candidates = pods.get(&key.0).map(Vec::as_slice).unwrap_or_default();
-            let selected = candidates.iter().filter(|(_, pod)| service.leads_to(pod));
+            let selected = candidates.iter().filter(|candidate| service.leads_to(&candidate.at.1));
             let mut behind: Vec<Behind<P>> = selected
-                .filter_map(|found| {
-                    Some(Behind { subject: self.subject(&found.1)?, pod: Some(found.clone()) })
+                .filter_map(|Candidate { at, subject }| {
+                    let subject = subject.get_or_init(|| self.subject(&at.1).map(Arc::new)).clone()?;
+                    Some(Behind { subject, pod: Some(at.clone()) })
                 })
                 .collect();
             if behind.is_empty() {
@@ -127,8 +135,14 @@ impl Objects {
             labels: facts.labels.clone(),
             ..Subject::default()
         };
-        Some(Behind { subject, pod: None })
+        Some(Behind { subject: Arc::new(subject), pod: None })
     }
+}
+
+/// A Pod to which Services may lead, and what policies know of it.
+struct Candidate<P> {
+    at: (P, Arc<Pod>),
+    subject: OnceCell<Option<Arc<Subject>>>,
 }
 
 /// Returns the Services through which a Pod of the namespace `from` with these levels reaches Sandboxes.

@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use futures::StreamExt;
 use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -12,8 +12,19 @@ use kube::{Api, Client, Resource};
 /// Group and version of the policies.
 const GROUP_VERSION: (&str, &str) = ("policy.hutch.dev", "v1alpha1");
 
-/// Events of a watch.
-pub type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
+/// Events of a watch, without failures, which are logged: it tries again by itself, also where nothing else happens meanwhile.
+pub type Events<K> = BoxStream<'static, watcher::Event<K>>;
+
+/// Returns the events of a watch.
+pub fn logged<K: Send + 'static>(
+    watch: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
+) -> Events<K> {
+    let logged = |event: watcher::Result<_>| {
+        let event = event.inspect_err(|error| tracing::warn!(%error, "a watch failed and is tried again"));
+        std::future::ready(event.ok())
+    };
+    watch.default_backoff().filter_map(logged).boxed()
+}
 
 /// Returns the resource of a kind of policies.
 pub fn policies_of_kind(kind: &str) -> ApiResource {
@@ -23,7 +34,7 @@ pub fn policies_of_kind(kind: &str) -> ApiResource {
 /// Watches a kind in all namespaces.
 pub fn watch(client: &Client, kind: &ApiResource) -> Events<DynamicObject> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
-    watcher(api, watcher::Config::default()).default_backoff().boxed()
+    logged(watcher(api, watcher::Config::default()))
 }
 
 /// Watches the metadata of a kind in all namespaces.
@@ -32,5 +43,5 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
     let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
-    watcher(api, watcher::Config::default()).default_backoff().boxed()
+    logged(watcher(api, watcher::Config::default()))
 }

@@ -321,7 +321,7 @@ impl Sandbox {
             let rules = changes.borrow_and_update().clone()?;
             let conditional = has_conditions(&rules.levels, destination)
                 || closes_addresses(&rules.levels)
-                || self.way.may_become_sandbox(address.ip());
+                || self.way.knows_sandboxes();
             let reason = {
                 let moment = self.moment_of_allowed(&rules.facts);
                 let verdict = decide(&rules.levels, destination, &moment);

@@ -30,6 +30,7 @@ use crate::records::{Entry, Sink};
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
+use crate::used::{AllUsed, Used};
 use crate::way::Way;
 use crate::{explicit, metrics, peers};
 
@@ -57,6 +58,18 @@ pub enum Order {
         sandbox: u64,
         /// Numbers of its levels.
         levels: Vec<u64>,
+    },
+    /// Have the next sandbox of this number continue the counters of earlier ones of this name. Comes before its levels.
+    Continue {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Name.
+        name: String,
+    },
+    /// Forget the counters of a name.
+    ForgetName {
+        /// Name.
+        name: String,
     },
     /// Set the authority of a sandbox that has levels. Without one, no request can be read, and what needs that is refused.
     Authority {
@@ -288,6 +301,9 @@ struct Proxy {
     authority: Option<Arc<Authority>>,
     levels: HashMap<u64, Arc<Level>>,
     sandboxes: HashMap<u64, Served>,
+    /// Names of sandboxes whose levels follow.
+    continued: HashMap<u64, String>,
+    used: AllUsed,
     /// True at the end. Listeners and connections hold receivers.
     ending: watch::Sender<bool>,
     /// Clients of a gateway.
@@ -319,6 +335,8 @@ impl Proxy {
             authority: None,
             levels: HashMap::new(),
             sandboxes: HashMap::new(),
+            continued: HashMap::new(),
+            used: AllUsed::default(),
             ending: watch::Sender::new(false),
             clients: Arc::default(),
         }
@@ -333,9 +351,15 @@ impl Proxy {
                 let levels = levels.ok_or_else(|| meaningless("levels that it was not given"))?;
                 match self.sandboxes.get(&sandbox) {
                     Some(served) => served.sandbox.set_levels(levels),
-                    None => drop(self.sandboxes.insert(sandbox, self.sandbox(sandbox, levels))),
+                    None => {
+                        let name = self.continued.remove(&sandbox);
+                        let used = name.map(|name| self.used.of(name)).unwrap_or_default();
+                        self.sandboxes.insert(sandbox, self.sandbox(sandbox, levels, used));
+                    }
                 }
             }
+            Order::Continue { sandbox, name } => drop(self.continued.insert(sandbox, name)),
+            Order::ForgetName { name } => self.used.forget(&name),
             Order::Peers { sandbox, namespace, peers } => {
                 self.find(sandbox)?.sandbox.peers.set(&namespace, peers);
             }
@@ -437,7 +461,7 @@ impl Proxy {
         self.sandboxes.get_mut(&sandbox).ok_or_else(|| meaningless("a sandbox without levels"))
     }
 
-    fn sandbox(&self, number: u64, levels: Levels) -> Served {
+    fn sandbox(&self, number: u64, levels: Levels, used: Used) -> Served {
         let reporter = self.reporter.clone();
         let report: Report = Box::new(move |refusal| reporter(News::Refused { sandbox: number, refusal }));
         let reporter = self.reporter.clone();
@@ -449,7 +473,7 @@ impl Proxy {
             let (namespace, service) = (peer.namespace.clone(), peer.service.clone());
             reporter(News::Dial { sandbox: number, dial, namespace, service, port, connects });
         });
-        let sandbox = Sandbox::new(levels, self.way.clone(), report, named);
+        let sandbox = Sandbox::continuing(used, levels, self.way.clone(), report, named);
         sandbox.peers.set_request(request);
         sandbox.set_credentials(self.way.issued.clone());
         self.authority.iter().for_each(|authority| sandbox.set_authority(authority.clone()));
@@ -533,7 +557,7 @@ mod tests {
         drop(std::mem::replace(&mut way.descriptors, descriptors.clone()));
         let mut proxy = Proxy::new(way, Arc::new(move |one| drop(news.send(one))), None);
         for number in 0..SANDBOXES {
-            let served = proxy.sandbox(number, [].into());
+            let served = proxy.sandbox(number, [].into(), Used::default());
             proxy.sandboxes.insert(number, served);
             proxy.serve(number, listeners()).unwrap();
         }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{Destination, Forbidden, Host, Level, Moment, may_dial};
+use hutch_policy::{Destination, Forbidden, Host, Level, Moment, judged_as, may_dial};
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -113,17 +113,18 @@ async fn addresses(
     Ok(found.into_iter().map(|address| SocketAddr::new(address, destination.port.get())).collect())
 }
 
-/// Returns the address if it is one of this machine, to which a socket can be bound. No packet is sent. If that cannot be found
-/// out, for example without descriptors, it counts as one.
+/// Returns the address as which an address is judged, if one of both is of this machine, which is where a socket can be bound.
+/// No packet is sent. If that cannot be found out, for example without descriptors, it counts as one.
 pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
-    let is_own = match UdpSocket::bind((address.ip(), 0)) {
+    let is_own = |address: IpAddr| match UdpSocket::bind((address, 0)) {
         Ok(_) => true,
         Err(error) => !matches!(
             Errno::from_io_error(&error),
             Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::INVAL)
         ),
     };
-    is_own.then(|| address.ip()).into_iter().collect()
+    let (named, judged) = (address.ip(), judged_as(address.ip()));
+    (is_own(judged) || (named != judged && is_own(named))).then_some(judged).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -260,6 +261,10 @@ mod tests {
     #[test]
     fn own_address_is_recognized() {
         assert_eq!(own("127.0.0.1:80".parse().unwrap()), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
-        assert!(!own("192.0.2.1:80".parse().unwrap()).contains(&"192.0.2.1".parse().unwrap()));
+        assert!(own("192.0.2.1:80".parse().unwrap()).is_empty());
+        // As NAT64 and 6to4 lead to it.
+        for address in ["[64:ff9b::7f00:1]:80", "[2002:7f00:1::]:80", "[::ffff:127.0.0.1]:80"] {
+            assert_eq!(own(address.parse().unwrap()), ["127.0.0.1".parse::<IpAddr>().unwrap()], "{address}");
+        }
     }
 }

@@ -64,6 +64,7 @@ mod stdio;
 mod tls_refusal;
 mod upstream;
 mod usage;
+mod used;
 mod way;
 mod websocket;
 mod wide;

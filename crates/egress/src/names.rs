@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hutch_policy::HostName;
@@ -47,17 +48,26 @@ struct Hour {
     reported: bool,
 }
 
+/// New names of the last hour, by pattern. A later Pod of the sandbox continues them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hours(Arc<Mutex<HashMap<Exhausted, Hour>>>);
+
 /// Names of a sandbox and their addresses. An address is never given to a second name, because programs keep addresses.
 #[derive(Debug, Default)]
 pub struct Names {
     by_name: HashMap<HostName, Ipv4Addr>,
     /// By distance from [`FIRST`].
     by_address: Vec<HostName>,
-    hours: HashMap<Exhausted, Hour>,
+    hours: Hours,
     exhausted: Option<(HostName, Exhausted)>,
 }
 
 impl Names {
+    /// Returns no names, which continue these hours.
+    pub(crate) fn continuing(hours: Hours) -> Names {
+        Names { hours, ..Names::default() }
+    }
+
     /// Returns the number of names.
     pub fn count(&self) -> usize {
         self.by_address.len()
@@ -82,13 +92,15 @@ impl Names {
         if let Some(address) = self.by_name.get(name) {
             return Some(*address);
         }
-        self.hours.retain(|_, hour| now.duration_since(hour.began) < HOUR);
+        let hours = self.hours.clone();
+        let mut hours = hours.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hours.retain(|_, hour| now.duration_since(hour.began) < HOUR);
         let (kind, limit) = match allowed {
             _ if self.by_address.len() >= LIMIT => (Exhausted::Names, 0),
             Allowed::Exactly => return Some(self.add(name)),
             Allowed::By(pattern) => (Exhausted::Pattern(pattern.clone()), HOURLY),
         };
-        let hour = self.hours.entry(kind.clone()).or_insert(Hour { began: now, names: 0, reported: false });
+        let hour = hours.entry(kind.clone()).or_insert(Hour { began: now, names: 0, reported: false });
         if hour.names < limit {
             hour.names += 1;
             return Some(self.add(name));

@@ -17,8 +17,11 @@ use crate::way::Unreachable;
 const RESOLVE: Duration = Duration::from_secs(10);
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES: usize = 8;
-/// Maximum names that are resolved at once. Each holds a thread of the process.
-const RESOLVING: usize = 16;
+/// Maximum names that are resolved at once, for one sandbox and for all. Each holds a thread of the process, of which it has
+/// 512; the rest is for other work.
+const RESOLVING: usize = 4;
+const RESOLVING_OF_ALL: usize = 256;
+static OF_ALL: Semaphore = Semaphore::const_new(RESOLVING_OF_ALL);
 /// Time for which addresses are kept. The resolver of this machine does not say how long they are valid.
 const KEPT: Duration = Duration::from_secs(30);
 /// Maximum number of names whose addresses are kept.
@@ -84,12 +87,13 @@ impl Resolver {
     async fn resolve(&self, name: &HostName, descriptors: &Descriptors) -> Result<Vec<IpAddr>, Unreachable> {
         let turn =
             self.turns.clone().acquire_owned().await.map_err(io::Error::other).map_err(Unreachable::Name)?;
+        let of_all = OF_ALL.acquire().await.map_err(io::Error::other).map_err(Unreachable::Name)?;
         let lookup = descriptors.take(LOOKUP)?;
         let name = name.as_str().to_owned();
         let resolve = move || {
             let found = (name.as_str(), 0).to_socket_addrs();
-            // A thread that waits for a slow server keeps both after the time has passed.
-            drop((turn, lookup));
+            // A thread that waits for a slow server keeps these after the time has passed.
+            drop((turn, of_all, lookup));
             found.map(|found| found.take(ADDRESSES).map(|address: SocketAddr| address.ip()).collect())
         };
         let found: io::Result<Vec<IpAddr>> = tokio::task::spawn_blocking(resolve)

@@ -30,6 +30,7 @@ use crate::room::Room;
 use crate::scan::{Memory, Scan, scanner};
 use crate::upstream::{Dial, Server, Stays, Upstream};
 use crate::usage::Usage;
+use crate::used::Used;
 use crate::way::{Unreachable, Way};
 pub(crate) use rules::{Levels, Rules};
 
@@ -82,7 +83,7 @@ pub(crate) struct Sandbox {
     pub(crate) room: Arc<Room>,
     /// Places of large bodies that are scanned.
     pub(crate) large: Arc<Semaphore>,
-    pub(crate) usage: Usage,
+    pub(crate) usage: Arc<Usage>,
     authority: Mutex<Trusted>,
     /// Made for the first request that is read.
     upstream: OnceLock<Upstream>,
@@ -103,11 +104,23 @@ impl fmt::Debug for Sandbox {
 }
 
 impl Sandbox {
+    #[cfg(test)]
     pub(crate) fn new(levels: Levels, way: Arc<Way>, report: Report, named: Named) -> Arc<Sandbox> {
+        Sandbox::continuing(Used::default(), levels, way, report, named)
+    }
+
+    /// Returns a sandbox that has used its budgets as far as these counters say.
+    pub(crate) fn continuing(
+        used: Used,
+        levels: Levels,
+        way: Arc<Way>,
+        report: Report,
+        named: Named,
+    ) -> Arc<Sandbox> {
         let rules = Rules { levels, ..Rules::default() };
         let sandbox = Arc::new(Sandbox {
             rules: watch::Sender::new(Some(rules)),
-            names: Mutex::default(),
+            names: Mutex::new(Names::continuing(used.hours)),
             is_bounded: AtomicBool::new(false),
             resolves: AtomicBool::new(false),
             connections: Semaphore::new(CONNECTIONS),
@@ -117,7 +130,7 @@ impl Sandbox {
             resolver: Resolver::default(),
             room: Arc::default(),
             large: Arc::new(Semaphore::new(LARGE)),
-            usage: Usage::default(),
+            usage: used.usage,
             authority: Mutex::default(),
             upstream: OnceLock::new(),
             descriptors: way.descriptors.of_sandbox(),
@@ -174,6 +187,7 @@ impl Sandbox {
     pub(crate) fn set_levels(&self, levels: Levels) {
         self.prepare(&levels);
         self.rules.send_replace(Some(Rules { levels, ..self.rules() }));
+        self.memory.forget_passed();
         self.forget_upstream();
     }
 
@@ -226,6 +240,7 @@ impl Sandbox {
         if rules.credentials.issued != credentials {
             let credentials = Arc::new(rules.credentials.followed_by(credentials));
             self.rules.send_replace(Some(Rules { credentials, ..rules }));
+            self.memory.forget_passed();
             self.forget_upstream();
         }
     }
@@ -299,7 +314,7 @@ impl Sandbox {
                 let Some(sandbox) = sandbox.upgrade() else { return false };
                 let rules = sandbox.rules();
                 // Connections are closed when rules change. Conditions, and what has an address, change by themselves.
-                if !closes_addresses(&rules.levels) && !sandbox.way.may_become_sandbox(server.judged().0) {
+                if !closes_addresses(&rules.levels) && !sandbox.way.knows_sandboxes() {
                     return true;
                 }
                 let moment = Moment { session, ..sandbox.moment(&rules.facts) };

@@ -3,6 +3,7 @@
 //! Of all levels with a scanner the strictest action counts for each finding. What is blocked leaves no trace in the memory of
 //! earlier messages, so that the next message is not judged by it.
 
+mod elsewhere;
 mod frames;
 mod memory;
 mod message;

@@ -17,6 +17,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
+use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -67,6 +68,8 @@ impl Server {
     }
 }
 
+/// Sessions of TLS that are kept: eight for each of 16 servers.
+const SESSIONS: usize = 128;
 /// Maximum interim answers to a request, such as `103 Early Hints`.
 const INTERIM: usize = 16;
 
@@ -89,7 +92,8 @@ impl Upstream {
     pub(crate) fn new(dial: Dial, stays: Stays, way: &Arc<Way>, descriptors: &Descriptors) -> Upstream {
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
         let (way, descriptors) = (way.clone(), descriptors.clone());
-        let connector = Connector { dial, way, connections, descriptors, dialed: Dialed::default() };
+        let (dialed, resumption) = (Dialed::default(), Resumption::in_memory_sessions(SESSIONS));
+        let connector = Connector { dial, way, connections, descriptors, dialed, resumption };
         let idle = Idle::new(&connector.connections);
         Upstream { two: Mutex::new(client(&connector)), idle, connector, stays }
     }
@@ -251,6 +255,8 @@ struct Connector {
     connections: Arc<Semaphore>,
     descriptors: Descriptors,
     dialed: Dialed,
+    /// Sessions of TLS: a server that knows one again must not learn that two sandboxes have the same proxy.
+    resumption: Resumption,
 }
 
 /// Servers to which connections of HTTP/2 may be open, by destination, and the number of connections.
@@ -330,7 +336,7 @@ impl Connector {
         let descriptor = self.descriptors.take(1)?;
         let stream = (self.dial)(destination.clone(), judged).await?;
         let address = stream.peer_addr().map_err(Unreachable::Connect)?;
-        let server = Server { address: address.ip(), is_own: own(address).contains(&address.ip()) };
+        let server = Server { address: address.ip(), is_own: !own(address).is_empty() };
         let counted = http2.then(|| self.dialed.add(destination, server));
         let place = (place, descriptor, counted);
         let _ = stream.set_nodelay(true);
@@ -338,6 +344,7 @@ impl Connector {
             return Ok(Stream { io: Io::Plain(TokioIo::new(stream)), server, _place: place });
         }
         let mut config = ClientConfig::clone(&*self.way.tls()?);
+        config.resumption = self.resumption.clone();
         config.alpn_protocols = match http2 {
             true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             false => vec![b"http/1.1".to_vec()],

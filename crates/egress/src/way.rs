@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hutch_policy::{Authority, Destination, Forbidden, Level, check_address, judged_as};
+use hutch_policy::{Authority, Destination, Forbidden, Level, judged_as};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -224,14 +224,15 @@ impl Way {
         let _ = self.sandboxes.set(is_sandbox);
     }
 
-    /// Returns true if an address is that of a sandbox.
+    /// Returns true if an address is that of a sandbox, or stands for one.
     pub(crate) fn is_sandbox(&self, address: IpAddr) -> bool {
-        self.sandboxes.get().is_some_and(|is_sandbox| is_sandbox(address.to_canonical()))
+        let forms = [address.to_canonical(), judged_as(address)];
+        self.sandboxes.get().is_some_and(|is_sandbox| forms.into_iter().any(is_sandbox))
     }
 
-    /// Returns true if an address may become that of a sandbox: one that the internet does not route, where sandboxes have such.
-    pub(crate) fn may_become_sandbox(&self, address: IpAddr) -> bool {
-        self.sandboxes.get().is_some() && check_address(address, &[], &[]).is_err()
+    /// Returns true if sandboxes have addresses of the network: any address may become one of them, also one of the internet.
+    pub(crate) fn knows_sandboxes(&self) -> bool {
+        self.sandboxes.get().is_some()
     }
 
     /// Returns the TLS of clients, without an application protocol.

@@ -51,8 +51,9 @@ const BUNDLES: [&str; 4] = [
 const BUNDLE_BYTES: u64 = 8 << 20;
 /// Maximum refusals that wait to be sent.
 const REFUSALS: usize = 64;
-/// Decisions that wait to be sent.
+/// Decisions that wait to be sent, and those that wait for their record. One that cannot wait is refused after its time.
 const DECISIONS: usize = 1024;
+const RECORDED: usize = 8192;
 /// Maximum refusals that are printed, each once.
 const PRINTED: usize = 100;
 /// Maximum time to print what is left when the process ends.
@@ -278,21 +279,29 @@ fn serve() -> anyhow::Result<()> {
     served
 }
 
-/// Returns a reporter that sends all news. Refusals are dropped when many wait to be sent, and so are decisions, which are
-/// counted; names are not, and each sandbox has a bounded number of them.
+/// Returns a reporter that sends all news. Refusals are dropped when many wait to be sent, and so are decisions; these and
+/// refused names are counted. Allowed names are not dropped, and each sandbox has a bounded number of them.
 fn to_starter(channel: Arc<Channel>) -> Reporter {
     let (names, mut named) = mpsc::unbounded_channel();
+    let (records, mut recorded) = mpsc::channel(RECORDED);
     let (refusals, mut refused) = mpsc::channel(REFUSALS);
     let (decisions, mut decided) = mpsc::channel(DECISIONS);
     let lost = Arc::new(AtomicU64::new(0));
     let counted = lost.clone();
     tokio::spawn(async move {
         loop {
+            // Neither many refusals nor many decisions keep the others.
+            let other = async {
+                tokio::select! {
+                    news = refused.recv() => news,
+                    news = decided.recv() => news,
+                }
+            };
             let news: Option<News> = tokio::select! {
                 biased;
                 news = named.recv() => news,
-                news = refused.recv() => news,
-                news = decided.recv() => news,
+                news = recorded.recv() => news,
+                news = other => news,
             };
             let Some(news) = news else { return };
             // A closed channel is the end of this process.
@@ -306,12 +315,16 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
     Arc::new(move |news| {
         let _ = match news {
             // Each sandbox has a bounded number of connections too.
-            News::Named { .. }
-            | News::Dial { .. }
-            | News::Unserved { .. }
-            | News::Decided { wait: Some(_), .. }
+            News::Named { .. } | News::Dial { .. } | News::Unserved { .. } => names.send(news).is_ok(),
+            News::Decided { wait: Some(_), .. }
             | News::Used { wait: Some(_), .. }
-            | News::Resolved { wait: Some(_), .. } => names.send(news).is_ok(),
+            | News::Resolved { wait: Some(_), .. } => records.try_send(news).is_ok(),
+            // A name has no other record, and those of one sandbox leave room for the refused connections of others.
+            News::Refused { ref refusal, .. } if refusal.reason.is_about_a_name() => {
+                let sent = refusals.capacity() > REFUSALS / 2 && refusals.try_send(news).is_ok();
+                lost.fetch_add(u64::from(!sent), Ordering::Relaxed);
+                sent
+            }
             News::Refused { .. } | News::Unidentified { .. } => refusals.try_send(news).is_ok(),
             News::Decided { .. } | News::Used { .. } | News::Resolved { .. } | News::Ended { .. } => {
                 let sent = decisions.try_send(news).is_ok();

@@ -21,11 +21,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use futures::StreamExt;
-use futures::stream::BoxStream;
 use hutch_api::{Sandbox, SandboxTemplate, label};
 use hutch_attach::{
-    Objects, SandboxFacts, ServiceFacts, TemplateFacts, policies_of_kind, policy, provider, watch,
-    watch_metadata,
+    Events, Objects, SandboxFacts, ServiceFacts, TemplateFacts, logged, policies_of_kind, policy, provider,
+    watch, watch_metadata,
 };
 use hutch_controller::TokenKey;
 use hutch_egress::AuthorityKeys;
@@ -35,7 +34,7 @@ use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ApiResource;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::mpsc;
 
@@ -144,18 +143,15 @@ fn authority(folder: &Path) -> anyhow::Result<AuthorityKeys> {
     AuthorityKeys::read(&read("tls.crt")?, &read("tls.key")?).with_context(named)
 }
 
-/// Events of a typed watch.
-type Watched<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
-
 /// Watches the Pods of Sandboxes.
-fn watch_pods(client: &Client) -> Watched<Pod> {
+fn watch_pods(client: &Client) -> Events<Pod> {
     let config = watcher::Config::default().labels(label::SANDBOX_NAME_HASH);
-    watcher(Api::all(client.clone()), config).default_backoff().boxed()
+    logged(watcher(Api::all(client.clone()), config))
 }
 
 /// Watches the Services of all namespaces.
-fn watch_services(client: &Client) -> Watched<Service> {
-    watcher(Api::all(client.clone()), watcher::Config::default()).default_backoff().boxed()
+fn watch_services(client: &Client) -> Events<Service> {
+    logged(watcher(Api::all(client.clone()), watcher::Config::default()))
 }
 
 /// The gateway.
@@ -219,22 +215,18 @@ impl Gateway {
         loop {
             let objects = &mut self.objects;
             let changed = tokio::select! {
-                Some(event) = own.next() => seen(event).is_some_and(|event| objects.policies.take(event, policy)),
-                Some(event) = cluster.next() => {
-                    seen(event).is_some_and(|event| objects.cluster_policies.take(event, policy))
+                Some(event) = own.next() => objects.policies.take(event, policy),
+                Some(event) = cluster.next() => objects.cluster_policies.take(event, policy),
+                Some(event) = namespaces.next() => {
+                    objects.namespaces.take(event, |object| object.labels().clone())
                 }
-                Some(event) = namespaces.next() => seen(event)
-                    .is_some_and(|event| objects.namespaces.take(event, |object| object.labels().clone())),
-                Some(event) = templates.next() => {
-                    seen(event).is_some_and(|event| objects.templates.take(event, TemplateFacts::of))
+                Some(event) = templates.next() => objects.templates.take(event, TemplateFacts::of),
+                Some(event) = sandboxes.next() => {
+                    objects.sandboxes.take(event, |object| SandboxFacts::of(&object))
                 }
-                Some(event) = sandboxes.next() => seen(event)
-                    .is_some_and(|event| objects.sandboxes.take(event, |object| SandboxFacts::of(&object))),
-                Some(event) = pods.next() => seen(event).is_some_and(|event| self.served.take(event)),
-                Some(event) = services.next() => seen(event)
-                    .is_some_and(|event| self.served.services.take(event, ServiceFacts::of)),
-                Some(event) = providers.next() => seen(event)
-                    .is_some_and(|event| self.served.credentials.providers.take(event, provider)),
+                Some(event) = pods.next() => self.served.take(event),
+                Some(event) = services.next() => self.served.services.take(event, ServiceFacts::of),
+                Some(event) = providers.next() => self.served.credentials.providers.take(event, provider),
                 Some(found) = self.secrets.recv() => self.served.credentials.take(found),
                 Some(limited) = self.limited.recv() => {
                     self.served.credentials.limited = limited;
@@ -284,9 +276,4 @@ impl Gateway {
         let _ = tokio::time::timeout(LAST, taking).await;
         log.close().await;
     }
-}
-
-/// Returns the event of a watch. A failure is logged; the watch tries again.
-fn seen<T>(event: watcher::Result<T>) -> Option<T> {
-    event.inspect_err(|error| tracing::warn!(%error, "a watch failed and is tried again")).ok()
 }

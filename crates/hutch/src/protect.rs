@@ -7,6 +7,7 @@
 //! protected because it did not exist, or lies deeper in the workspace, is reported at the end if it is new or changed.
 
 mod changed;
+mod repository;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -136,9 +137,11 @@ impl Protection {
         let mut all = Protection { workspace: folder, shown_at, made: Vec::new(), before };
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
         let allowed = |path: &Path| rules.allow.iter().any(|allowed| path.starts_with(allowed));
+        let repository = all.repository(workspace.path());
         let fixed = entries(rules.is_home).filter(|(path, _)| !allowed(path));
         let further = rules.further.iter().map(|(path, kind)| (path.as_path(), *kind));
-        for (path, kind) in fixed.chain(further) {
+        let repository = repository.iter().map(|(path, kind)| (path.as_path(), *kind));
+        for (path, kind) in fixed.chain(further).chain(repository) {
             if let Some(entry) = all.protect(path, kind).with_context(named)? {
                 on_the_way
                     .extend(entry.ancestors().skip(1).filter(|a| *a != Path::new("")).map(Path::to_owned));

@@ -136,11 +136,16 @@ fn run(
         eprintln!("hutch: {error}; the caches of --tools are read-only");
         outcome = start(&spec, &mut screened)?;
     }
-    screened.finish()?;
-    if let (true, Ok(outcome)) = (arguments.scans, &outcome) {
-        screened::check(outcome, &placeholders)?;
+    let mut shown = screened.finish();
+    if let (true, Ok(_), Ok(outcome)) = (arguments.scans, &shown, &outcome) {
+        shown = screened::check(outcome, &placeholders);
     }
     let change = Change::all(protections.into_iter().map(Protection::finish));
+    if shown.is_err() || outcome.is_err() {
+        // The command may have run nevertheless.
+        change.line().into_iter().for_each(|line| eprintln!("hutch: {line}"));
+    }
+    shown?;
     match outcome {
         Ok(outcome) => report::ended(arguments, &outcome, &change),
         Err(error) => not_started(arguments, &error, &workspace.path),
@@ -223,8 +228,9 @@ fn protect(
     for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };
         let source = if path == Path::new("") { folder.path().to_owned() } else { folder.path().join(path) };
-        // A part of a folder that can otherwise only be read is not.
-        if !opened.contains(&source) && denied.iter().any(|(denied, _)| source.starts_with(denied)) {
+        // A part of a folder that can otherwise only be read is not, unless it is denied itself.
+        let is_open = |denied: &Path| opened.contains(&source) && source != denied;
+        if denied.iter().any(|(denied, _)| source.starts_with(denied) && !is_open(denied)) {
             mount.read_only = true;
         }
         if mount.read_only || path != Path::new("") {
@@ -242,15 +248,20 @@ fn protect(
     Ok(protections)
 }
 
-/// Returns paths as they are named, and as they are without links: a mount has one of these names.
+/// Returns paths by every name, as entries that are a folder or not.
 fn by_every_name(paths: &[(PathBuf, bool)]) -> Vec<(PathBuf, bool)> {
     let names = |(path, is_folder): &(PathBuf, bool)| {
-        let named = below_root(path);
-        let plain = without_links(&named);
-        let plain = Some(plain).filter(|plain| *plain != named).map(|plain| (plain, *is_folder));
-        [Some((named, *is_folder)), plain]
+        let is_folder = *is_folder;
+        every_name(path.clone()).map(move |name| (name, is_folder))
     };
-    paths.iter().flat_map(names).flatten().collect()
+    paths.iter().flat_map(names).collect()
+}
+
+/// Returns a path as it is named, and as it is without links: a mount has one of these names.
+fn every_name(path: PathBuf) -> impl Iterator<Item = PathBuf> {
+    let named = below_root(&path);
+    let plain = Some(without_links(&named)).filter(|plain| *plain != named);
+    std::iter::once(named).chain(plain)
 }
 
 /// Returns a path of which the part that exists has no links.

@@ -222,11 +222,12 @@ fn launch_and_follow(
     let mut launched = launch(&plan, inside, || serve.prepare())?;
     let has_network = !launched.listeners.is_empty();
     let served = serve.serve(std::mem::take(&mut launched.listeners));
-    if let Err(error) = served.and_then(|()| streams.launched(&launched.channel)) {
+    let kill = |error: Error| {
         sys::signal_pidfd(launched.pidfd.as_fd(), libc::SIGKILL);
         let _ = sys::wait(launched.pid, true);
-        return Err(error);
-    }
+        error
+    };
+    served.and_then(|()| streams.launched(&launched.channel)).map_err(kill)?;
     let mut follow = Follow {
         launched: &launched,
         signals: &signals,
@@ -237,7 +238,8 @@ fn launch_and_follow(
         grace: options.grace,
         timed_out: false,
     };
-    let report = follow.until_end(streams)?;
+    // Such as output that cannot be written: nothing of the jail may outlive this.
+    let report = follow.until_end(streams).map_err(kill)?;
     let timed_out = follow.timed_out;
     let consumption = reap(&launched, streams)?;
     let (reached, exit) = match report {

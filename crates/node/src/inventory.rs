@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use hutch_api::{Read, Unreadable};
+use hutch_api::{Read, Unreadable, owner};
 use hutch_image::PathSegment;
 use hutch_kubelet::PodId;
 use k8s_openapi::api::core::v1::Pod;
@@ -83,9 +83,12 @@ fn take(node: &Arc<Shared>, pod: Read<Pod>, tasks: &mut JoinSet<()>) {
     };
     let pod = Arc::new(pod);
     if let Some(live) = node.find(&uid) {
-        let relabeled = live.pod().metadata.labels != pod.metadata.labels;
+        // Its policies are those of its labels and of its Sandbox.
+        let of =
+            |pod: &Pod| (pod.metadata.labels.clone(), owner::sandbox(pod).map(|owner| owner.uid.clone()));
+        let changed = of(&live.pod()) != of(&pod);
         live.update(Update::Present(pod));
-        if relabeled {
+        if changed {
             node.tell_policies(PolicyNews::Changed(live));
         }
         return;

@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use hutch_api::{Sandbox, SandboxTemplate};
 use hutch_attach::{
-    AllBehind, Chosen, Conflicts, Link, Links, PeerRefusal, ServiceFacts, TemplateFacts, choose,
+    AllBehind, Chosen, Conflicts, Link, Links, PeerRefusal, ServiceFacts, TemplateFacts, choose, logged,
     peers as peers_of, policies_of_kind, policy, watch, watch_metadata,
 };
 use hutch_policy::{Level, NOT_ENFORCEABLE, PARTLY_ENFORCED, Peer, names_sandboxes};
@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -95,7 +95,7 @@ pub(crate) async fn run(
     let mut sandboxes = watch_metadata::<Sandbox>(&client);
     let services: Api<Service> = Api::all(client.clone());
     let mut providers = watch(&client, &policies_of_kind("CredentialProvider"));
-    let mut services = watcher(services, watcher::Config::default()).default_backoff().boxed();
+    let mut services = logged(watcher(services, watcher::Config::default()));
     let mut this = Policies {
         node: node.clone(),
         egress: egress.clone(),
@@ -116,15 +116,15 @@ pub(crate) async fn run(
             Some(event) = news.recv() => this.follow(event),
             () = this.wait() => true,
             () = this.fresh.step(&client) => false,
-            Some(Ok(event)) = own.next() => this.known.objects.policies.take(event, policy),
-            Some(Ok(event)) = cluster.next() => this.known.objects.cluster_policies.take(event, policy),
-            Some(Ok(event)) = namespaces.next() => {
+            Some(event) = own.next() => this.known.objects.policies.take(event, policy),
+            Some(event) = cluster.next() => this.known.objects.cluster_policies.take(event, policy),
+            Some(event) = namespaces.next() => {
                 this.known.objects.namespaces.take(event, |object| object.labels().clone())
             }
-            Some(Ok(event)) = templates.next() => this.known.objects.templates.take(event, TemplateFacts::of),
-            Some(Ok(event)) = sandboxes.next() => this.sandbox(event),
-            Some(Ok(event)) = providers.next() => this.known.providers.take(event, hutch_attach::provider),
-            Some(Ok(event)) = services.next() => this.known.services.take(event, ServiceFacts::of),
+            Some(event) = templates.next() => this.known.objects.templates.take(event, TemplateFacts::of),
+            Some(event) = sandboxes.next() => this.sandbox(event),
+            Some(event) = providers.next() => this.known.providers.take(event, hutch_attach::provider),
+            Some(event) = services.next() => this.known.services.take(event, ServiceFacts::of),
         };
         if changed {
             this.decide_all();
@@ -147,6 +147,8 @@ impl Policies {
                 let uid = live.id.uid.clone();
                 if let Some(served) = self.served.get_mut(&uid) {
                     served.attached = true;
+                    // What the proxy has of an earlier attempt to make the Pod is gone.
+                    (served.levels, served.peers) = (Vec::new(), Vec::new());
                     decide(&self.known, &*self.egress, &self.node, served);
                 }
             }
@@ -214,7 +216,7 @@ impl Policies {
             decide(&self.known, &*self.egress, &self.node, served);
         }
         if self.have_peers() {
-            let all = self.behind();
+            let all = self.behind(None);
             for served in self.served.values_mut() {
                 let Served { live, levels, peers, .. } = served;
                 let found = peers_of(&self.known.services, levels, &live.id.namespace, &all);
@@ -233,10 +235,10 @@ impl Policies {
         }
     }
 
-    fn behind(&self) -> AllBehind<Arc<Live>> {
+    fn behind(&self, only: Option<&(String, String)>) -> AllBehind<Arc<Live>> {
         let attached = self.served.values().filter(|served| served.attached);
         let running = attached.map(|served| (served.live.clone(), served.live.pod()));
-        self.known.objects.behind(&self.known.services, running)
+        self.known.objects.behind(&self.known.services, only, running)
     }
 
     /// Waits until the levels of a Pod change by themselves.
@@ -283,7 +285,8 @@ impl Policies {
         let chosen = match self.served.get(&pod) {
             Some(served) => {
                 let from = &served.live.id.namespace;
-                choose(&self.known.services, &served.levels, from, &service, port, &self.behind())
+                let all = self.behind(Some(&service));
+                choose(&self.known.services, &served.levels, from, &service, port, &all)
             }
             None => return,
         };

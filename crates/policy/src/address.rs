@@ -43,7 +43,7 @@ const METADATA_V4: [Ipv4Addr; 3] =
     [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
 
 /// Ranges of which every address is one of the above, link-local or of no host.
-const NEVER: [&str; 14] = [
+const NEVER: [&str; 16] = [
     "169.254.0.0/16",
     "100.100.100.200/32",
     "168.63.129.16/32",
@@ -56,6 +56,8 @@ const NEVER: [&str; 14] = [
     "fd20:ce::254/128",
     "fd00:c1::a9fe:a9fe/128",
     "fd00:42::42/128",
+    "fd00:a9fe:a9fe::1/128",
+    "fd00:100::100:200/128",
     "::/128",
     "ff00::/8",
 ];
@@ -114,7 +116,7 @@ pub(crate) fn is_of_administrators(range: &Cidr) -> bool {
 }
 
 /// Checks an address before it is dialed. `private` are ranges that rules open although the internet does not route them;
-/// `own` are the addresses of this machine. An IPv6 address that stands for an IPv4 address is judged as that one.
+/// `own` are the addresses of this machine: but for loopback, only a range of one address opens them. An IPv6 address that stands for an IPv4 address is judged as that one.
 ///
 /// # Errors
 /// The reason.
@@ -124,16 +126,19 @@ pub fn check_address(address: IpAddr, private: &[Cidr], own: &[IpAddr]) -> Resul
         IpAddr::V4(v4) => reason_v4(v4),
         IpAddr::V6(v6) => reason_v6(v6),
     };
-    let is_own = own.iter().any(|own| own.to_canonical() == address);
+    let is_own = own.iter().any(|own| judged_as(*own) == address);
     let reason = match reason {
         Some(never @ (Forbidden::Metadata | Forbidden::NoHost)) => return Err(never),
         // Also one of a private network: only administrators open this machine.
         _ if is_own => Some(Forbidden::ThisMachine),
         reason => reason,
     };
-    match reason.filter(|_| !private.iter().any(|range| range.contains(address))) {
-        Some(reason) => Err(reason),
-        None => Ok(()),
+    let Some(reason) = reason else { return Ok(()) };
+    // A wider range means a network in which this machine is too.
+    let names_it = |range: &Cidr| !is_own || address.is_loopback() || range.is_one();
+    match private.iter().any(|range| range.contains(address) && names_it(range)) {
+        true => Ok(()),
+        false => Err(reason),
     }
 }
 
@@ -183,11 +188,13 @@ fn reason_v4(address: Ipv4Addr) -> Option<Forbidden> {
 fn reason_v6(address: Ipv6Addr) -> Option<Forbidden> {
     let words = address.segments();
     match words {
-        // AWS, Google, Oracle and Scaleway.
+        // AWS, Google, Oracle, Scaleway, Akamai and Alibaba.
         [0xfd00, 0xec2, ..]
         | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254]
         | [0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe]
-        | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42] => Some(Forbidden::Metadata),
+        | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]
+        | [0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1]
+        | [0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200] => Some(Forbidden::Metadata),
         _ if address.is_unicast_link_local() => Some(Forbidden::Metadata),
         _ if address.is_unspecified() || address.is_multicast() => Some(Forbidden::NoHost),
         _ if address.is_loopback() => Some(Forbidden::ThisMachine),
@@ -304,6 +311,7 @@ mod tests {
         assert_eq!(check("93.184.216.34", &[], &["93.184.216.34"]), Err(Forbidden::ThisMachine));
         assert_eq!(check("::ffff:93.184.216.34", &[], &["93.184.216.34"]), Err(Forbidden::ThisMachine));
         assert_eq!(check("93.184.216.34", &["93.184.216.34"], &["93.184.216.34"]), Ok(()));
+        assert_eq!(check("93.184.216.34", &["0.0.0.0/0"], &["93.184.216.34"]), Err(Forbidden::ThisMachine));
     }
 
     #[test]

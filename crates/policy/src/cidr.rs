@@ -36,6 +36,11 @@ impl Cidr {
         self.0.network()
     }
 
+    /// Returns true if the range is one address.
+    pub(crate) fn is_one(&self) -> bool {
+        self.0.prefix_len() == self.0.max_prefix_len()
+    }
+
     /// Returns true if every address of another range is in this one.
     pub(crate) fn covers(&self, other: &Cidr) -> bool {
         self.0.contains(&other.0)

@@ -91,14 +91,17 @@ impl Level {
         self.authority == Authority::Template && self.name.starts_with(NETWORK_POLICY)
     }
 
-    /// Returns true if this is the `networkPolicy` of a template, and does not allow the address to which a name leads.
+    /// Returns true if this is the `networkPolicy` of a template, and does not allow the address to which a destination leads,
+    /// or the IPv4 address for which it stands. An address that the sandbox names was decided about as it is.
     fn closes(&self, destination: &Destination, address: IpAddr, moment: &Moment<'_>) -> bool {
-        if !self.is_network_policy() || matches!(destination.host, Host::Address(_)) {
-            return false;
-        }
-        let dialed = Destination { host: Host::Address(address.to_canonical()), port: destination.port };
-        let decision = |egress: &Egress| egress.connection(&dialed, moment).decision;
-        self.egress.as_ref().map(decision) != Some(Decision::Allow)
+        let allows = |address: IpAddr| {
+            let dialed = Destination { host: Host::Address(address), port: destination.port };
+            let decision = |egress: &Egress| egress.connection(&dialed, moment).decision;
+            self.egress.as_ref().map(decision) == Some(Decision::Allow)
+        };
+        let is_decided = |form: IpAddr| destination.host == Host::Address(form);
+        let forms = [address.to_canonical(), judged_as(address)];
+        self.is_network_policy() && forms.into_iter().any(|form| !is_decided(form) && !allows(form))
     }
 
     /// Returns the rule that denies the address to which a destination leads, also as the IPv4 address for which it stands, if

@@ -5,6 +5,7 @@
 
 mod children;
 mod constants;
+mod equal;
 mod fields;
 mod functions;
 mod missing;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use kube_cel::cel::common::ast::{CallExpr, Expr, operators};
+use kube_cel::cel::common::ast::{CallExpr, Expr, IdedExpr, operators};
 use kube_cel::cel::objects::Map;
 use kube_cel::cel::{Context, Program, Value, to_value};
 use serde::{Deserialize, Serialize};
@@ -83,6 +84,8 @@ pub enum InvalidExpression {
 pub struct Expression {
     text: String,
     program: Arc<Program>,
+    /// What is evaluated: the same with other operators for equality.
+    evaluated: Arc<IdedExpr>,
     variables: Arc<[String]>,
     /// Headers of requests that it reads; `None` if that may be any.
     headers: Option<Arc<[String]>>,
@@ -163,6 +166,7 @@ impl Expression {
         }
         let mut context = Context::default();
         functions::add(&mut context);
+        equal::add(&mut context);
         let mut set = |name: &str, value: Value| context.add_variable_from_value(name, value);
         // Only what the expression uses: the conversion costs more than the evaluation.
         for name in VARIABLES.iter().filter(|name| self.uses(name)) {
@@ -182,7 +186,7 @@ impl Expression {
             }
             set("args", signed(to_value(arguments).ok()?));
         }
-        match self.program.execute(&context) {
+        match Value::resolve(&self.evaluated, &context) {
             Ok(Value::Bool(value)) => Some(value),
             _ => None,
         }
@@ -251,7 +255,10 @@ impl TryFrom<String> for Expression {
         }
         let headers = fields::headers(&program.expression().expr);
         let loops = loops > 0;
-        Ok(Expression { program: Arc::new(program), variables: variables.into(), headers, loops, text })
+        let mut evaluated = program.expression().clone();
+        equal::replace(&mut evaluated);
+        let (program, evaluated) = (Arc::new(program), Arc::new(evaluated));
+        Ok(Expression { program, evaluated, variables: variables.into(), headers, loops, text })
     }
 }
 

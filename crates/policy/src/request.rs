@@ -243,6 +243,20 @@ pub fn is_same_header(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().zip(other.bytes()).all(|(a, b)| alike(a, b))
 }
 
+/// Returns true if some server takes the name of a query parameter for another one. PHP drops spaces before it, cuts it at a zero
+/// byte and at a bracket, and reads `.` and a space as `_`; others do not distinguish cases.
+fn is_same_parameter(one: &str, other: &str) -> bool {
+    let plain = |name: &str| {
+        let name = name.trim_start_matches(' ');
+        let name = name.split('\0').next().unwrap_or_default();
+        // Without an end, the bracket is a character like a space.
+        let bracket = name.char_indices().skip(1).find(|(at, c)| *c == '[' && name[*at..].contains(']'));
+        let name = bracket.map_or(name, |(at, _)| &name[..at]);
+        name.replace(['.', ' ', '['], "_").to_ascii_lowercase()
+    };
+    one == other || plain(one) == plain(other)
+}
+
 /// A request of a sandbox.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
@@ -330,7 +344,8 @@ impl Request<'_> {
         }
     }
 
-    /// Returns the decoded values of a query parameter; `None` stands for one that cannot be decoded.
+    /// Returns the decoded values of a query parameter, and of those that some server takes for it; `None` stands for a value or
+    /// a name that cannot be decoded.
     pub(crate) fn parameter<'b>(
         &'b self,
         name: &'b str,
@@ -340,8 +355,9 @@ impl Request<'_> {
         self.query.split(separators).filter_map(move |pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match text(key) {
-                Some(key) if key == name => Some(text(value)),
-                _ => None,
+                Some(key) if is_same_parameter(&key, name) => Some(text(value)),
+                Some(_) => None,
+                None => Some(None),
             }
         })
     }
@@ -365,6 +381,27 @@ mod tests {
             ("a-b", "a.b", false),
         ] {
             assert_eq!(is_same_header(one, other), same, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn names_of_parameters_are_alike_where_some_server_reads_them_so() {
+        for (one, other, same) in [
+            ("repo", "repo", true),
+            ("repo", " repo", true),
+            ("repo", "REPO", true),
+            ("repo", "repo[]", true),
+            ("repo", "repo[a][b]", true),
+            ("repo", "repo\0x", true),
+            ("a_b", "a.b", true),
+            ("a_b", "a b", true),
+            ("a_b", "a[b", true),
+            ("repo", "repos", false),
+            ("repo", "", false),
+            ("ids[]", "ids", true),
+        ] {
+            assert_eq!(is_same_parameter(one, other), same, "{one:?} {other:?}");
+            assert_eq!(is_same_parameter(other, one), same, "{other:?} {one:?}");
         }
     }
 

@@ -107,9 +107,19 @@ pub enum NotEnforceable {
     /// A policy cannot be read.
     #[error("policy {0:?} cannot be read: no egress")]
     Invalid(String),
-    /// More apply than may.
+    /// More apply than may, until a time.
     #[error("{0} policies apply, at most {LEVELS} may: no egress")]
-    TooMany(usize),
+    TooMany(usize, Option<Timestamp>),
+}
+
+impl NotEnforceable {
+    /// Returns the time at which a policy begins or ends, and fewer may apply.
+    pub fn until(&self) -> Option<Timestamp> {
+        match self {
+            NotEnforceable::TooMany(_, until) => *until,
+            NotEnforceable::NotFound(_) | NotEnforceable::Invalid(_) => None,
+        }
+    }
 }
 
 /// Returns the levels that apply to a sandbox at a time, of the policies of the cluster and of all namespaces, and of the
@@ -143,7 +153,7 @@ pub fn applying(
         found.levels.push(level.clone());
     }
     match found.levels.len() {
-        number if number > LEVELS => Err(NotEnforceable::TooMany(number)),
+        number if number > LEVELS => Err(NotEnforceable::TooMany(number, found.until)),
         _ => Ok(found),
     }
 }
@@ -260,7 +270,7 @@ impl NotEnforceable {
         match self {
             NotEnforceable::NotFound(_) => "PolicyNotFound",
             NotEnforceable::Invalid(_) => "InvalidPolicy",
-            NotEnforceable::TooMany(_) => "TooManyPolicies",
+            NotEnforceable::TooMany(..) => "TooManyPolicies",
         }
     }
 }
@@ -404,7 +414,7 @@ mod tests {
         let names: Vec<String> = (0..9).map(|number| format!("p{number}")).collect();
         let specs: Vec<_> = names.iter().map(|name| (name.as_str(), r#"{"appliesTo": {}}"#)).collect();
         let error = applying(&subject(), &none, &policies(&specs), None, at(0)).unwrap_err();
-        assert_eq!(error, NotEnforceable::TooMany(9));
+        assert_eq!(error, NotEnforceable::TooMany(9, None));
         assert_eq!(applying(&subject(), &none, &policies(&specs[..8]), None, at(0)).unwrap().levels.len(), 8);
     }
 }

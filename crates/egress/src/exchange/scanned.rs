@@ -118,11 +118,11 @@ async fn scan_whole(
     // The values of a message need some times its bytes.
     let large = compression.is_some() || bytes.len() > LARGE;
     let turn = if large { turns.clone().acquire_owned().await.ok() } else { None };
-    let (scan, talk, bytes) = (scan.clone(), talk.clone(), bytes.clone());
-    let task = tokio::task::spawn_blocking(move || {
+    let (scan, shared, bytes) = (scan.clone(), talk.clone(), bytes.clone());
+    let task = talk.elsewhere(move || {
         // A request that is given up ends no scan.
         let _turn = turn;
-        scan.body(&talk, direction, compression, &bytes)
+        scan.body(&shared, direction, compression, &bytes)
     });
     let failed = |_| {
         let blocked = Some(Found::unreadable(direction, At::Body));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use hutch_scan::{At, Direction, Location, State};
-use tokio::task::spawn_blocking;
 
 use super::{Judged, Scan, SharedTalk, is_message, is_quick, scanner};
 use crate::refusal::Reason;
@@ -144,7 +143,7 @@ impl Frames {
         } else {
             let (scan, talk) = (self.scan.clone(), self.talk.clone());
             let mut state = std::mem::replace(&mut self.state, State::new(direction));
-            let task = spawn_blocking(move || {
+            let task = self.talk.places.run(move || {
                 let judged = judge(&scan, &talk, direction, &mut state, &content);
                 (state, judged)
             });

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hutch_scan::{At, Calls, Direction, Finding, Hosts, Location, Pins, Session, State};
+use tokio::task::JoinError;
 
+use super::elsewhere::Places;
 use super::{Judged, Scan, scanner};
 
 /// Maximum destinations and sessions that are remembered.
@@ -19,6 +21,7 @@ const NAMES: usize = 4096;
 pub(crate) struct Memory {
     names: Mutex<Names>,
     talks: Mutex<Talks>,
+    places: Places,
 }
 
 #[derive(Debug)]
@@ -60,6 +63,8 @@ pub(crate) struct SharedTalk {
     /// Earlier bodies that are short and no messages of MCP and A2A: each can have a piece of a secret.
     bodies: Arc<Mutex<Bodies>>,
     calls: Arc<Called>,
+    /// Those of the sandbox.
+    pub(super) places: Places,
 }
 
 #[derive(Debug)]
@@ -110,12 +115,20 @@ impl SharedTalk {
     fn another(&self) -> SharedTalk {
         let calls = Mutex::new(lock(&self.calls.calls).clone());
         let calls = Arc::new(Called { calls, ended: Some(self.calls.clone()) });
-        SharedTalk { talk: self.talk.clone(), urls: self.urls.clone(), bodies: self.bodies.clone(), calls }
+        SharedTalk { calls, ..self.clone() }
     }
 
     /// Locks earlier bodies, until it is known whether this one is sent: another one must not undo what it adds.
     pub(super) fn bodies(&self) -> MutexGuard<'_, Bodies> {
         lock(&self.bodies)
+    }
+
+    /// Runs a scan on another thread, when the sandbox has a place.
+    pub(crate) fn elsewhere<T: Send + 'static>(
+        &self,
+        scan: impl FnOnce() -> T + Send + 'static,
+    ) -> impl Future<Output = Result<T, JoinError>> + Send {
+        self.places.run(scan)
     }
 
     /// Returns true while a body of the conversation is scanned.
@@ -207,7 +220,8 @@ impl Memory {
             let oldest = talks.all.iter().min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone());
             oldest.and_then(|name| talks.all.remove(&name));
         }
-        let entry = talks.all.entry(name).or_default();
+        let new = || (now, SharedTalk { places: self.places.clone(), ..SharedTalk::default() });
+        let entry = talks.all.entry(name).or_insert_with(new);
         entry.0 = now;
         entry.1.clone()
     }
@@ -239,6 +253,11 @@ impl Memory {
             None => {}
         }
         judged
+    }
+
+    /// Has host names that passed scanned again, because what is looked for in them has changed.
+    pub(crate) fn forget_passed(&self) {
+        lock(&self.names).passed.clear();
     }
 }
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hutch_scan::{At, Compression, Direction, Finding, Location, OVERLAP, State, redact};
 use serde_json::json;
-use tokio::task::{JoinHandle, spawn_blocking};
 
+use super::elsewhere::Elsewhere;
 use super::message::{RPC_BYTES, has_name_of_rpc, may_be_json, values};
 use super::{AT_ONCE, Judged, Scan, SharedTalk, is_quick, scanner};
 use crate::body::Body;
@@ -59,7 +59,7 @@ pub(crate) struct Watched {
     redacted: Vec<Finding>,
     ready: VecDeque<Frame<Bytes>>,
     /// Scan on another thread. Nothing is ready meanwhile.
-    scanning: Option<JoinHandle<Scanned>>,
+    scanning: Option<Elsewhere<Scanned>>,
     /// Its end is scanned on another thread: it has many bytes, or is decompressed then.
     ends_slowly: bool,
     /// Trailers that wait for the scan of what is before them.
@@ -191,7 +191,7 @@ impl Watched {
         }
         let mut state = std::mem::replace(&mut self.state, State::new(self.direction));
         let location = self.location.clone();
-        self.scanning = Some(spawn_blocking(move || {
+        self.scanning = Some(self.talk.places.run(move || {
             let findings = scan(&mut state, &location);
             Scanned::Part(state, findings)
         }));
@@ -215,7 +215,7 @@ impl Watched {
             return self.settle_events(events, outcome);
         }
         let (scan, talk, direction) = (self.scan.clone(), self.talk.clone(), self.direction);
-        self.scanning = Some(spawn_blocking(move || {
+        self.scanning = Some(self.talk.places.run(move || {
             let outcome = scan.body(&talk, direction, None, &events);
             Scanned::Events(events, outcome)
         }));

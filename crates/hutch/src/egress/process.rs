@@ -13,9 +13,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Environment of the process. Nothing of the caller's is in it.
-const ENVIRONMENT: [(&str, &str); 2] = [
-    // The resolver: no search domains.
+const ENVIRONMENT: [(&str, &str); 3] = [
+    // The resolver: no search domains, and less time than by default, in which a thread waits for a server that is silent.
     ("LOCALDOMAIN", ""),
+    ("RES_OPTIONS", "timeout:2 attempts:2"),
     // The allocator: memory of 128 KiB and more, such as that of bodies, goes back to the kernel when it is freed. By default
     // the allocator keeps what is as large as one that was freed before, up to 32 MiB.
     ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072"),

@@ -3,12 +3,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_attach::{AllBehind, Chosen, Ground, Objects, PeerRefusal, Services, choose, peers};
+use hutch_attach::{AllBehind, Chosen, Ground, Objects, PeerRefusal, Services, peers};
 use hutch_egress::Reason;
 use hutch_egress::control::Order;
 use hutch_policy::{Level, Peer};
@@ -42,7 +41,7 @@ impl<'a> Reachable<'a> {
     ) -> Reachable<'a> {
         // Nothing new leads to a Pod that is being deleted: it may lose its address at any time.
         let live = served.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let all = behind(objects, services, live);
+        let all = behind(objects, services, None, live);
         Reachable { services, all, known: HashMap::new() }
     }
 
@@ -52,26 +51,16 @@ impl<'a> Reachable<'a> {
         let known = self.known.entry((from.to_owned(), places));
         known.or_insert_with(|| peers(self.services, levels, from, &self.all)).clone()
     }
-
-    /// Decides to which Pod a connection leads.
-    pub(super) fn choose(
-        &self,
-        levels: &[Arc<Level>],
-        from: &str,
-        service: &(String, String),
-        port: NonZeroU16,
-    ) -> Result<Chosen<IpAddr>, PeerRefusal> {
-        choose(self.services, levels, from, service, port, &self.all)
-    }
 }
 
-/// Returns the Pods behind each Service, of these.
+/// Returns the Pods behind a Service, or behind each, of these.
 pub(super) fn behind<'a>(
     objects: &Objects,
     services: &Services,
+    only: Option<&(String, String)>,
     served: impl Iterator<Item = &'a Arc<Pod>>,
 ) -> AllBehind<IpAddr> {
-    objects.behind(services, served.filter_map(|pod| Some((address(pod)?, pod.clone()))))
+    objects.behind(services, only, served.filter_map(|pod| Some((address(pod)?, pod.clone()))))
 }
 
 /// Returns the address at which a Pod is reached.

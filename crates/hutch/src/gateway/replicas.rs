@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use hutch_attach::logged;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -101,7 +102,7 @@ impl Replica {
     /// Shares results of the own probe, and sends the worst one of all gateways.
     pub(super) async fn share(self, mut own: mpsc::Receiver<Plugin>, worst: mpsc::Sender<Plugin>) {
         let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
-        let mut entries = watcher(self.api.clone(), config).default_backoff().boxed();
+        let mut entries = logged(watcher(self.api.clone(), config));
         let (mut results, mut renewals, mut turn) = (Results::default(), interval(RENEW), 0_u64);
         let mut sent = None;
         loop {
@@ -112,11 +113,11 @@ impl Replica {
                 }
                 Some(event) = entries.next() => {
                     use watcher::Event::{Apply, Delete, InitApply};
-                    match super::seen(event) {
-                        Some(Apply(object) | InitApply(object)) => {
+                    match event {
+                        Apply(object) | InitApply(object) => {
                             results.take(object.data.unwrap_or_default(), &self.name, Instant::now());
                         }
-                        Some(Delete(_)) => results.others.clear(),
+                        Delete(_) => results.others.clear(),
                         _ => {}
                     }
                     false

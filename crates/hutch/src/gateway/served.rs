@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::owner;
-use hutch_attach::{Chosen, Closed, Conflicts, Links, Mirror, Objects, PeerRefusal, Services};
+use hutch_attach::{Chosen, Closed, Conflicts, Links, Mirror, Objects, PeerRefusal, Services, choose};
 use hutch_controller::TokenKey;
 use hutch_egress::control::Order;
 use hutch_egress::{Issued, TokenHash};
@@ -85,7 +85,8 @@ fn enforceable(fields: &[FieldOfServer]) -> Result<Vec<String>, Closed> {
     let missing = |field: &FieldOfServer| format!("{} is enforced by `hutch up` alone", field.name);
     match fields.iter().find(|field| !field.reports) {
         Some(field) => {
-            Err(Closed { reason: NOT_ENFORCEABLE, message: format!("{}: no egress", missing(field)) })
+            let message = format!("{}: no egress", missing(field));
+            Err(Closed { reason: NOT_ENFORCEABLE, message, until: None })
         }
         None => Ok(fields.iter().map(missing).collect()),
     }
@@ -188,7 +189,8 @@ impl Served {
         let reported = enforceable(&objects.fields_of_server(pod, now));
         let (found, reported) = match (objects.levels(pod, now), reported) {
             (Ok(found), Ok(reported)) => (Ok(found), reported),
-            (Err(closed), _) | (_, Err(closed)) => (Err(closed), Vec::new()),
+            (Err(closed), _) => (Err(closed), Vec::new()),
+            (Ok(found), Err(closed)) => (Err(Closed { until: found.until, ..closed }), Vec::new()),
         };
         let uid = pod.uid().unwrap_or_default();
         // The creator is recorded by the API server of one machine. On a cluster, anyone may write the annotation.
@@ -202,7 +204,8 @@ impl Served {
         let plugin = (self.plugin, self.ends_tls);
         let condition = condition(pod, objects, plugin, found.as_ref(), (denied, mistakes));
         self.conditions.set(pod, condition, self.awaits_probe);
-        let Applying { levels, until } = found.unwrap_or_default();
+        let closed = |closed: Closed| Applying { until: closed.until, ..Applying::default() };
+        let Applying { levels, until } = found.unwrap_or_else(closed);
         self.until = [self.until, until].into_iter().flatten().min();
         let client = Client::of(pod, &self.key);
         let mut numbers = Vec::new();
@@ -218,6 +221,10 @@ impl Served {
             known.levels.len() == levels.len()
                 && known.levels.iter().zip(&levels).all(|(old, new)| Arc::ptr_eq(old, new))
         };
+        if known.is_none() {
+            let owner = owner::sandbox(pod).map(|owner| owner.uid.clone());
+            send(channel, Order::Continue { sandbox, name: owner.unwrap_or_else(|| uid.clone()) }).await?;
+        }
         if known.filter(same).is_none() {
             channel.send(&Order::Levels { sandbox, levels: numbers }, &[]).await?;
         }
@@ -266,7 +273,7 @@ impl Served {
             return Ok(());
         }
         // After the news that peers are closed. Also those of Pods that are being deleted, which may end by themselves.
-        let all = behind(objects, &self.services, live.iter().copied());
+        let all = behind(objects, &self.services, None, live.iter().copied());
         let numbered: HashMap<u64, &Known> = self.known.values().map(|known| (known.number, known)).collect();
         let from = |number: &u64| {
             let known = numbered.get(number)?;
@@ -287,8 +294,10 @@ impl Served {
         let known = self.known.values().find(|known| known.number == sandbox);
         let known = known.ok_or_else(|| PeerRefusal::denied("its Pod has ended"))?;
         let live = self.pods.objects.values().filter(|pod| is_served(pod, objects));
-        let reachable = Reachable::new(objects, &self.services, live);
-        reachable.choose(&known.levels, &known.namespace, service, port)
+        // Nothing new leads to a Pod that is being deleted: it may lose its address at any time.
+        let live = live.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let all = behind(objects, &self.services, Some(service), live);
+        choose(&self.services, &known.levels, &known.namespace, service, port, &all)
     }
 
     /// Returns the number of a level, which the process then knows.

@@ -42,6 +42,11 @@ pub(super) struct Caches {
     pub(super) env: Vec<(String, String)>,
 }
 
+/// Returns the folders of the tools, of which parts are shown.
+pub(super) fn folders(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    TOOLS.iter().filter_map(|tool| tool.folder(&variable)).collect()
+}
+
 impl Caches {
     /// Returns those that exist and belong to `owner`, the user that the command is outside. What is in the workspace is
     /// there already.

@@ -30,6 +30,7 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
     // A policy opens nothing that the caller has closed.
     let closed = arguments.read_only;
     let mut listed = arguments.listed.take().unwrap_or_default();
+    keep_open(&mut listed.write_within, &restrictions, workspace.as_deref());
     for (path, access) in restrictions {
         if closed && access == Access::Write {
             continue;
@@ -59,6 +60,19 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
     }
     arguments.listed = Some(listed);
     Ok(unenforced)
+}
+
+/// Keeps those of the paths that settings open within a read-only workspace which the policies let be written too.
+fn keep_open(opened: &mut Vec<PathBuf>, restrictions: &[(PathBuf, Access)], workspace: Option<&Path>) {
+    let outside =
+        restrictions.iter().filter_map(|(path, access)| Some((outside(path, workspace).ok()?, *access)));
+    let names = |(path, access)| super::every_name(path).map(move |name| (name, access));
+    let mut restrictions: Vec<(PathBuf, Access)> = outside.flat_map(names).collect();
+    // The strictest first: the last one for a path counts.
+    restrictions.sort_by(|a, b| (&a.0, b.1).cmp(&(&b.0, a.1)));
+    opened.retain(|path| {
+        super::every_name(path.clone()).all(|name| access_at(&restrictions, &name) == Access::Write)
+    });
 }
 
 /// Returns the places of the rules for a path.

@@ -5,15 +5,14 @@
 
 mod pattern;
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use hutch_policy::{Cidr, Decision, EgressRule, Forbidden, check_address};
 
 use self::pattern::{Pattern, is_pattern};
+use super::caches;
 use super::printed::Printed;
+use super::tools::Tools;
 use super::workspace::TEMPORARY;
 use crate::cli::{Listed, RunArguments};
 use crate::mount::MountArgument;
@@ -21,14 +20,10 @@ use crate::policy::import::srt::credentials::checked;
 use crate::policy::import::srt::{Filesystem, Settings};
 use crate::policy::import::{Notes, read_file};
 use crate::protect::is_protected;
-use crate::up::addresses;
 
 /// Folders of the image, which are shown anyway.
 const OF_THE_IMAGE: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-/// Addresses of a rule, and maximum rules for those of this machine.
-const PER_RULE: usize = 64;
-const MAX_RULES: usize = 16;
 /// Lists whose paths may have wildcards.
 const PATTERNS: &str = "filesystem.denyRead";
 const CREDENTIALS: &str = "credentials.files";
@@ -41,11 +36,7 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
     let mut notes = Notes::default();
     let text = read_file(file).with_context(named)?;
     let settings = Settings::parse(&text, &mut notes).with_context(named)?;
-    let mut rules = settings.egress(&mut notes);
-    if !rules.is_empty() {
-        let closed = closed(&addresses::own(), &rules);
-        rules.extend(closed);
-    }
+    let rules = settings.egress(&mut notes);
     let offered = settings.offered(|name| std::env::var_os(name).is_some(), &mut notes);
     let upstream = settings.network.parent.as_ref();
     if upstream.is_some() && rules.is_empty() && arguments.policy.is_empty() {
@@ -86,22 +77,6 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
     arguments.listed =
         Some(Box::new(place.apply(&settings.filesystem, denied, listed, arguments).with_context(named)?));
     Ok(())
-}
-
-/// Returns rules that deny the addresses of this machine in private networks, to which a name may lead, as srt does: but for
-/// those that a rule names.
-fn closed(own: &BTreeSet<IpAddr>, rules: &[EgressRule]) -> Vec<EgressRule> {
-    let is_named = |address: &Cidr| rules.iter().any(|rule| rule.cidrs.contains(address));
-    let private = own.iter().filter(|address| check_address(**address, &[], &[]) == Err(Forbidden::Private));
-    let ranges: Vec<Cidr> = private.filter_map(|address| address.to_string().parse().ok()).collect();
-    let ranges: Vec<Cidr> = ranges.into_iter().filter(|address| !is_named(address)).collect();
-    let rule = |(number, cidrs): (usize, &[Cidr])| EgressRule {
-        name: format!("addresses of this machine {}", number + 1),
-        cidrs: cidrs.to_vec(),
-        decision: Decision::Deny,
-        ..EgressRule::default()
-    };
-    ranges.chunks(PER_RULE).take(MAX_RULES).enumerate().map(rule).collect()
 }
 
 /// Difference that is printed once.
@@ -165,13 +140,15 @@ impl Place {
             (list("allowWrite", &files.allow_write)?, list("denyWrite", &files.deny_write)?);
         arguments.workspace = Some(self.workspace.clone());
         let is_allowed = allow_write.iter().any(|named| named.path == self.workspace);
-        let is_denied = deny_write.iter().any(|named| self.workspace.starts_with(&named.path));
+        let is_above = |name: PathBuf| self.workspace.starts_with(name);
+        let is_denied = deny_write.iter().any(|named| super::every_name(named.path.clone()).any(is_above));
         arguments.read_only = is_denied || !is_allowed;
         listed.write_within = self.writable(&allow_write, &deny_write, arguments)?;
         self.readable(&allow_read, arguments)?;
         let shown_again: Vec<&Named> = allow_read.iter().chain(&allow_write).collect();
-        let deny_read = self.expanded(deny_read, arguments)?;
-        self.hidden(&deny_read, &shown_again, arguments)?;
+        let shown = self.shown(arguments);
+        let deny_read = self.expanded(deny_read, &shown)?;
+        self.hidden(&deny_read, &shown_again, &shown, arguments)?;
         if files.allow_git_config && !arguments.read_only {
             arguments.allow_write.push(".git/config".into());
         }
@@ -218,9 +195,12 @@ impl Place {
         arguments: &mut RunArguments,
     ) -> anyhow::Result<Vec<PathBuf>> {
         let mut within = Vec::new();
+        let deny: Vec<PathBuf> =
+            deny.iter().flat_map(|named| super::every_name(named.path.clone())).collect();
         for named in allow {
             let path = &named.path;
-            let denied = deny.iter().any(|denied| path.starts_with(&denied.path));
+            let is_denied = |name: PathBuf| deny.iter().any(|denied| name.starts_with(denied));
+            let denied = super::every_name(path.clone()).any(is_denied);
             let is_there = path.symlink_metadata().is_ok();
             if *path == self.workspace || is_own(path) || (denied && path.starts_with(&self.workspace)) {
                 continue;
@@ -275,10 +255,26 @@ impl Place {
         Ok(())
     }
 
-    /// Replaces patterns by the paths that match in what is shown.
-    fn expanded(&self, list: Vec<Named>, arguments: &RunArguments) -> anyhow::Result<Vec<Named>> {
+    /// Returns the folders that are shown beside the workspace and the image.
+    fn shown(&self, arguments: &RunArguments) -> Vec<PathBuf> {
         let mounts = arguments.mount.iter().filter_map(|mount| std::path::absolute(&mount.source).ok());
-        let shown: Vec<PathBuf> = std::iter::once(self.workspace.clone()).chain(mounts).collect();
+        let mut shown: Vec<PathBuf> = mounts.collect();
+        if arguments.tools {
+            let variable = |name: &str| std::env::var_os(name);
+            let tools = Tools::find(variable, &self.workspace).mounts;
+            shown.extend(tools.into_iter().map(|mount| mount.source));
+            shown.extend(caches::folders(variable));
+        }
+        shown
+    }
+
+    /// Replaces patterns by the paths that match in what is shown.
+    fn expanded(&self, list: Vec<Named>, shown: &[PathBuf]) -> anyhow::Result<Vec<Named>> {
+        let of_the_image = OF_THE_IMAGE.iter().map(PathBuf::from);
+        let shown: Vec<PathBuf> = std::iter::once(self.workspace.clone())
+            .chain(shown.iter().cloned())
+            .chain(of_the_image)
+            .collect();
         let mut all = Vec::new();
         for named in list {
             if !named.path.to_str().is_some_and(is_pattern) {
@@ -296,12 +292,18 @@ impl Place {
     }
 
     /// Hides what is denied, but for what is shown again.
-    fn hidden(&self, deny: &[Named], again: &[&Named], arguments: &mut RunArguments) -> anyhow::Result<()> {
+    fn hidden(
+        &self,
+        deny: &[Named],
+        again: &[&Named],
+        further: &[PathBuf],
+        arguments: &mut RunArguments,
+    ) -> anyhow::Result<()> {
         for named in deny {
             let path = &named.path;
             let below: Vec<&&Named> = again.iter().filter(|again| again.path.starts_with(path)).collect();
             let shown = |above: &Path| path.starts_with(above);
-            let is_mounted = arguments.mount.iter().any(|mount| shown(&mount.source));
+            let is_mounted = further.iter().any(|folder| shown(folder));
             if let Some(again) = below.first().filter(|_| named.field.starts_with(CREDENTIALS)) {
                 bail!(
                     "{}: {} would show {} again, which is denied as a credential; remove one of them",
@@ -336,8 +338,13 @@ impl Place {
                         named.field
                     )
                 }
-                // Only what is shown again is there.
-                Some(_) => {}
+                // What is shown again is there, and what flags show, which is hidden.
+                Some(_) => {
+                    let is_again = |folder: &Path| below.iter().any(|again| folder.starts_with(&again.path));
+                    let others =
+                        further.iter().filter(|folder| folder.starts_with(path) && !is_again(folder));
+                    arguments.deny_read.extend(others.cloned());
+                }
                 None => arguments.deny_read.push(path.clone()),
             }
         }
@@ -360,24 +367,6 @@ fn is_own(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Regression: a name could lead to an address of this machine in a private network, where srt denies it.
-    #[test]
-    fn addresses_of_this_machine_are_denied_unless_they_are_named() {
-        let own = ["127.0.0.1", "192.168.1.10", "10.0.0.7", "203.0.113.5", "fd00::7", "8.8.8.8"];
-        let own: BTreeSet<IpAddr> = own.iter().map(|text| text.parse().expect("an address")).collect();
-        let rule =
-            |cidr: &str| EgressRule { cidrs: vec![cidr.parse().expect("a range")], ..EgressRule::default() };
-        let found = closed(&own, &[rule("10.0.0.7"), rule("192.168.0.0/16")]);
-        let [denied] = found.as_slice() else { panic!("{found:?}") };
-        let shown: Vec<String> = denied.cidrs.iter().map(Cidr::to_string).collect();
-        assert_eq!(
-            (shown.join(" ").as_str(), denied.decision),
-            ("192.168.1.10/32 fd00::7/128", Decision::Deny)
-        );
-        let many = (0..=u8::MAX).map(|last| IpAddr::from([10, 0, 0, last])).collect();
-        assert_eq!(closed(&many, &[]).len(), 4);
-    }
 
     #[test]
     fn only_certificates_of_a_file_are_taken() {

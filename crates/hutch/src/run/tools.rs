@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use crate::mount::MountArgument;
 
 /// Folders of toolchains: the variable that names the folder, its default below HOME, and the part that is shown.
-const TOOLCHAINS: [(&str, &str, &str); 6] = [
+const TOOLCHAINS: [(&str, &str, &str); 7] = [
     ("RUSTUP_HOME", ".rustup", ""),
     ("CARGO_HOME", ".cargo", "bin"),
     ("NVM_DIR", ".nvm", ""),
     ("PYENV_ROOT", ".pyenv", ""),
-    ("", ".local/share/uv", ""),
+    ("", ".local/share/uv", "python"),
+    ("", ".local/share/uv", "tools"),
     ("", ".local/bin", "uv"),
 ];
 /// Variables that the tools need inside, because HOME is another one there.

@@ -366,7 +366,7 @@ impl Supervisor {
             Change::Names(uid, names) => self.set_names(&uid, names, channel).await,
             Change::Forget(sandbox) => {
                 self.kept.forget(&sandbox);
-                Ok(())
+                send(channel, Order::ForgetName { name: sandbox }).await
             }
             Change::End(uid) => {
                 self.about.remove(&uid);
@@ -445,6 +445,7 @@ impl Supervisor {
     /// Has a Pod served whose levels are known.
     async fn serve(&self, uid: &str, pod: &Pod, channel: &Channel) -> std::io::Result<()> {
         let (sandbox, levels) = (pod.number, self.numbers(&pod.levels));
+        send(channel, Order::Continue { sandbox, name: pod.sandbox.clone() }).await?;
         channel.send(&Order::Levels { sandbox, levels }, &[]).await?;
         send(channel, pod.peers()).await?;
         let about = self.about.get(uid).into_iter().flat_map(|about| {

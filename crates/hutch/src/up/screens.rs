@@ -95,10 +95,10 @@ impl Screens {
         let mut others = None;
         loop {
             tokio::select! {
-                Some(Ok(event)) = own.next() => {
+                Some(event) = own.next() => {
                     self.known.write().await.objects.policies.take(event, policy);
                 }
-                Some(Ok(event)) = cluster.next() => {
+                Some(event) = cluster.next() => {
                     self.known.write().await.objects.cluster_policies.take(event, policy);
                 }
                 () = self.follow_others(&mut others) => {}
@@ -128,17 +128,17 @@ impl Screens {
     async fn follow_others(&self, others: &mut Option<Others>) {
         let Some(others) = others else { return std::future::pending().await };
         tokio::select! {
-            Some(Ok(event)) = others.namespaces.next() => {
+            Some(event) = others.namespaces.next() => {
                 let objects = &mut self.known.write().await.objects;
                 objects.namespaces.take(event, |object| object.labels().clone());
             }
-            Some(Ok(event)) = others.templates.next() => {
+            Some(event) = others.templates.next() => {
                 self.known.write().await.objects.templates.take(event, TemplateFacts::of);
             }
-            Some(Ok(event)) = others.sandboxes.next() => {
+            Some(event) = others.sandboxes.next() => {
                 self.known.write().await.objects.sandboxes.take(event, |object| SandboxFacts::of(&object));
             }
-            Some(Ok(event)) = others.pods.next() => {
+            Some(event) = others.pods.next() => {
                 self.known.write().await.pods.take(event, reduced);
             }
             else => std::future::pending().await,

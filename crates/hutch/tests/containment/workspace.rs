@@ -99,6 +99,59 @@ fn files_that_run_on_the_host_are_not_written_from_a_workspace() {
     }
 }
 
+/// Regression: a file `.git` was protected, and the repository that it names in the same workspace was not.
+#[test]
+fn repository_that_a_file_names_and_a_bare_one_run_nothing_of_a_workspace() {
+    hutch_testkit::require!(root, user_namespaces);
+    const HOOK: &str = "#!/bin/sh\\ntouch /x";
+    let place = Place::new();
+    for caller in CALLERS {
+        for (name, layout, repository) in [
+            ("named", "git init -q --bare .bare && printf 'gitdir: ./.bare\n' > .git", ".bare/"),
+            ("dotted", "git init -q --bare a/.bare && printf 'gitdir: a/../a/.bare' > .git", "a/.bare/"),
+            (
+                "worktree",
+                "git init -q --bare .bare && mkdir -p .bare/worktrees/w && printf '../..' > .bare/worktrees/w/commondir && \
+                 printf 'gitdir: .bare/worktrees/w' > .git",
+                ".bare/",
+            ),
+            ("bare", "git init -q --bare .", ""),
+        ] {
+            let folder = place.folder_of(Caller::Root, &format!("{caller:?}-{name}"));
+            let sh = |script: &str| {
+                let mut sh = Command::new("sh");
+                sh.args(["-c", script]).current_dir(&folder).env("HOME", place.path());
+                succeeded(name, &sh.output().expect("sh"));
+            };
+            sh(layout);
+            if caller == Caller::Ordinary {
+                sh(&format!("chown -R {ORDINARY}:{ORDINARY} ."));
+            }
+            let before =
+                (listing(&folder.join(repository).join("hooks")), fs::read(folder.join(".git")).ok());
+            let attack = format!(
+                "cd /workspace/{repository}. || exit 1
+                (printf '{HOOK}' > hooks/post-checkout && echo WORKED hook)
+                (echo '[core]' >> config && echo WORKED config)
+                (mkdir -p other && mv hooks other/h && echo WORKED mv hooks)
+                (mv config other/c && echo WORKED mv config; rm -f config && echo WORKED rm config)
+                cd /workspace && (mv .bare away && echo WORKED mv; mv a b && mv b/.bare a && echo WORKED mv a)
+                [ ! -e .git ] || (echo 'gitdir: /workspace/evil' > .git && echo WORKED .git)
+                echo over",
+            );
+            let options = ["--workspace", &folder.display().to_string()];
+            let output = place.run(caller, &options, &attack).output().expect("hutch run");
+            let printed = text(&output.stdout);
+            assert!(
+                !printed.contains("WORKED") && printed.ends_with("over\n"),
+                "{caller:?} {name}: {output:?}"
+            );
+            let after = (listing(&folder.join(repository).join("hooks")), fs::read(folder.join(".git")).ok());
+            assert_eq!(after, before, "{caller:?} {name}");
+        }
+    }
+}
+
 #[test]
 fn protected_file_is_written_when_it_is_allowed() {
     hutch_testkit::require!(root, user_namespaces);

@@ -199,7 +199,7 @@ fn smallest_budgets_of_several_policies_count_for_a_command() {
 }
 
 #[test]
-fn budgets_count_for_each_pod_and_a_policy_that_observes_makes_events() {
+fn budgets_count_for_each_sandbox_over_its_pods_and_a_policy_that_observes_makes_events() {
     hutch_testkit::require!(root, kubectl, curl);
     let (up, server) = (start(), Server::start());
     let rule = json!({"name": "web", "hosts": ["web.example", "other.example"], "ports": [server.port],
@@ -227,4 +227,13 @@ fn budgets_count_for_each_pod_and_a_policy_that_observes_makes_events() {
                 && events.contains("the budget of policy \"one\" is used up")
         });
     }
+    // Regression: the next Pod of a Sandbox had all budgets anew, also after an idle one was suspended.
+    let before = up.ok("get pod a -o jsonpath={.metadata.uid}");
+    up.ok("delete pod a");
+    up.eventually("get pod a -o jsonpath={.metadata.uid}", |uid| !uid.is_empty() && uid != before);
+    up.ok("wait --for=condition=Ready pod/a --timeout=60s");
+    enforced(&up, "a", "Enforced");
+    let output = up.kubectl_args(&["exec", "a", "--", "sh", "-c", &requests(server.port)]);
+    let printed = succeeded("requests", &output);
+    assert!(!printed.contains("hello") && printed.matches("is used up").count() == 5, "{printed}");
 }

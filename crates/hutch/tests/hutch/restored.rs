@@ -153,6 +153,74 @@ fn files_of_a_snapshot_are_those_of_its_moment_in_both_handlers() {
     }
 }
 
+/// Regression: what a Sandbox with a template had in memory and files came to Sandboxes without the policies of the template,
+/// which named the snapshot before it existed, had another template, or were no Sandboxes.
+#[test]
+fn snapshot_of_a_sandbox_with_a_template_begins_in_that_template_only() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let group = "extensions.agents.x-k8s.io/v1beta1";
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [
+        {"name": "main", "image": "hutch/host", "command": ["sleep", "infinity"]}]});
+    let from = json!({"hutch.dev/restore-from": "snap"});
+    let template = |name: &str, annotations: Value| {
+        apply(
+            &up,
+            &json!({"apiVersion": group, "kind": "SandboxTemplate", "metadata": {"name": name},
+                "spec": {"podTemplate": {"metadata": {"annotations": annotations}, "spec": spec}}}),
+        );
+        apply(
+            &up,
+            &json!({"apiVersion": group, "kind": "SandboxWarmPool", "metadata": {"name": name},
+                "spec": {"replicas": 0, "sandboxTemplateRef": {"name": name}}}),
+        );
+    };
+    let claim = |name: &str, pool: &str, annotations: Value| {
+        apply(
+            &up,
+            &json!({"apiVersion": group, "kind": "SandboxClaim", "metadata": {"name": name},
+                "spec": {"warmPoolRef": {"name": pool}, "additionalPodMetadata": {"annotations": annotations}}}),
+        );
+    };
+    let pod = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": from}, "spec": spec});
+    let mut early = sandbox("early", from.clone());
+    early["spec"]["podTemplate"]["spec"] = spec.clone();
+    apply(&up, &early);
+    template("strict", json!({"hutch.dev/idle-after": ""}));
+    template("other", from.clone());
+    claim("c", "strict", json!({}));
+    up.ok("wait --for=condition=Ready sandboxclaim/c --timeout=60s");
+    let source = up.ok("get sandboxclaim c -o jsonpath={.status.sandbox.name}");
+    up.ok_args(&["exec", &source, "--", "sh", "-c", "echo secret > /opt/file"]);
+    snapshot(&up, "snap", &source, "Filesystem");
+    claim("d", "other", json!({}));
+    apply(&up, &pod("plain"));
+    for name in ["early", "d", "plain"] {
+        up.eventually("get events -o json", |events| {
+            let events: Value = serde_json::from_str(events).unwrap_or_default();
+            let is_refused = |event: &Value| {
+                let of = event["involvedObject"]["name"].as_str().unwrap_or_default();
+                let message = event["message"].as_str().unwrap_or_default();
+                event["reason"] == "RestoreFailed"
+                    && of.starts_with(name)
+                    && message.contains("is of template \"strict\"")
+            };
+            events["items"].as_array().is_some_and(|events| events.iter().any(is_refused))
+        });
+        let phases = up.ok("get pods -o jsonpath={range.items[*]}{.metadata.name}={.status.phase},{end}");
+        let phases: Vec<&str> = phases.split(',').filter(|one| one.starts_with(name)).collect();
+        assert!(
+            !phases.is_empty() && phases.iter().all(|one| one.ends_with("=Pending")),
+            "{name}: {phases:?}"
+        );
+    }
+    // The same template: that of the policies.
+    claim("e", "strict", from.clone());
+    up.ok("wait --for=condition=Ready sandboxclaim/e --timeout=60s");
+    let same = up.ok("get sandboxclaim e -o jsonpath={.status.sandbox.name}");
+    assert_eq!(up.ok(&format!("exec {same} -- cat /opt/file")), "secret\n");
+}
+
 #[test]
 fn snapshot_that_cannot_be_had_says_why() {
     hutch_testkit::require!(root, kubectl);

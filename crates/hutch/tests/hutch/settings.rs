@@ -123,6 +123,64 @@ fn only_what_is_listed_can_be_written() {
     }
 }
 
+/// Regression: what the settings open in a read-only workspace was open although a policy, or a link in `denyWrite`, closes it.
+#[test]
+fn policy_and_links_close_what_the_settings_open_for_writing() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        make(&home, &["work/out/a", "work/more/a", "work/open/a"]);
+        std::os::unix::fs::symlink("more", home.path("work/link")).expect("a link");
+        let rule = |path: &str| json!({"path": path, "access": "Read"});
+        let settings =
+            files(json!({"allowWrite": ["out", "more", "open"], "denyWrite": ["link"], "denyRead": []}));
+        let script = "for folder in out more open; do echo x > $folder/a; echo x > $folder/new; done; cat more/a open/a out/a";
+        for (rules, expected) in [
+            (json!([rule("/workspace/out")]), "SECRET\nx\nSECRET\n"),
+            (json!([rule("/workspace/out"), rule("/workspace/open/a")]), "SECRET\nSECRET\nSECRET\n"),
+            (json!([rule("/workspace")]), "SECRET\nSECRET\nSECRET\n"),
+            (json!([]), "SECRET\nx\nx\n"),
+        ] {
+            for file in ["work/out/a", "work/open/a"] {
+                std::fs::write(home.path(file), "SECRET\n").expect("written");
+            }
+            let mut flags = Vec::new();
+            let file = home.path("policy.json").display().to_string();
+            if rules != json!([]) {
+                let policy = json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy",
+                    "metadata": {"name": "a"}, "spec": {"files": rules}});
+                std::fs::write(&file, policy.to_string()).expect("written");
+                flags = vec!["--policy", &file];
+            }
+            let output = run(&home, caller, &settings, &flags, script);
+            let sorted = text(&output.stdout);
+            assert_eq!(sorted, expected, "{caller:?} {rules}: {}", text(&output.stderr));
+        }
+    }
+}
+
+/// Regression: patterns were compared with the workspace and `--mount` alone, and a mount below a denied folder stayed.
+#[test]
+fn what_flags_show_is_hidden_as_the_settings_say() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        make(
+            &home,
+            &["home/.pyenv/versions/3/key.pem", "home/.pyenv/versions/3/lib", "data/priv/a", "data/pub/a"],
+        );
+        let settings = files(json!({
+            "denyRead": ["@/home/.pyenv/**/*.pem", "@/data"], "allowRead": ["@/data/pub"], "allowWrite": ["."],
+        }));
+        let mount = format!("{}:ro", home.path("data/priv").display());
+        let flags = ["--tools", "--mount", &mount];
+        let script = "cat @/home/.pyenv/versions/3/key.pem @/data/priv/a; cat @/home/.pyenv/versions/3/lib @/data/pub/a";
+        let script = script.replace('@', &home.path("").display().to_string());
+        let output = run(&home, caller, &settings, &flags, &script);
+        assert_eq!(text(&output.stdout), "SECRET\nSECRET\n", "{caller:?}: {}", text(&output.stderr));
+    }
+}
+
 #[test]
 fn network_is_as_the_settings_say() {
     hutch_testkit::require!(root, user_namespaces, python);

@@ -275,6 +275,7 @@ fn versions_of_nvm_pyenv_and_uv_run_inside() {
         }
         // As pyenv makes them: a script that finds the version by its variable.
         make(&home, &["home/.pyenv/shims/python", "home/.nvm/nvm.sh"]);
+        make(&home, &["home/.local/share/uv/credentials/credentials.toml"]);
         let shim = "#!/bin/sh\nexec \"$PYENV_ROOT/versions/3.12.7/bin/python3.12\" \"$@\"\n";
         std::fs::write(home.path("home/.pyenv/shims/python"), shim).expect("written");
         std::fs::set_permissions(home.path("home/.pyenv/shims/python"), PermissionsExt::from_mode(0o755))
@@ -285,7 +286,8 @@ fn versions_of_nvm_pyenv_and_uv_run_inside() {
         let path = format!("{}:{shims}:{callers_path}", folders.join(":"));
         let script = "for program in node python3.12 python3.13 ruff python; do \
                 $program -c 'echo ran' || echo \"no $program\"; command -v $program; done; \
-            echo x >> $NVM_DIR/nvm.sh; echo $NVM_DIR $PYENV_ROOT";
+            echo x >> $NVM_DIR/nvm.sh; echo $NVM_DIR $PYENV_ROOT; \
+            cat ${NVM_DIR%.nvm}.local/share/uv/credentials/*";
         let output = home.run_with(caller, &[("PATH", &path)], &["--tools"], script);
         let shown = |name: &str| home.path("home").join(name).display().to_string();
         let mut expected: String =

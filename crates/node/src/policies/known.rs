@@ -33,7 +33,7 @@ impl Known {
         match self.objects.levels(pod, now) {
             Err(closed) => {
                 let enforced = Enforced { holds: false, reason: closed.reason, message: closed.message };
-                (Applying::default(), enforced)
+                (Applying { until: closed.until, ..Applying::default() }, enforced)
             }
             Ok(found) if found.levels.is_empty() => {
                 let message =

@@ -24,6 +24,9 @@ pub(crate) struct Facts {
     pub(crate) namespace: String,
     pub(crate) sandbox: String,
     pub(crate) sandbox_uid: String,
+    /// Template from which the Sandbox was made.
+    #[serde(default)]
+    pub(crate) template: Option<String>,
     pub(crate) pod_uid: String,
     pub(crate) content: Content,
     /// `true` if the Pod may not run again.

@@ -10,6 +10,7 @@ mod machine_id;
 mod restore;
 mod retention;
 mod take;
+mod template;
 
 pub(crate) use follow::run;
 pub(crate) use restore::{Begin, Problem, Restoring, empty_volumes, find, is_optional};

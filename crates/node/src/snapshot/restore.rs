@@ -22,6 +22,7 @@ use tokio::task::spawn_blocking;
 use super::claims;
 use super::follow::ready;
 use super::machine_id::MachineId;
+use super::template;
 use crate::admission::Refusal;
 use crate::blueprint::Blueprint;
 use crate::config::Handler;
@@ -156,6 +157,9 @@ async fn search(
     if is_suspend(name) && !own {
         return Err(Problem::lasting("it is the memory of another Sandbox"));
     }
+    if !own {
+        check_template(node, live, pod, &facts).await?;
+    }
     let hook = match hook(pod).map_err(Problem::lasting)? {
         None if facts.content == Content::Full && !own && !shares && is_runtime(pod) => check_of_runtime(),
         hook => hook.unwrap_or_default(),
@@ -172,6 +176,24 @@ async fn search(
         .then(|| MachineId::of(&live.id.namespace, owner.unwrap_or(&live.id.uid)));
     let name = name.to_owned();
     Ok(Restoring { image, facts, handler, hook, own, machine_id, uid, name })
+}
+
+/// Checks that the Pod is of the template whose policies hold for what the image has. The API server checks it where an object
+/// names a snapshot that exists; the snapshot can be made later, and a controller names the template of a claim.
+async fn check_template(node: &Shared, live: &Live, pod: &Pod, facts: &Facts) -> Result<(), Problem> {
+    let Some(of_image) = &facts.template else { return Ok(()) };
+    let of_pod = match hutch_api::owner::sandbox(pod) {
+        Some(owner) => template::of(node, &live.id.namespace, (&owner.name, &owner.uid)).await?,
+        None => None,
+    };
+    match of_pod.as_ref() == Some(of_image) {
+        true => Ok(()),
+        false => Err(Problem::lasting(format!(
+            "Sandbox {:?}, from which it was taken, is of template {of_image:?}, whose policies would not hold: start it in a \
+             Sandbox of that template, such as one of a SandboxClaim",
+            facts.sandbox
+        ))),
+    }
 }
 
 /// Checks that a snapshot is complete.

@@ -16,7 +16,7 @@ use kube::ResourceExt;
 use tokio::task::spawn_blocking;
 
 use super::claims::{self, Kept};
-use super::retention;
+use super::{retention, template};
 use crate::container::Running;
 use crate::live::Live;
 use crate::saved::facts::{Container, Facts, Machine, shape};
@@ -95,6 +95,7 @@ pub(super) async fn take(
 ) -> Result<Taken, Failure> {
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let (live, sandbox_uid) = source(node, namespace, snapshot)?;
+    let template = template::of(node, namespace, (&snapshot.spec.source.sandbox, &sandbox_uid)).await?;
     // First, so that a Pod which ends does not wait for the snapshots of others.
     let mut turn = node.snapshots.turns.wait(namespace).await;
     let _turn_of_pod = live.snapshots.lock().await;
@@ -140,7 +141,8 @@ pub(super) async fn take(
         _ => Vec::new(),
     };
     let suspend = is_suspend(&snapshot.name_any());
-    let facts = facts(&live, &parts, (spec, suspend), (sandbox_uid, machine), (volumes, claims, names));
+    let facts =
+        facts(&live, &parts, (spec, suspend), (sandbox_uid, template, machine), (volumes, claims, names));
     let image = match finish(node, snapshot, partial, &facts).await {
         Ok(image) => image,
         Err(failure) => {
@@ -162,7 +164,7 @@ fn facts(
     live: &Live,
     parts: &[Part],
     (spec, suspend): (&SandboxSnapshotSpec, bool),
-    (sandbox_uid, machine): (String, Option<Machine>),
+    (sandbox_uid, template, machine): (String, Option<String>, Option<Machine>),
     (volumes, claims, names): (Vec<String>, Vec<String>, Vec<HostName>),
 ) -> Facts {
     let containers = parts.iter().map(|part| {
@@ -173,6 +175,7 @@ fn facts(
         namespace: live.id.namespace.clone(),
         sandbox: spec.source.sandbox.clone(),
         sandbox_uid,
+        template,
         pod_uid: live.id.uid.clone(),
         content: spec.content,
         ends_pod: spec.afterwards == Afterwards::Stop,

@@ -755,23 +755,56 @@ fn scanner_needs_traffic_to_be_read_unless_its_own_level_forbids_it() {
 
 /// Regression: an address of the machine in a private network was taken for one of that network.
 #[test]
-fn namespaces_open_no_address_of_the_machine_in_a_private_network() {
-    let lan = r#"{"rules": [{"name": "lan", "cidrs": ["10.0.0.0/8", "fd00::/8"], "private": ["10.0.0.0/8", "fd00::/8"]}]}"#;
-    for (authority, opens) in [
-        (Authority::Cluster, true),
-        (Authority::Invocation, true),
-        (Authority::Namespace, false),
-        (Authority::Template, false),
+fn address_of_the_machine_in_a_private_network_is_opened_by_administrators_and_by_itself() {
+    const LAN: &str = r#""10.0.0.0/8", "fd00::/8""#;
+    const BOTH: &str = r#""10.0.0.5", "fd00::5""#;
+    for (authority, private, opens) in [
+        (Authority::Cluster, LAN, false),
+        (Authority::Cluster, BOTH, true),
+        (Authority::Invocation, LAN, false),
+        (Authority::Invocation, BOTH, true),
+        (Authority::Namespace, LAN, false),
+        (Authority::Namespace, BOTH, false),
+        (Authority::Template, BOTH, false),
     ] {
-        let levels = [level(authority, Mode::Enforce, Some(egress(lan)))];
+        let lan = format!(r#"{{"rules": [{{"name": "lan", "cidrs": [{LAN}], "private": [{private}]}}]}}"#);
+        let levels = [level(authority, Mode::Enforce, Some(egress(&lan)))];
         for address in ["10.0.0.5", "fd00::5"] {
             let address: IpAddr = address.parse().unwrap();
             let destination = Destination { host: Host::Address(address), port: 443.try_into().unwrap() };
             assert_eq!(may_dial(&levels, &destination, address, &[]), Ok(()));
             let dialed = may_dial(&levels, &destination, address, &[address]);
             let expected = if opens { Ok(()) } else { Err(Forbidden::ThisMachine) };
-            assert_eq!(dialed, expected, "{authority:?} {address}");
+            assert_eq!(dialed, expected, "{authority:?} {private} {address}");
         }
+    }
+}
+
+/// Regression: an IPv6 address that stands for an IPv4 address was compared with ranges of IPv6 alone.
+#[test]
+fn network_policy_closes_the_ipv4_address_for_which_an_address_stands() {
+    let but_one = r#"{"rules": [{"name": "v6", "cidrs": ["::/0"], "ports": ["1-65535"]},
+        {"name": "v4", "cidrs": ["192.0.0.0/8", "8.0.0.0/8"], "ports": ["1-65535"]}]}"#;
+    let named = r#"{"rules": [{"name": "all", "any": true, "cidrs": ["0.0.0.0/0", "::/0"]}]}"#;
+    let template = Level::new(Authority::Template, NETWORK_POLICY, Some(egress(but_one)));
+    let levels = [template, level(Authority::Cluster, Mode::Enforce, Some(egress(named)))];
+    for (address, expected) in [
+        ("8.8.8.8", Ok(())),
+        ("64:ff9b::808:808", Ok(())),
+        ("2002:808:808::1", Ok(())),
+        ("9.9.9.9", Err(Forbidden::NetworkPolicy)),
+        ("64:ff9b::909:909", Err(Forbidden::NetworkPolicy)),
+        ("2002:909:909::1", Err(Forbidden::NetworkPolicy)),
+        ("2606:4700::1111", Ok(())),
+    ] {
+        let address: IpAddr = address.parse().unwrap();
+        let of = |host| Destination { host, port: 443.try_into().unwrap() };
+        let name = of(Host::Name("a.example".parse().unwrap()));
+        assert_eq!(may_dial(&levels, &name, address, &[]), expected, "a name that leads to {address}");
+        let literal = of(Host::Address(address));
+        let allowed = decide(&levels, &literal).decision == Decision::Allow;
+        let reached = allowed && may_dial(&levels, &literal, address, &[]).is_ok();
+        assert_eq!(reached, expected.is_ok(), "{address}");
     }
 }
 

@@ -38,6 +38,13 @@ fn none(body: &'static str) -> (&'static str, HeaderMap) {
     (body, HeaderMap::new())
 }
 
+/// Adds a scanner to the policy.
+fn scan(site: &Site) {
+    let level = Level::clone(&site.sandbox.rules().levels[0]);
+    let scans = Level { scanner: Some(serde_json::from_str("{}").unwrap()), ..level };
+    site.sandbox.set_levels([Arc::new(scans)].into());
+}
+
 #[tokio::test]
 async fn trailers_count_as_bytes_of_a_body_and_change_no_meaning() {
     let site = Site::new(r#"{"name": "put", AT, "http": [{"body": {"maxBytes": 100}}]}"#).await;
@@ -112,9 +119,7 @@ async fn ambiguous_path_is_refused_where_a_rule_reads_requests() {
 async fn request_whose_body_is_held_is_refused_once_its_condition_no_longer_holds() {
     let rules = format!(r#"{{"name": "post", AT, "when": "session.requests < 2", "http": [{{}}]}}, {FREE}"#);
     let site = plain_site(&rules).await;
-    let level = Level::clone(&site.sandbox.rules().levels[0]);
-    let scans = Level { scanner: Some(serde_json::from_str("{}").unwrap()), ..level };
-    site.sandbox.set_levels([Arc::new(scans)].into());
+    scan(&site);
     let head = "POST /held HTTP/1.1\r\nHost: localhost:PORT\r\nContent-Length: 4\r\n\r\nab";
     let mut stream = site.begin_plain(head).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -142,4 +147,42 @@ async fn budget_of_new_rules_counts_for_a_body_that_is_being_sent() {
     site.sandbox.set_levels([Arc::new(level)].into());
     let _ = stream.write_all(format!("14\r\n{}\r\n", "a".repeat(20)).as_bytes()).await;
     ends(stream).await;
+}
+
+/// Compressed messages of gRPC were scanned as bytes, in which nothing is found.
+#[tokio::test]
+async fn single_messages_that_are_compressed_are_refused_where_a_scanner_reads_them() {
+    let site = plain_site(FREE).await;
+    let sent = async |headers: &str| {
+        let fixed = "POST /free HTTP/1.1\r\nHost: localhost:PORT\r\nConnection: close\r\nContent-Length: 6";
+        let mut stream = site.begin_plain(&format!("{fixed}\r\n{headers}\r\n\r\n\x01\0\0\0\x01x")).await;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let compressed = [
+        "grpc-encoding: gzip",
+        "Connect-Content-Encoding: br",
+        "grpc-encoding: identity\r\nGrpc-Encoding: zstd",
+    ];
+    let compressed = compressed.iter().flat_map(|headers| [(*headers).into(), answered(headers)]);
+    let compressed: Vec<String> = compressed.collect();
+    for headers in &compressed {
+        assert!(sent(headers).await.starts_with("HTTP/1.1 200"), "{headers}: without a scanner");
+    }
+    scan(&site);
+    for headers in &compressed {
+        let answer = sent(headers).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{headers}: {answer}");
+    }
+    let whole = "grpc-encoding: identity";
+    for headers in [whole.into(), answered(whole)] {
+        assert!(sent(&headers).await.starts_with("HTTP/1.1 200"), "{headers}");
+    }
+}
+
+/// Lets the server answer with these headers.
+fn answered(headers: &str) -> String {
+    let lines = headers.split("\r\n").map(|line| format!("X-Answer: {}", line.replace(": ", "=")));
+    lines.collect::<Vec<_>>().join("\r\n")
 }

@@ -55,6 +55,11 @@ impl Filesystem {
         }
         let is_within =
             |path: &str, paths: &[String]| paths.iter().any(|other| Path::new(path).starts_with(other));
+        let (secrets, allow_read): (Vec<_>, Vec<_>) =
+            allow_read.into_iter().partition(|path| is_within(path, &secret));
+        for path in secrets {
+            notes.refuse(ALLOW_READ, format!("{path} would be shown again, which is denied as a credential"));
+        }
         let mut rules = BTreeMap::new();
         rules.extend(deny_write.iter().map(|path| (path, Access::Read)));
         rules.extend(deny_read.iter().map(|path| (path, Access::None)));
@@ -77,7 +82,14 @@ mod tests {
         let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let files = Filesystem {
             deny_read: texts(&["/etc/secrets/**", "~/.ssh", "/srv/*.key", "/opt/both", "/var/again"]),
-            allow_read: texts(&["/etc/secrets/public", "/opt/both/x", "/var/again", "/usr", "~/x"]),
+            allow_read: texts(&[
+                "/etc/secrets/public",
+                "/opt/both/x",
+                "/var/again",
+                "/usr",
+                "~/x",
+                "/var/again/key/part",
+            ]),
             allow_write: texts(&["."]),
             deny_write: texts(&["/opt/both/", "/w/.git/hooks", "rel"]),
             allow_git_config: false,
@@ -104,6 +116,7 @@ mod tests {
             "filesystem.denyRead[1]",
             "filesystem.denyRead[2]",
             "credentials.files[1]",
+            "filesystem.allowRead",
         ];
         assert_eq!(fields(&notes.refusals), refused, "{notes:?}");
         assert!(Filesystem::default().rules(&[], &mut Notes::default()).is_empty());

@@ -3,10 +3,11 @@
 //! The other end keeps the listeners and knows every name that has an address. So a process that takes the place of one
 //! that died serves the same sandboxes, and the addresses stay valid that programs inside have resolved.
 
+mod news;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +23,9 @@ use tokio::time::timeout;
 use crate::authority::{Authority, AuthorityKeys};
 use crate::credentials::Issued;
 use crate::descriptors::LISTENERS;
-use crate::ends::Ended;
 use crate::gateway::{self, Clients, TokenHash};
 use crate::ground::Ground;
-use crate::record::{Decided, Recorder};
+use crate::record::Recorder;
 use crate::records::{Entry, Sink};
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
@@ -33,6 +33,8 @@ use crate::server::serve;
 use crate::used::{AllUsed, Used};
 use crate::way::Way;
 use crate::{explicit, metrics, peers};
+
+pub use news::{News, Reporter};
 
 /// Maximum sandboxes that wait for descriptors before they are served: their sockets take most of the reserve.
 static WAITING: Semaphore = Semaphore::const_new(20);
@@ -167,96 +169,8 @@ pub enum Order {
     },
 }
 
-/// News of the process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum News {
-    /// A name has got the next synthetic address.
-    Named {
-        /// Number of the sandbox.
-        sandbox: u64,
-        /// Name.
-        name: HostName,
-    },
-    /// A name has got an address, for an audit log. Only after [`Order::Record`].
-    Resolved {
-        /// Number of the sandbox.
-        sandbox: u64,
-        /// Name.
-        name: HostName,
-        /// As in [`News::Decided`].
-        wait: Option<u64>,
-    },
-    /// A sandbox connects to another one. [`Order::Dialed`] is the answer.
-    Dial {
-        /// Number of the sandbox.
-        sandbox: u64,
-        /// Number of the request.
-        dial: u64,
-        /// Namespace of the Service.
-        namespace: String,
-        /// Name of the Service.
-        service: String,
-        /// Port of the Service.
-        port: NonZeroU16,
-        /// Make the connection. Otherwise only say whether it is allowed.
-        connects: bool,
-    },
-    /// Something was decided. Only after [`Order::Record`].
-    Decided {
-        /// Number of the sandbox.
-        sandbox: u64,
-        /// Decision.
-        decided: Decided,
-        /// Number of the record, if it waits until that is written. [`Order::Recorded`] is the answer.
-        wait: Option<u64>,
-    },
-    /// The value of a credential is sent. Only after [`Order::Record`].
-    Used {
-        /// Number of the sandbox.
-        sandbox: u64,
-        /// Name of the credential.
-        credential: String,
-        /// Host and port that receive it.
-        destination: String,
-        /// As in [`News::Decided`].
-        wait: Option<u64>,
-    },
-    /// Connections have ended whose bytes were only passed on. Only after [`Order::Record`].
-    Ended {
-        /// Number of the sandbox.
-        sandbox: u64,
-        /// The connections.
-        ended: Ended,
-    },
-    /// Decisions were lost: too many waited to be sent.
-    Lost {
-        /// Number of them.
-        count: u64,
-    },
-    /// A client of a gateway has no sandbox: no Pod has its address, or the token is another one.
-    Unidentified {
-        /// Address of the client.
-        address: IpAddr,
-    },
-    /// A sandbox was to be served while too many others waited for descriptors, and can be now. Repeat its [`Order::Serve`].
-    Unserved {
-        /// Number of the sandbox.
-        sandbox: u64,
-    },
-    /// A connection was refused, or would have been.
-    Refused {
-        /// Number of the sandbox.
-        sandbox: u64,
-        /// Refusal.
-        refusal: Refusal,
-    },
-}
-
 /// Maximum time for connections to end after the programs that opened them.
 pub const LAST: Duration = Duration::from_secs(1);
-
-/// Receives news.
-pub type Reporter = Arc<dyn Fn(News) + Send + Sync>;
 
 /// Follows the orders of a channel until its end. Needs a tokio runtime.
 ///
@@ -346,18 +260,7 @@ impl Proxy {
         match message.decode()? {
             Order::Level { id, level } => drop(self.levels.insert(id, Arc::new(level))),
             Order::Forget { id } => drop(self.levels.remove(&id)),
-            Order::Levels { sandbox, levels } => {
-                let levels: Option<Levels> = levels.iter().map(|id| self.levels.get(id).cloned()).collect();
-                let levels = levels.ok_or_else(|| meaningless("levels that it was not given"))?;
-                match self.sandboxes.get(&sandbox) {
-                    Some(served) => served.sandbox.set_levels(levels),
-                    None => {
-                        let name = self.continued.remove(&sandbox);
-                        let used = name.map(|name| self.used.of(name)).unwrap_or_default();
-                        self.sandboxes.insert(sandbox, self.sandbox(sandbox, levels, used));
-                    }
-                }
-            }
+            Order::Levels { sandbox, levels } => self.set_levels(sandbox, &levels)?,
             Order::Continue { sandbox, name } => drop(self.continued.insert(sandbox, name)),
             Order::ForgetName { name } => self.used.forget(&name),
             Order::Peers { sandbox, namespace, peers } => {
@@ -411,6 +314,20 @@ impl Proxy {
             Order::End { sandbox } => {
                 self.clients.forget(sandbox);
                 drop(self.sandboxes.remove(&sandbox));
+            }
+        }
+        Ok(())
+    }
+
+    fn set_levels(&mut self, sandbox: u64, levels: &[u64]) -> io::Result<()> {
+        let levels: Option<Levels> = levels.iter().map(|id| self.levels.get(id).cloned()).collect();
+        let levels = levels.ok_or_else(|| meaningless("levels that it was not given"))?;
+        match self.sandboxes.get(&sandbox) {
+            Some(served) => served.sandbox.set_levels(levels),
+            None => {
+                let name = self.continued.remove(&sandbox);
+                let used = name.map(|name| self.used.of(name)).unwrap_or_default();
+                self.sandboxes.insert(sandbox, self.sandbox(sandbox, levels, used));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What a sandbox has used of its budgets, over all of its Pods.
+//! Use of the budgets of a sandbox, over all of its Pods.
 
 use std::collections::HashMap;
 use std::sync::Arc;

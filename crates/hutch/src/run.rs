@@ -140,6 +140,17 @@ fn run(
     if let (true, Ok(_), Ok(outcome)) = (arguments.scans, &shown, &outcome) {
         shown = screened::check(outcome, &placeholders);
     }
+    ended(arguments, (shown, outcome), protections, &workspace.path)
+}
+
+/// Reports how a run ended, and what changed of what programs of this machine run. `shown` is an error if the output could not be
+/// shown.
+fn ended(
+    arguments: &RunArguments,
+    (shown, outcome): (anyhow::Result<()>, Ran),
+    protections: Vec<Protection>,
+    workspace: &Path,
+) -> anyhow::Result<u8> {
     let change = Change::all(protections.into_iter().map(Protection::finish));
     if shown.is_err() || outcome.is_err() {
         // The command may have run nevertheless.
@@ -148,7 +159,7 @@ fn run(
     shown?;
     match outcome {
         Ok(outcome) => report::ended(arguments, &outcome, &change),
-        Err(error) => not_started(arguments, &error, &workspace.path),
+        Err(error) => not_started(arguments, &error, workspace),
     }
 }
 

@@ -116,7 +116,8 @@ pub(crate) fn is_of_administrators(range: &Cidr) -> bool {
 }
 
 /// Checks an address before it is dialed. `private` are ranges that rules open although the internet does not route them;
-/// `own` are the addresses of this machine: but for loopback, only a range of one address opens them. An IPv6 address that stands for an IPv4 address is judged as that one.
+/// `own` are the addresses of this machine: but for loopback, only a range of one address opens them. An IPv6 address that stands
+/// for an IPv4 address is judged as that one.
 ///
 /// # Errors
 /// The reason.

@@ -84,7 +84,7 @@ pub enum InvalidExpression {
 pub struct Expression {
     text: String,
     program: Arc<Program>,
-    /// What is evaluated: the same with other operators for equality.
+    /// The same with other operators for equality, to be evaluated.
     evaluated: Arc<IdedExpr>,
     variables: Arc<[String]>,
     /// Headers of requests that it reads; `None` if that may be any.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use hutch_api::sleep::{Act, Input};
-use hutch_api::state::{Afterwards, Content, SandboxSnapshot, SandboxSnapshotSpec, is_suspend, reason};
+use hutch_api::state::{Afterwards, Content, SandboxSnapshot, is_suspend, reason};
 use hutch_image::PathSegment;
 use hutch_jail::Usage;
 use hutch_policy::HostName;
@@ -140,9 +140,7 @@ pub(super) async fn take(
         (Content::Full, Some(egress)) => egress.names(&live.id.uid).await,
         _ => Vec::new(),
     };
-    let suspend = is_suspend(&snapshot.name_any());
-    let facts =
-        facts(&live, &parts, (spec, suspend), (sandbox_uid, template, machine), (volumes, claims, names));
+    let facts = facts(&live, &parts, snapshot, (sandbox_uid, template, machine), (volumes, claims, names));
     let image = match finish(node, snapshot, partial, &facts).await {
         Ok(image) => image,
         Err(failure) => {
@@ -153,7 +151,7 @@ pub(super) async fn take(
         }
     };
     if stops {
-        node.snapshots.set_ended(id, &live.id.uid, suspend);
+        node.snapshots.set_ended(id, &live.id.uid, facts.suspend);
         live.gate.step(Input::Saved(true));
     }
     Ok(Taken { image, facts, paused })
@@ -163,10 +161,11 @@ pub(super) async fn take(
 fn facts(
     live: &Live,
     parts: &[Part],
-    (spec, suspend): (&SandboxSnapshotSpec, bool),
+    snapshot: &SandboxSnapshot,
     (sandbox_uid, template, machine): (String, Option<String>, Option<Machine>),
     (volumes, claims, names): (Vec<String>, Vec<String>, Vec<HostName>),
 ) -> Facts {
+    let spec = &snapshot.spec;
     let containers = parts.iter().map(|part| {
         let image = live.image_id(part.name.as_str()).unwrap_or_default();
         (part.name.as_str().to_owned(), Container { image, shape: shape(&part.running.blueprint) })
@@ -179,7 +178,7 @@ fn facts(
         pod_uid: live.id.uid.clone(),
         content: spec.content,
         ends_pod: spec.afterwards == Afterwards::Stop,
-        suspend,
+        suspend: is_suspend(&snapshot.name_any()),
         generation: live.generation(),
         handler: Some(live.handler_name().to_owned()),
         machine,

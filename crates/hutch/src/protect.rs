@@ -33,6 +33,8 @@ pub(super) struct Rules<'a> {
     pub(super) allow: &'a [PathBuf],
     /// Further entries.
     pub(super) further: &'a [(PathBuf, Placeholder)],
+    /// Hidden paths: the folders on the way to them cannot be moved, or the next run would show what it finds elsewhere.
+    pub(super) hidden: &'a [PathBuf],
 }
 
 /// Placeholder of a missing entry during the run.
@@ -137,7 +139,7 @@ impl Protection {
         let mut all = Protection { workspace: folder, shown_at, made: Vec::new(), before };
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
         let allowed = |path: &Path| rules.allow.iter().any(|allowed| path.starts_with(allowed));
-        let repository = all.repository(workspace.path());
+        let (repository, held) = all.repository(workspace.path()).with_context(named)?;
         let fixed = entries(rules.is_home).filter(|(path, _)| !allowed(path));
         let further = rules.further.iter().map(|(path, kind)| (path.as_path(), *kind));
         let repository = repository.iter().map(|(path, kind)| (path.as_path(), *kind));
@@ -148,6 +150,9 @@ impl Protection {
                 read_only.insert(entry);
             }
         }
+        let above_hidden = rules.hidden.iter().flat_map(|path| path.ancestors().skip(1));
+        on_the_way.extend(above_hidden.filter(|path| *path != Path::new("")).map(Path::to_owned));
+        on_the_way.extend(held);
         let mount = |path: PathBuf, read_only| Mount {
             target: target.join(&path),
             source: MountSource::Beneath { folder: workspace.clone(), path },

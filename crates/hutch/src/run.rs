@@ -109,7 +109,7 @@ fn run(
     }
     let hidden = hide::mounts(&arguments.deny_read, &spec, &workspace.path)?;
     network.check_sources(&spec, &hidden)?;
-    let protections = protect(arguments, &workspace, &mut spec)?;
+    let protections = protect(arguments, &workspace, &hidden, &mut spec)?;
     spec.mounts.extend(hidden);
     let options = RunOptions {
         timeout: arguments.timeout,
@@ -230,6 +230,7 @@ impl Shown {
 fn protect(
     arguments: &RunArguments,
     workspace: &Workspace,
+    hidden: &[Mount],
     spec: &mut Spec,
 ) -> anyhow::Result<Vec<Protection>> {
     let (mut mounts, mut protections) = (Vec::new(), Vec::new());
@@ -250,7 +251,10 @@ fn protect(
         let further = further(&denied, folder.path());
         let is_workspace = mount.target == workspace.path;
         let allow = if is_workspace { &arguments.allow_write[..] } else { &[] };
-        let rules = Rules { is_workspace, is_home: is_home(folder.path()), allow, further: &further };
+        let within = hidden.iter().filter_map(|hidden| hidden.target.strip_prefix(&mount.target).ok());
+        let hidden: Vec<PathBuf> = within.map(Path::to_owned).collect();
+        let is_home = is_home(folder.path());
+        let rules = Rules { is_workspace, is_home, allow, further: &further, hidden: &hidden };
         let (over, protection) = Protection::prepare(folder, &mount.target, &rules)?;
         mounts.extend(over);
         protections.push(protection);

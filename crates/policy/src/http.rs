@@ -333,24 +333,32 @@ impl HttpRule {
     /// Paths and queries with semicolons can mean two things.
     pub fn matches(&self, request: &Request<'_>) -> bool {
         let denies = self.decision == Decision::Deny;
-        let every = |matches: &ValueMatch, values: &mut dyn Iterator<Item = Option<String>>| {
-            let mut values = values.peekable();
-            let one = |value: Option<String>| value.map_or(denies, |value| matches.matches(&value, denies));
-            values.peek().is_some() && if denies { values.any(one) } else { values.all(one) }
+        let every = |matches: &ValueMatch, values: &[Option<String>]| {
+            let one = |value: &Option<String>| match value {
+                Some(value) => matches.matches(value, denies),
+                None => denies,
+            };
+            // Some servers join them.
+            let joined = |separator: &str| {
+                let values: Option<Vec<&str>> = values.iter().map(Option::as_deref).collect();
+                values.is_some_and(|values| matches.matches(&values.join(separator), denies))
+            };
+            match denies {
+                true => values.iter().any(one) || (values.len() > 1 && [",", ", "].into_iter().any(joined)),
+                false => !values.is_empty() && values.iter().all(one),
+            }
         };
         let method = self.methods.is_empty() || self.methods.iter().any(|method| method.0 == request.method);
         let query = |matches: &ValueMatch| {
             let one = |separators: &&'static [char]| {
-                every(matches, &mut request.parameter(&matches.name, separators))
+                every(matches, &request.parameter(&matches.name, separators).collect::<Vec<_>>())
             };
             let mut readings = request.separators().iter();
             if denies { readings.any(one) } else { readings.all(one) }
         };
         let header = |matches: &ValueMatch| {
-            let values: Vec<&str> = request.header(&matches.name).collect();
-            // Some servers join them.
-            let joined = (denies && values.len() > 1).then(|| values.join(", "));
-            every(matches, &mut values.into_iter().map(str::to_owned).chain(joined).map(Some))
+            let values = request.header(&matches.name).map(|value| Some(value.to_owned()));
+            every(matches, &values.collect::<Vec<_>>())
         };
         // Without `websocket` an entry denies these requests too.
         let upgrade = self.websocket == request.websocket || (denies && !self.websocket);
@@ -566,6 +574,24 @@ mod tests {
         assert!(matches(r#"{"query": [{"name": "q", "exact": "1"}], "decision": "Deny"}"#, twice));
         assert!(!matches(r#"{"query": [{"name": "s", "prefix": ""}]}"#, twice));
         assert!(matches(r#"{"query": [{"name": "s", "exact": "x"}], "decision": "Deny"}"#, twice));
+        // Regression: joined values of parameters did not deny, and those of headers with a space alone.
+        for joined in ["1,2", "1, 2"] {
+            let denies = |field: &str| {
+                format!(r#"{{"{field}": [{{"name": "q", "exact": "{joined}"}}], "decision": "Deny"}}"#)
+            };
+            assert!(matches(&denies("query"), twice), "{joined}");
+            let headers = |request: &mut Request<'_>| request.headers = vec![("q", "1"), ("q", "2")];
+            assert!(matches(&denies("headers"), headers), "{joined}");
+        }
+    }
+
+    /// Regression: a name of many brackets took time with the square of its length.
+    #[test]
+    fn name_of_many_brackets_is_compared_once() {
+        let many: &str = "[".repeat(1 << 20).leak();
+        let denies = r#"{"query": [{"name": "q", "exact": "1"}], "decision": "Deny"}"#;
+        // Minutes before.
+        assert!(!matches(denies, |request| request.query = many));
     }
 
     #[test]

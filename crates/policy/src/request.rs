@@ -244,17 +244,16 @@ pub fn is_same_header(one: &str, other: &str) -> bool {
 }
 
 /// Returns true if some server takes the name of a query parameter for another one. PHP drops spaces before it, cuts it at a zero
-/// byte and at a bracket, and reads `.` and a space as `_`; others do not distinguish cases.
+/// byte and at a bracket, and reads `.`, a space and a bracket without an end as `_`; Express and Rack drop brackets before it;
+/// others do not distinguish cases.
 fn is_same_parameter(one: &str, other: &str) -> bool {
-    let plain = |name: &str| {
-        let name = name.trim_start_matches(' ');
-        let name = name.split('\0').next().unwrap_or_default();
-        // Without an end, the bracket is a character like a space.
-        let bracket = name.char_indices().skip(1).find(|(at, c)| *c == '[' && name[*at..].contains(']'));
-        let name = bracket.map_or(name, |(at, _)| &name[..at]);
-        name.replace(['.', ' ', '['], "_").to_ascii_lowercase()
+    const BRACKETS: [char; 2] = ['[', ']'];
+    let forms = |name: &str| {
+        let name = name.trim_start_matches(' ').split('\0').next().unwrap_or_default();
+        let inner = name.trim_start_matches(BRACKETS).split(BRACKETS).next().unwrap_or_default();
+        [name, inner].map(|name| name.replace(['.', ' ', '['], "_").to_ascii_lowercase())
     };
-    one == other || plain(one) == plain(other)
+    one == other || forms(one).iter().any(|form| forms(other).contains(form))
 }
 
 /// A request of a sandbox.
@@ -399,6 +398,11 @@ mod tests {
             ("repo", "repos", false),
             ("repo", "", false),
             ("ids[]", "ids", true),
+            ("repo", "[repo]", true),
+            ("repo", "[[repo]]", true),
+            ("repo", "]repo", true),
+            ("repo", "repo]", true),
+            ("repo", "[other][repo]", false),
         ] {
             assert_eq!(is_same_parameter(one, other), same, "{one:?} {other:?}");
             assert_eq!(is_same_parameter(other, one), same, "{other:?} {one:?}");

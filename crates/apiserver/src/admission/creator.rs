@@ -60,10 +60,11 @@ pub(crate) fn keep(call: &Call, old: &Value, object: &mut Value) -> Result<(), F
     }
 }
 
-/// Returns the first snapshot of a Sandbox with a template from which a Sandbox may start.
+/// Returns the first snapshot of a Sandbox with a template from which a Sandbox may start, if the caller may update the source.
+/// Everyone else would get the policies and credentials of the template for a program of their own, where the snapshot fails.
 fn of_snapshot(call: &Call, object: &Value) -> Option<Value> {
     let mut named = restored_from(object).filter_map(|snapshot| fork::of_template(call, snapshot));
-    named.next()
+    named.next().filter(|(source, _)| owner::may_update(call, source)).map(|(_, object)| object)
 }
 
 /// Returns the names of snapshots from which a Sandbox may start: which of them counts, the controller decides.

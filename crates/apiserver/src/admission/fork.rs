@@ -72,15 +72,18 @@ pub(super) fn sandbox(call: &Call, name: &str) -> Option<Value> {
     stored(call, SANDBOXES, name)
 }
 
-/// Returns a snapshot of a Sandbox with a template, or that Sandbox: either names the template.
-pub(super) fn of_template(call: &Call, snapshot: &str) -> Option<Value> {
+/// Returns the name of the Sandbox of a snapshot, if that has a template, and the snapshot or the Sandbox: either names the
+/// template.
+pub(super) fn of_template(call: &Call, snapshot: &str) -> Option<(String, Value)> {
     let snapshot = stored(call, SNAPSHOTS, snapshot)?;
+    let source = snapshot["spec"]["source"]["sandbox"].as_str()?.to_owned();
     let has_one = |object: &Value| object["metadata"]["annotations"].get(TEMPLATE_REF).is_some();
     if has_one(&snapshot) {
-        return Some(snapshot);
+        return Some((source, snapshot));
     }
     // One that an older version stored.
-    sandbox(call, snapshot["spec"]["source"]["sandbox"].as_str()?).filter(has_one)
+    let object = sandbox(call, &source).filter(has_one)?;
+    Some((source, object))
 }
 
 /// Returns the Sandbox of which the forks are.

@@ -86,6 +86,13 @@ pub(crate) fn administers(call: &Call) -> bool {
     call.core.access.decide(&call.identity, &update).allowed
 }
 
+/// Returns true if the caller may update a Sandbox of the namespace, and so what runs in it.
+pub(super) fn may_update(call: &Call, sandbox: &str) -> bool {
+    let update = Action::on("update", GROUP, SANDBOXES, sandbox);
+    let update = update.inside(call.namespace.as_deref().unwrap_or_default());
+    call.core.access.decide(&call.identity, &update).allowed
+}
+
 /// Refuses that a Sandbox is deleted without its Pod, which would run on without the policies for the Sandbox. The field says
 /// that it is to be.
 pub(crate) fn check_orphans(call: &Call, field: &str) -> Result<(), Failure> {

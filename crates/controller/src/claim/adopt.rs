@@ -28,10 +28,14 @@ pub(super) fn is_candidate(sandbox: &Sandbox, claim: &SandboxClaim) -> bool {
         && sandbox.metadata.namespace == claim.metadata.namespace
 }
 
-/// Returns whether this pool, and not an object of its name, controls the Sandbox. Who creates Sandboxes writes any owner.
+/// Returns whether this pool, and not an object of its name, controls the Sandbox, and the Sandbox is from the template of the
+/// pool. Who creates Sandboxes writes any owner, and the policies for a template stay those of the template that made it.
 pub(super) fn is_of_pool(sandbox: &Sandbox, pool: Option<&SandboxWarmPool>) -> bool {
+    let Some(pool) = pool else { return true };
     let owner = owner::extension(sandbox, "SandboxWarmPool");
-    pool.is_none_or(|pool| owner.is_some_and(|owner| Some(&owner.uid) == pool.metadata.uid.as_ref()))
+    let template = sandbox.annotations().get(annotation::TEMPLATE_REF);
+    owner.is_some_and(|owner| Some(&owner.uid) == pool.metadata.uid.as_ref())
+        && template == Some(&pool.spec.sandbox_template_ref.name)
 }
 
 /// Returns whether the Sandbox has an address.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_api::{Sandbox, SandboxWarmPoolStatus, UpdateStrategyType, label, name_hash};
+use hutch_api::{Sandbox, SandboxWarmPoolStatus, UpdateStrategyType, annotation, label, name_hash};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -109,6 +109,11 @@ fn classify(observed: &Observed, hashes: Option<&Hashes>, sandbox: &Sandbox) -> 
     let orphan = owner::controller(sandbox).is_none();
     if !ours && !orphan {
         return Standing::NotOurs;
+    }
+    // No claim adopts one of another template: see `claim::adopt`.
+    let template = sandbox.annotations().get(annotation::TEMPLATE_REF);
+    if template.is_some_and(|template| *template != pool.spec.sandbox_template_ref.name) {
+        return Standing::Stale;
     }
     let replace_stale = orphan || pool.spec.strategy() == UpdateStrategyType::Recreate;
     if replace_stale

@@ -208,6 +208,8 @@ fn members_of_an_older_blueprint() {
         "spec": {"podTemplate": {"spec": {"containers": [{"name": "c", "image": "older"}]}}},
     });
     assert!(planned(json!(1), "OnReplenish", vec![member("a", stale.clone())]).delete.is_empty());
+    let other = json!({"metadata": {"annotations": {"agents.x-k8s.io/sandbox-template-ref": "other"}}});
+    assert_eq!(planned(json!(1), "OnReplenish", vec![member("a", other)]).delete, ["a"]);
     let plan = planned(json!(1), "Recreate", vec![member("a", stale)]);
     assert_eq!((plan.delete, plan.create), (vec!["a".to_owned()], 0), "never more than the replicas");
 }

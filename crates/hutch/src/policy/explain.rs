@@ -118,10 +118,11 @@ pub(super) fn verdict(judgment: &Judgment) -> String {
     if let Some(reached) = &judgment.reaches {
         return format!("Allow: {reached}, with any protocol");
     }
+    let hint = judgment.hint.iter().map(|hint| format!("; {hint}")).collect::<String>();
     if judgment.decision == Decision::Allow {
         let tls =
             if judgment.ends_tls { "; TLS ends at the proxy" } else { "; TLS does not end at the proxy" };
-        return format!("Allow{tls}");
+        return format!("Allow{tls}{hint}");
     }
     let reason = match (&judgment.reason, judgment.decisive()) {
         (Some(reason), _) => format!("Deny: {reason}"),
@@ -134,7 +135,7 @@ pub(super) fn verdict(judgment: &Judgment) -> String {
         }
         (None, None) => "Deny".to_owned(),
     };
-    reason + &judgment.hint.iter().map(|hint| format!("; {hint}")).collect::<String>()
+    reason + &hint
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Decides about one destination or request, and says which policy decides what.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use hutch_policy::{
-    Authority, Call, Decision, Host, Level, Mode, Moment, Opinion, Request, Traffic, decide, decide_request,
-    may_dial,
+    Authority, Call, Decision, Destination, Forbidden, Host, Level, Mode, Moment, Opinion, Request, Traffic,
+    check_address, decide, decide_request, judged_as, may_dial,
 };
 use serde::Serialize;
 
@@ -99,10 +100,9 @@ pub(crate) fn judge(
         }
         return judgment;
     }
-    if let Host::Address(address) = question.destination.host
-        && let Err(closed) = may_dial(levels, &question.destination, address, &[], moment)
-    {
-        return judgment.but_denied(format!("{address} is not dialed: {closed}"));
+    match not_dialed(levels, &question.destination, moment) {
+        Err(why) => return judgment.but_denied(why),
+        Ok(hint) => judgment.hint = hint,
     }
     let Some(web) = &question.web else { return judgment };
     if !web.tls && verdict.traffic < Traffic::Web {
@@ -131,6 +131,36 @@ pub(crate) fn judge(
         judgment.policies = rows(levels, &verdict.opinions);
     }
     judgment
+}
+
+/// Returns a hint about an address that is dialed only if it is not one of the machine.
+///
+/// # Errors
+/// Why the address is never dialed.
+fn not_dialed(
+    levels: &[Arc<Level>],
+    destination: &Destination,
+    moment: &Moment<'_>,
+) -> Result<Option<String>, String> {
+    let Host::Address(address) = destination.host else { return Ok(None) };
+    let dial = |own: &[IpAddr]| may_dial(levels, destination, address, own, moment);
+    if let Err(closed) = dial(&[]) {
+        let by = match closed {
+            Forbidden::ThisMachine | Forbidden::NotPublic => {
+                "; on a server, `private` of ClusterSandboxPolicies alone opens it"
+            }
+            _ => "",
+        };
+        return Err(format!("{address} is not dialed: {closed}{by}"));
+    }
+    // Only the machine that dials knows whether it is one of its own, which is mostly a private one.
+    let may_be_own = check_address(address, &[], &[]).is_err() && dial(&[judged_as(address)]).is_err();
+    Ok(may_be_own.then(|| {
+        format!(
+            "refused if {address} is an address of the machine itself: `private` of a ClusterSandboxPolicy must then name it, \
+             not a range"
+        )
+    }))
 }
 
 /// Returns why nothing opens the network.
@@ -227,6 +257,9 @@ mod tests {
                 None => assert_eq!(judgment.reason, None, "{text}"),
             }
         }
+        let hint = |text: &str| judged(&levels, text).hint;
+        assert!(hint("10.1.2.3:5432").expect("a hint").contains("must then name it, not a range"));
+        assert_eq!([hint("1.1.1.1"), hint("127.0.0.1:5432")], [None, None]);
         let mut of_claim = (*levels[0]).clone();
         of_claim.authority = Authority::Claim;
         of_claim.egress = serde_json::from_value(serde_json::json!({"rules": [

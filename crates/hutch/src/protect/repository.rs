@@ -6,35 +6,94 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 
-use super::{PROTECTED, Placeholder, Protection};
+use super::{PROTECTED, Placeholder, Protection, linked};
 
 /// Maximum bytes of a file that names a folder.
 const NAME_BYTES: u64 = 8192;
-/// Entries of every repository.
-const OF_BARE: [&str; 3] = ["HEAD", "objects", "refs"];
+/// Folders of every repository.
+const OF_BARE: [&str; 2] = ["objects", "refs"];
+/// Folder of the repositories of worktrees in that of all, and the file there that names the latter.
+const WORKTREES: &str = "worktrees";
+const COMMON: &str = "commondir";
+
+/// An entry to protect, and its placeholder.
+pub(super) type Entry = (PathBuf, Placeholder);
+
+/// Returns the protected entries of a repository.
+fn entries(repository: &Path) -> impl Iterator<Item = Entry> + use<> {
+    let repository = repository.to_owned();
+    let of_git = PROTECTED.iter().filter_map(|(path, kind)| Some((path.strip_prefix(".git/")?, *kind)));
+    of_git.map(move |(path, kind)| (repository.join(path), kind))
+}
 
 impl Protection {
-    /// Returns the entries to protect for repositories in the folder, which has this path: the whole repository that a file
-    /// `.git` names, and what git reads or runs in the folder if that is a repository itself.
-    pub(super) fn repository(&self, folder: &Path) -> Vec<(PathBuf, Placeholder)> {
-        let mut found: Vec<PathBuf> = Vec::new();
-        if let Some(named) = self.named_in(folder, Path::new(".git"), b"gitdir:") {
-            // The repository of which that is a worktree, or a submodule.
-            found.extend(within(folder, &named).and_then(|path| {
-                let common = self.named_in(folder, &path.join("commondir"), b"")?;
-                within(folder, &common)
-            }));
-            found.extend(within(folder, &named));
+    /// Returns the entries to protect for repositories in the folder, which has this path, and folders that must not be moved, or
+    /// the next run would not know the repository again.
+    ///
+    /// # Errors
+    /// A folder of a bare repository is a link, which could be replaced.
+    pub(super) fn repository(&self, folder: &Path) -> anyhow::Result<(Vec<Entry>, Vec<PathBuf>)> {
+        let (mut found, mut held) = (Vec::new(), Vec::new());
+        if let Some(link) = self.bare() {
+            link.map_or(Ok(()), |link| Err(linked(Path::new(link))))?;
+            found.extend(entries(Path::new("")));
+            held.extend(OF_BARE.map(PathBuf::from));
         }
-        let is_bare = OF_BARE.iter().all(|name| self.open(Path::new(name), OFlags::PATH).is_ok());
-        let is_itself = is_bare || found.iter().any(|path| path.as_os_str().is_empty());
-        found.retain(|path| !path.as_os_str().is_empty());
-        let own =
-            PROTECTED.iter().filter_map(|(path, kind)| Some((path.strip_prefix(".git/")?.into(), *kind)));
-        let own = own.filter(|_| is_itself);
-        own.chain(found.into_iter().map(|path| (path, Placeholder::Folder))).collect()
+        let git = Path::new(".git");
+        let own = match self.named_in(folder, git, b"gitdir: ") {
+            Some(named) => within(folder, &named),
+            None => vec![git.to_owned()],
+        };
+        found.extend(own.iter().flat_map(|own| self.entries_of(folder, own)));
+        Ok((found, held))
+    }
+
+    /// Returns whether the folder is a bare repository, and a folder of it that is a link. Also one without `HEAD`, which can be
+    /// moved away and back.
+    fn bare(&self) -> Option<Option<&'static str>> {
+        let kind = |name: &str| match self.open(Path::new(name), OFlags::PATH) {
+            Ok(entry) => Some(FileType::from_raw_mode(rustix::fs::fstat(&entry).ok()?.st_mode)),
+            Err(Errno::LOOP) => Some(FileType::Symlink),
+            Err(_) => None,
+        };
+        let is_one = kind("config") == Some(FileType::RegularFile)
+            && OF_BARE.iter().all(|name| matches!(kind(name), Some(FileType::Directory | FileType::Symlink)));
+        is_one.then(|| OF_BARE.into_iter().find(|name| kind(name) == Some(FileType::Symlink)))
+    }
+
+    /// Returns the entries to protect for the repository `own`, and for that of all worktrees if it is one of a worktree.
+    fn entries_of(&self, folder: &Path, own: &Path) -> Vec<Entry> {
+        let common = self.named_in(folder, &own.join(COMMON), b"");
+        let common = common.map(|common| within(folder, &common)).unwrap_or_default();
+        let worktrees = common.iter().map(|common| common.join(WORKTREES)).find(|all| own.starts_with(all));
+        let mut found: Vec<_> = common.iter().flat_map(|path| entries(path)).collect();
+        // Those of a folder `.git` are among the fixed ones.
+        let of_own = entries(own).filter(|_| own != Path::new(".git"));
+        match worktrees {
+            // Git writes that of this worktree. Other worktrees have nothing to be written from here.
+            Some(worktrees) => {
+                found.retain(|(path, _)| *path != worktrees);
+                found.extend(of_own.filter(|(path, _)| !path.ends_with(COMMON)));
+                let others = self.names(&worktrees).filter(|path| path != own);
+                found.extend(others.map(|path| (path, Placeholder::Folder)));
+                found.extend([COMMON, "gitdir"].map(|name| (own.join(name), Placeholder::File(""))));
+            }
+            None => found.extend(of_own),
+        }
+        found
+    }
+
+    /// Returns the paths in a folder.
+    fn names(&self, path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+        let folder = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY).ok();
+        let entries = folder.and_then(|folder| rustix::fs::Dir::read_from(&folder).ok());
+        let entries = entries.into_iter().flatten().flatten();
+        let names = entries.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+        let path = path.to_owned();
+        names.filter(|name| name != "." && name != "..").map(move |name| path.join(name))
     }
 
     /// Returns the path that a file of the folder names after a prefix; a relative one is that of the file's folder.
@@ -43,13 +102,16 @@ impl Protection {
         let file_of = std::fs::File::from(self.open(file, OFlags::RDONLY).ok()?);
         file_of.metadata().ok().filter(std::fs::Metadata::is_file)?;
         file_of.take(NAME_BYTES).read_to_end(&mut text).ok()?;
-        let named = text.strip_prefix(prefix)?.trim_ascii();
+        // As git reads it: spaces are part of the path.
+        let named = text.strip_prefix(prefix)?;
+        let end = named.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'))?;
+        let named = &named[..=end];
         (!named.is_empty()).then(|| folder.join(file.parent().unwrap_or(file)).join(OsStr::from_bytes(named)))
     }
 }
 
-/// Returns a path below a folder relative to it, by its name or without links.
-fn within(folder: &Path, path: &Path) -> Option<PathBuf> {
+/// Returns a path below a folder relative to it: by its name, and without links.
+fn within(folder: &Path, path: &Path) -> Vec<PathBuf> {
     let mut plain = PathBuf::from("/");
     for part in path.components() {
         match part {
@@ -58,7 +120,7 @@ fn within(folder: &Path, path: &Path) -> Option<PathBuf> {
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
-    let without_links = path.canonicalize().ok();
-    let names = [Some(plain), without_links].into_iter().flatten();
-    names.filter_map(|name| Some(name.strip_prefix(folder).ok()?.to_owned())).next()
+    let mut names: Vec<PathBuf> = std::iter::once(plain).chain(path.canonicalize().ok()).collect();
+    names.dedup();
+    names.iter().filter_map(|name| Some(name.strip_prefix(folder).ok()?.to_owned())).collect()
 }

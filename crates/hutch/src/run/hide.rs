@@ -12,11 +12,21 @@ pub(super) fn mounts(paths: &[PathBuf], spec: &Spec, workspace: &Path) -> anyhow
     let mut mounts: Vec<Mount> = Vec::new();
     for path in paths {
         let named = || format!("--deny-read {}", path.display());
-        let found = std::path::absolute(path).and_then(|path| path.canonicalize());
-        let path = match found {
+        let path = std::path::absolute(path).with_context(named)?;
+        if let Some(link) = path.ancestors().find(|path| path.is_symlink() && is_writable(path, spec)) {
+            bail!(
+                "{}: {} is a symbolic link that the command could replace; name the path of what it leads to",
+                named(),
+                link.display()
+            );
+        }
+        let path = match path.canonicalize() {
             Ok(path) => path,
-            // The command has no more rights than its caller.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => continue,
+            // The command may be the owner of the folder that cannot be entered, and open it.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => match closed(&path) {
+                Some(folder) => folder,
+                None => continue,
+            },
             Err(error) => return Err(error).with_context(named),
         };
         let is_folder = path.metadata().with_context(named)?.is_dir();
@@ -31,6 +41,18 @@ pub(super) fn mounts(paths: &[PathBuf], spec: &Spec, workspace: &Path) -> anyhow
         }
     }
     Ok(mounts)
+}
+
+/// Returns the folder on the way to a path that cannot be entered.
+fn closed(path: &Path) -> Option<PathBuf> {
+    let entered = path.ancestors().skip(1).find(|folder| folder.symlink_metadata().is_ok())?;
+    entered.canonicalize().ok()
+}
+
+/// Returns true if a mount shows a path for writing.
+fn is_writable(path: &Path, spec: &Spec) -> bool {
+    let shows = |mount: &Mount| source(mount).is_some_and(|(source, _)| path.starts_with(source));
+    spec.mounts.iter().any(|mount| !mount.read_only && shows(mount))
 }
 
 /// Returns a path inside at which a file of the machine can be read, unless a hidden mount lies over it.

@@ -5,6 +5,7 @@
 
 mod pattern;
 
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -312,7 +313,11 @@ impl Place {
                     path.display()
                 );
             }
-            if below.iter().any(|again| again.path == *path) || path.symlink_metadata().is_err() {
+            let is_missing = |error: std::io::Error| {
+                matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+            };
+            let is_missing = path.symlink_metadata().is_err_and(is_missing);
+            if below.iter().any(|again| again.path == *path) || is_missing {
                 continue;
             }
             if self.workspace.starts_with(path) {

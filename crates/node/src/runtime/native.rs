@@ -21,7 +21,8 @@ use crate::config::Handler;
 use crate::stdio::Terminal;
 
 /// Why memory of native jails is not written to disk.
-const WITHOUT_CHECKPOINT: &str = "the native handler keeps no memory on disk; use `runtimeClassName: gvisor`";
+const WITHOUT_CHECKPOINT: &str = "the native handler keeps no memory on disk; use `runtimeClassName: gvisor`, or the content \
+                                  `Filesystem`";
 
 /// The native handler.
 pub(super) struct Native {

@@ -13,6 +13,7 @@ use hutch_api::syntax::is_path_segment;
 use hutch_image::{PathSegment, SANDBOXD_PATH};
 use hutch_jail::ProcessExit;
 use hutch_policy::HostName;
+use hutch_screen::Origin;
 use hutch_snapshot::{Image, TreeName};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
@@ -149,8 +150,6 @@ async fn search(
     if facts.namespace != live.id.namespace {
         return Err(Problem::lasting("its image is of another namespace"));
     }
-    check(&facts, pod, handler).map_err(Problem::lasting)?;
-    let shares = pod.annotations().get(annotation::SHARES_GENERATORS).is_some_and(|said| said == "true");
     // The memory of a suspend is used by the Sandbox whose it is.
     let owner = hutch_api::owner::sandbox(pod).map(|owner| owner.uid.as_str());
     let own = is_suspend(name) && owner == Some(facts.sandbox_uid.as_str());
@@ -160,6 +159,8 @@ async fn search(
     if !own {
         check_template(node, live, pod, &facts).await?;
     }
+    check(&facts, pod, handler).map_err(Problem::lasting)?;
+    let shares = pod.annotations().get(annotation::SHARES_GENERATORS).is_some_and(|said| said == "true");
     let hook = match hook(pod).map_err(Problem::lasting)? {
         None if facts.content == Content::Full && !own && !shares && is_runtime(pod) => check_of_runtime(),
         hook => hook.unwrap_or_default(),
@@ -190,7 +191,7 @@ async fn check_template(node: &Shared, live: &Live, pod: &Pod, facts: &Facts) ->
         true => Ok(()),
         false => Err(Problem::lasting(format!(
             "Sandbox {:?}, from which it was taken, is of template {of_image:?}, whose policies would not hold: start it in a \
-             Sandbox of that template, such as one of a SandboxClaim",
+             Sandbox of that template, by `hutch snapshot restore` or a SandboxClaim",
             facts.sandbox
         ))),
     }
@@ -348,6 +349,10 @@ impl Restoring {
             ("HUTCH_GENERATION".to_owned(), number.to_string()),
         ];
         let (ends, stdio) = pipes(false, false, true)?;
+        let pod = format!("{}/{}", live.id.namespace, live.id.name);
+        let origin = || Origin { pod: pod.clone().into(), part: "after-restore".into() };
+        // As what it prints to its log.
+        let screened = |said: &[u8]| live.log_screen.text(origin(), said);
         let run = async {
             let mut exec = running.exec_with(self.hook.clone(), variables, false, stdio).await?;
             exec.started().await.map_err(|failed| failed.reason)?;
@@ -366,10 +371,10 @@ impl Restoring {
             match exit {
                 ProcessExit::Code(0) => Ok(()),
                 ProcessExit::Code(code) => {
-                    Err(Problem::lasting(format!("exit status {code}: {}", shown(&said))))
+                    Err(Problem::lasting(format!("exit status {code}: {}", shown(&screened(&said)))))
                 }
                 ProcessExit::Signal(signal) => {
-                    Err(Problem::from(format!("killed by signal {signal}: {}", shown(&said))))
+                    Err(Problem::from(format!("killed by signal {signal}: {}", shown(&screened(&said)))))
                 }
             }
         };

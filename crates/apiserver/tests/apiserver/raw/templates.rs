@@ -101,3 +101,42 @@ async fn only_administrators_name_the_template_of_a_sandbox() {
         assert_eq!((code, template(&made).as_deref()), (201, Some("t")), "{body}: {made}");
     }
 }
+
+/// Regression: who may only create Sandboxes got the policies and credentials of a template for a program of their own, by naming
+/// a snapshot that fails.
+#[tokio::test]
+async fn snapshot_gives_its_template_only_to_who_may_update_the_source() {
+    let site = Site::start().await;
+    let path = "/apis/agents.x-k8s.io/v1beta1/namespaces/default/sandboxes";
+    let of_t = sandbox("v1beta1", "source", Some("t"), None).to_string();
+    let (code, made) = call(&site.admin, "POST", path, &of_t).await;
+    assert_eq!(code, 201, "{made}");
+    let rules = |of_sandboxes: Value| {
+        json!([
+            {"apiGroups": ["hutch.dev"], "resources": ["sandboxsnapshots"], "verbs": ["create", "restore"]},
+            {"apiGroups": ["agents.x-k8s.io"], "resources": ["sandboxes"], "verbs": ["create"]},
+            of_sandboxes,
+        ])
+    };
+    let updates = |name: &str| {
+        json!({"apiGroups": ["agents.x-k8s.io"], "resources": ["sandboxes"], "verbs": ["update", "patch"],
+            "resourceNames": [name]})
+    };
+    for (user, rules, expected) in
+        [("creates", rules(updates("other")), None), ("updates", rules(updates("source")), Some("t"))]
+    {
+        site.allow(user, &rules).await;
+        let snapshot = json!({"spec": {"source": {"sandbox": "source"}, "content": "Filesystem",
+            "volumes": {"include": ["absent"]}}});
+        let snapshot = object("hutch.dev/v1alpha1", "SandboxSnapshot", user, snapshot);
+        let (code, made) = site.post(user, SNAPSHOTS, &snapshot).await;
+        assert_eq!(code, 201, "{made}");
+        let body = sandbox("v1beta1", &format!("of-{user}"), None, Some(user));
+        let (code, made) = site.post(user, path, &body).await;
+        let template = made["metadata"]["annotations"][TEMPLATE].as_str();
+        assert_eq!((code, template), (201, expected), "{user}: {made}");
+        let body = sandbox("v1beta1", &format!("named-{user}"), Some("t"), Some(user));
+        let (code, made) = site.post(user, path, &body).await;
+        assert_eq!(code, if expected.is_some() { 201 } else { 422 }, "{user}: {made}");
+    }
+}

@@ -33,15 +33,17 @@ fn candidates_belong_to_the_pool_and_are_not_deleted() {
 fn sandbox_of_another_pool_of_the_name_is_not_adopted() {
     let sandbox = pooled("a", json!({}));
     let uid = sandbox.metadata.owner_references.as_ref().unwrap()[0].uid.clone();
-    let pool = |uid: &str| -> SandboxWarmPool {
+    let pool = |uid: &str, template: &str| -> SandboxWarmPool {
         let metadata = json!({"name": "p", "uid": uid});
-        let spec = json!({"replicas": 1, "sandboxTemplateRef": {"name": "t"}});
+        let spec = json!({"replicas": 1, "sandboxTemplateRef": {"name": template}});
         let pool =
             json!({"apiVersion": EXTENSIONS, "kind": "SandboxWarmPool", "metadata": metadata, "spec": spec});
         serde_json::from_value(pool).unwrap()
     };
-    assert!(is_of_pool(&sandbox, Some(&pool(&uid))));
-    assert!(!is_of_pool(&sandbox, Some(&pool("other"))));
+    assert!(is_of_pool(&sandbox, Some(&pool(&uid, "t"))));
+    assert!(!is_of_pool(&sandbox, Some(&pool("other", "t"))));
+    // It would keep the policies for its template, and the pool may have a stricter one now.
+    assert!(!is_of_pool(&sandbox, Some(&pool(&uid, "stricter"))));
 }
 
 #[test]

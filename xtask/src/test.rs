@@ -1,6 +1,5 @@
 //! `cargo xtask test`: runs the checks, fastest first, then every test.
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
 
 use crate::tally::Tally;
 use crate::{arrows, language, licenses, links, root, tidy};
@@ -105,70 +103,27 @@ fn step(tally: &mut Tally, name: &str, check: impl FnOnce() -> anyhow::Result<()
     outcome.is_ok()
 }
 
-/// Runs every test of the workspace, compiled with these environment variables. The tests of the program wait for servers most
-/// of the time, so the others run beside them.
+/// Runs every test of the workspace, compiled with these environment variables.
 fn tests(tally: &mut Tally, variables: &[(&str, &str)]) -> anyhow::Result<()> {
+    let mut command = cargo(&["test", "--locked", "--workspace", "--all-targets", "--no-fail-fast"]);
+    command.envs(variables.iter().copied());
+    // Most tests wait for a while: three at once keep two processors busy.
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let run = |targets: Vec<String>, threads: usize| {
-        let mut command = cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
-        command.args(targets).envs(variables.iter().copied());
-        command.env("RUST_TEST_THREADS", threads.to_string());
-        // Servers of Kubernetes live for seconds here: collecting garbage less often saves a quarter of their processor time.
-        command.env("GOGC", "400");
-        // The folder of the newer sandbox client also holds the Python client of Kubernetes.
-        command.env("PYTHONPATH", root().join(".tools/python/1.0.8"));
-        counted(&mut command, std::io::stdout(), SILENCE)
-    };
-    let others = others()?;
-    let (program, others) = thread::scope(|scope| {
-        let others = scope.spawn(|| run(others, processors));
-        let program = run(OF_PROGRAM.iter().flat_map(|name| test_target(name)).collect(), processors + 1);
-        (program, others.join())
-    });
-    let others = others.map_err(|_| anyhow::anyhow!("the thread of the other tests panicked"))?;
-    for (status, counted) in [program?, others?] {
-        tally.passed += counted.passed;
-        tally.failed += counted.failed;
-        tally.skipped.extend(counted.skipped);
-        tally.failures.extend(counted.failures);
-        if !status.success() && counted.failed == 0 {
-            println!("FAILED: cargo test ended with {status} before every test had run");
-            tally.check(false);
-        }
+    command.env("RUST_TEST_THREADS", (processors + processors.div_ceil(2)).to_string());
+    // Servers of Kubernetes live for seconds here: collecting garbage less often saves a quarter of their processor time.
+    command.env("GOGC", "400");
+    // The folder of the newer sandbox client also holds the Python client of Kubernetes.
+    command.env("PYTHONPATH", root().join(".tools/python/1.0.8"));
+    let (status, counted) = counted(&mut command, std::io::stdout(), SILENCE)?;
+    tally.passed += counted.passed;
+    tally.failed += counted.failed;
+    tally.skipped.extend(counted.skipped);
+    tally.failures.extend(counted.failures);
+    if !status.success() && counted.failed == 0 {
+        println!("FAILED: cargo test ended with {status} before every test had run");
+        tally.check(false);
     }
     Ok(())
-}
-
-/// Test targets of the program.
-const OF_PROGRAM: [&str; 2] = ["containment", "hutch"];
-
-fn test_target(name: &str) -> [String; 2] {
-    ["--test".to_owned(), name.to_owned()]
-}
-
-/// Returns the arguments for all other targets.
-fn others() -> anyhow::Result<Vec<String>> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
-    struct Package {
-        targets: Vec<Target>,
-    }
-    #[derive(Deserialize)]
-    struct Target {
-        name: String,
-        kind: Vec<String>,
-    }
-    let output = cargo(&["metadata", "--locked", "--no-deps", "--format-version", "1"]).output()?;
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
-    let targets = metadata.packages.into_iter().flat_map(|package| package.targets);
-    let tests = targets.filter(|target| target.kind.iter().any(|kind| kind == "test"));
-    let names: BTreeSet<String> = tests.map(|target| target.name).collect();
-    let names = names.into_iter().filter(|name| !OF_PROGRAM.contains(&name.as_str()));
-    let fixed = ["--lib", "--bins", "--examples", "--benches"].map(str::to_owned);
-    Ok(fixed.into_iter().chain(names.flat_map(|name| test_target(&name))).collect())
 }
 
 /// Runs a command to its end; passes its output on and counts the tests in it. Its children are killed, and count as a

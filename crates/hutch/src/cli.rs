@@ -158,6 +158,8 @@ pub(crate) struct Listed {
     pub(crate) deny_write: Vec<(PathBuf, bool)>,
     /// Paths in a read-only workspace that the command can write.
     pub(crate) write_within: Vec<PathBuf>,
+    /// Paths that match a pattern now, and are hidden.
+    pub(crate) deny_matching: Vec<PathBuf>,
 }
 
 /// `hutch run`.

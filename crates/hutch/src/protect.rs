@@ -120,6 +120,9 @@ struct Made {
     kind: Placeholder,
     /// Locked by each run that uses it.
     entry: OwnedFd,
+    /// False for what may be a file of the user that looks like one. It is only locked: it may be one whose file system takes no
+    /// mark.
+    removes: bool,
 }
 
 impl Protection {
@@ -176,9 +179,7 @@ impl Protection {
                     let status = rustix::fs::fstat(&entry)?;
                     let is_folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
                     let kind = if last { kind } else { Placeholder::Folder };
-                    if self.is_left_over(&here, kind) {
-                        self.adopt(here.clone(), kind)?;
-                    }
+                    self.share(&here, kind)?;
                     if !is_folder && !last {
                         // A file `.git` names the repository, and so chooses the hooks.
                         return Ok(Some(here));
@@ -241,21 +242,18 @@ impl Protection {
         let _ = rustix::fs::fchown(&entry, Some(uid), Some(gid));
         let _ = rustix::fs::fsetxattr(&entry, MARK, b"1", XattrFlags::empty());
         let _ = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared);
-        self.made.push(Made { path: path.to_owned(), kind, entry });
+        self.made.push(Made { path: path.to_owned(), kind, entry, removes: true });
         Ok(())
     }
 
-    /// Returns true if an entry is a placeholder: marked and unchanged.
-    fn is_left_over(&self, path: &Path, kind: Placeholder) -> bool {
-        let Ok(entry) = self.open(path, OFlags::RDONLY) else { return false };
-        rustix::fs::fgetxattr(&entry, MARK, &mut [0_u8; 8]).is_ok() && is_as_made(&entry, kind)
-    }
-
-    /// Shares a placeholder with the run that made it; the last one removes it.
-    fn adopt(&mut self, path: PathBuf, kind: Placeholder) -> anyhow::Result<()> {
-        let entry = self.open(&path, OFlags::RDONLY)?;
-        let _ = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared);
-        self.made.push(Made { path, kind, entry });
+    /// Shares what may be a placeholder with the run that made it; the last one removes it, if it is marked.
+    fn share(&mut self, path: &Path, kind: Placeholder) -> anyhow::Result<()> {
+        let Ok(entry) = self.open(path, OFlags::RDONLY) else { return Ok(()) };
+        if is_as_made(&entry, kind) {
+            let removes = rustix::fs::fgetxattr(&entry, MARK, &mut [0_u8; 8]).is_ok();
+            let _ = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared);
+            self.made.push(Made { path: path.to_owned(), kind, entry, removes });
+        }
         Ok(())
     }
 
@@ -285,7 +283,7 @@ impl Protection {
             Some((ours.st_dev, ours.st_ino) == (now.st_dev, now.st_ino))
         };
         let alone = rustix::fs::flock(&made.entry, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if !alone || same() != Some(true) || !is_as_made(&made.entry, made.kind) {
+        if !made.removes || !alone || same() != Some(true) || !is_as_made(&made.entry, made.kind) {
             return;
         }
         let flags = match made.kind {

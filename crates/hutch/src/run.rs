@@ -19,6 +19,7 @@ mod trust;
 mod without_root;
 mod workspace;
 
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -107,10 +108,11 @@ fn run(
     if let Some(trust) = &trusted {
         spec.mounts.extend(trust.mounts()?);
     }
-    let hidden = hide::mounts(&arguments.deny_read, &spec, &workspace.path)?;
-    network.check_sources(&spec, &hidden)?;
-    let protections = protect(arguments, &workspace, &hidden, &mut spec)?;
-    spec.mounts.extend(hidden);
+    let matching = arguments.listed.as_deref().map_or(&[][..], |listed| &listed.deny_matching);
+    let hidden = hide::mounts(&arguments.deny_read, matching, &spec, &workspace.path)?;
+    network.check_sources(&spec, &hidden.mounts)?;
+    let protections = protect(arguments, &workspace, &hidden.named, &mut spec)?;
+    spec.mounts.extend(hidden.mounts);
     let options = RunOptions {
         timeout: arguments.timeout,
         capture: arguments.json.then_some(CAPTURE_BYTES),
@@ -230,7 +232,7 @@ impl Shown {
 fn protect(
     arguments: &RunArguments,
     workspace: &Workspace,
-    hidden: &[Mount],
+    hidden: &[PathBuf],
     spec: &mut Spec,
 ) -> anyhow::Result<Vec<Protection>> {
     let (mut mounts, mut protections) = (Vec::new(), Vec::new());
@@ -251,7 +253,7 @@ fn protect(
         let further = further(&denied, folder.path());
         let is_workspace = mount.target == workspace.path;
         let allow = if is_workspace { &arguments.allow_write[..] } else { &[] };
-        let within = hidden.iter().filter_map(|hidden| hidden.target.strip_prefix(&mount.target).ok());
+        let within = hidden.iter().filter_map(|hidden| hidden.strip_prefix(&mount.target).ok());
         let hidden: Vec<PathBuf> = within.map(Path::to_owned).collect();
         let is_home = is_home(folder.path());
         let rules = Rules { is_workspace, is_home, allow, further: &further, hidden: &hidden };
@@ -277,6 +279,12 @@ fn every_name(path: PathBuf) -> impl Iterator<Item = PathBuf> {
     let named = below_root(&path);
     let plain = Some(without_links(&named)).filter(|plain| *plain != named);
     std::iter::once(named).chain(plain)
+}
+
+/// Returns true for the error of a path at which there is nothing. Others say that it cannot be found out, for example because
+/// the path is in a folder that cannot be entered.
+fn is_missing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// Returns a path of which the part that exists has no links.

@@ -333,31 +333,33 @@ impl HttpRule {
     /// Paths and queries with semicolons can mean two things.
     pub fn matches(&self, request: &Request<'_>) -> bool {
         let denies = self.decision == Decision::Deny;
-        let every = |matches: &ValueMatch, values: &[Option<String>]| {
-            let one = |value: &Option<String>| match value {
+        // Values of exactly this name, and of names that some server takes for it.
+        let every = |matches: &ValueMatch, values: &[(bool, Option<String>)]| {
+            let one = |(_, value): &(bool, Option<String>)| match value {
                 Some(value) => matches.matches(value, denies),
                 None => denies,
             };
             // Some servers join them.
             let joined = |separator: &str| {
-                let values: Option<Vec<&str>> = values.iter().map(Option::as_deref).collect();
+                let values: Option<Vec<&str>> = values.iter().map(|(_, value)| value.as_deref()).collect();
                 values.is_some_and(|values| matches.matches(&values.join(separator), denies))
             };
             match denies {
                 true => values.iter().any(one) || (values.len() > 1 && [",", ", "].into_iter().any(joined)),
-                false => !values.is_empty() && values.iter().all(one),
+                false => values.iter().any(|(is_own, _)| *is_own) && values.iter().all(one),
             }
         };
         let method = self.methods.is_empty() || self.methods.iter().any(|method| method.0 == request.method);
         let query = |matches: &ValueMatch| {
-            let one = |separators: &&'static [char]| {
-                every(matches, &request.parameter(&matches.name, separators).collect::<Vec<_>>())
-            };
+            let one =
+                |separators: &&'static [char]| every(matches, &request.parameter(&matches.name, separators));
             let mut readings = request.separators().iter();
             if denies { readings.any(one) } else { readings.all(one) }
         };
         let header = |matches: &ValueMatch| {
-            let values = request.header(&matches.name).map(|value| Some(value.to_owned()));
+            let values = request.header(&matches.name);
+            let values = values
+                .map(|(name, value)| (name.eq_ignore_ascii_case(&matches.name), Some(value.to_owned())));
             every(matches, &values.collect::<Vec<_>>())
         };
         // Without `websocket` an entry denies these requests too.
@@ -396,7 +398,7 @@ fn covers(body: &Body, request: &Request<'_>, denies: bool) -> bool {
     let listed =
         |value: &str| body.content_types.iter().any(|kind| kind.to_ascii_lowercase() == media(value));
     let kinds = body.content_types.is_empty() || !request.may_have_body() || {
-        let mut values = request.header("content-type").peekable();
+        let mut values = request.header("content-type").map(|(_, value)| value).peekable();
         values.peek().is_some() && if denies { values.any(listed) } else { values.all(listed) }
     };
     length && kinds
@@ -582,6 +584,26 @@ mod tests {
             assert!(matches(&denies("query"), twice), "{joined}");
             let headers = |request: &mut Request<'_>| request.headers = vec![("q", "1"), ("q", "2")];
             assert!(matches(&denies("headers"), headers), "{joined}");
+        }
+    }
+
+    /// Regression: a name that only some servers take for the one of an entry was enough to allow.
+    #[test]
+    fn entry_that_allows_needs_the_name_as_it_is() {
+        let rule = r#"{"query": [{"name": "dry_run", "exact": "true"}], "headers": [{"name": "X-Dry", "exact": "1"}]}"#;
+        for (query, name, expected) in [
+            ("dry_run=true", "x-dry", true),
+            ("dry_run=true&DRY_RUN=true", "X-DRY", true),
+            ("dry_run=true&dry.run=false", "x-dry", false),
+            ("DRY_RUN=true", "x-dry", false),
+            ("dry_run[]=true", "x-dry", false),
+            ("dry_run=true", "x_dry", false),
+        ] {
+            let change = |request: &mut Request<'_>| {
+                request.query = query;
+                request.headers = vec![(name, "1")];
+            };
+            assert_eq!(matches(rule, change), expected, "{query} {name}");
         }
     }
 

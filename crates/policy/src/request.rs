@@ -243,17 +243,14 @@ pub fn is_same_header(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().zip(other.bytes()).all(|(a, b)| alike(a, b))
 }
 
-/// Returns true if some server takes the name of a query parameter for another one. PHP drops spaces before it, cuts it at a zero
-/// byte and at a bracket, and reads `.`, a space and a bracket without an end as `_`; Express and Rack drop brackets before it;
-/// others do not distinguish cases.
-fn is_same_parameter(one: &str, other: &str) -> bool {
+/// Returns the name of a query parameter as some servers read it. PHP drops spaces before it, cuts it at a zero byte and at a
+/// bracket, and reads `.`, a space and a bracket without an end as `_`; Express and Rack drop brackets before it; others do not
+/// distinguish cases.
+fn read_as(name: &str) -> [String; 2] {
     const BRACKETS: [char; 2] = ['[', ']'];
-    let forms = |name: &str| {
-        let name = name.trim_start_matches(' ').split('\0').next().unwrap_or_default();
-        let inner = name.trim_start_matches(BRACKETS).split(BRACKETS).next().unwrap_or_default();
-        [name, inner].map(|name| name.replace(['.', ' ', '['], "_").to_ascii_lowercase())
-    };
-    one == other || forms(one).iter().any(|form| forms(other).contains(form))
+    let name = name.trim_start_matches(' ').split('\0').next().unwrap_or_default();
+    let inner = name.trim_start_matches(BRACKETS).split(BRACKETS).next().unwrap_or_default();
+    [name, inner].map(|name| name.replace(['.', ' ', '['], "_").to_ascii_lowercase())
 }
 
 /// A request of a sandbox.
@@ -330,9 +327,9 @@ impl Request<'_> {
         values.any(|(name, value)| known.insert(name, value).is_some_and(|before| before != value))
     }
 
-    /// Returns the values of a header, and of those that some servers take for it: they read `_` and `-` alike.
-    pub(crate) fn header<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b str> {
-        self.headers.iter().filter(move |(found, _)| is_same_header(found, name)).map(|(_, value)| *value)
+    /// Returns the names and values of a header, and of those that some servers take for it: they read `_` and `-` alike.
+    pub(crate) fn header<'b>(&'b self, name: &'b str) -> impl Iterator<Item = (&'b str, &'b str)> {
+        self.headers.iter().copied().filter(move |(found, _)| is_same_header(found, name))
     }
 
     /// Returns the separators of query parameters, in each way that servers read the query: some take semicolons for such.
@@ -343,22 +340,23 @@ impl Request<'_> {
         }
     }
 
-    /// Returns the decoded values of a query parameter, and of those that some server takes for it; `None` stands for a value or
-    /// a name that cannot be decoded.
-    pub(crate) fn parameter<'b>(
-        &'b self,
-        name: &'b str,
-        separators: &'static [char],
-    ) -> impl Iterator<Item = Option<String>> {
+    /// Returns the decoded values of a query parameter, and of those that some server takes for it, with `true` where the name is
+    /// exactly this one; `None` stands for a value that cannot be decoded, or the value of such a name.
+    pub(crate) fn parameter(&self, name: &str, separators: &'static [char]) -> Vec<(bool, Option<String>)> {
         let text = |encoded: &str| String::from_utf8(decode(encoded.replace('+', " ").as_bytes())?).ok();
-        self.query.split(separators).filter_map(move |pair| {
+        let forms = read_as(name);
+        let pairs = self.query.split(separators).filter_map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match text(key) {
-                Some(key) if is_same_parameter(&key, name) => Some(text(value)),
+                Some(key) if key == name => Some((true, text(value))),
+                Some(key) if read_as(&key).iter().any(|form| forms.contains(form)) => {
+                    Some((false, text(value)))
+                }
                 Some(_) => None,
-                None => Some(None),
+                None => Some((false, None)),
             }
-        })
+        });
+        pairs.collect()
     }
 
     /// Returns true if the request has a body, as far as its head says.
@@ -404,8 +402,8 @@ mod tests {
             ("repo", "repo]", true),
             ("repo", "[other][repo]", false),
         ] {
-            assert_eq!(is_same_parameter(one, other), same, "{one:?} {other:?}");
-            assert_eq!(is_same_parameter(other, one), same, "{other:?} {one:?}");
+            let forms = read_as(other);
+            assert_eq!(read_as(one).iter().any(|form| forms.contains(form)), same, "{one:?} {other:?}");
         }
     }
 

@@ -15,18 +15,19 @@ use super::{PROTECTED, Placeholder, Protection, linked};
 const NAME_BYTES: u64 = 8192;
 /// Folders of every repository.
 const OF_BARE: [&str; 2] = ["objects", "refs"];
-/// Folder of the repositories of worktrees in that of all, and the file there that names the latter.
+/// Folder of the repositories of worktrees in that of all, the file there that names the latter, and what git reads there first.
 const WORKTREES: &str = "worktrees";
 const COMMON: &str = "commondir";
+const OF_WORKTREE: [&str; 3] = [COMMON, "gitdir", "config.worktree"];
 
 /// An entry to protect, and its placeholder.
 pub(super) type Entry = (PathBuf, Placeholder);
 
-/// Returns the protected entries of a repository.
+/// Returns the protected entries of a repository, without its worktrees.
 fn entries(repository: &Path) -> impl Iterator<Item = Entry> + use<> {
     let repository = repository.to_owned();
     let of_git = PROTECTED.iter().filter_map(|(path, kind)| Some((path.strip_prefix(".git/")?, *kind)));
-    of_git.map(move |(path, kind)| (repository.join(path), kind))
+    of_git.filter(|(path, _)| *path != WORKTREES).map(move |(path, kind)| (repository.join(path), kind))
 }
 
 impl Protection {
@@ -39,7 +40,7 @@ impl Protection {
         let (mut found, mut held) = (Vec::new(), Vec::new());
         if let Some(link) = self.bare() {
             link.map_or(Ok(()), |link| Err(linked(Path::new(link))))?;
-            found.extend(entries(Path::new("")));
+            found.extend(self.all_entries(Path::new("")));
             held.extend(OF_BARE.map(PathBuf::from));
         }
         let git = Path::new(".git");
@@ -67,23 +68,19 @@ impl Protection {
     /// Returns the entries to protect for the repository `own`, and for that of all worktrees if it is one of a worktree.
     fn entries_of(&self, folder: &Path, own: &Path) -> Vec<Entry> {
         let common = self.named_in(folder, &own.join(COMMON), b"");
-        let common = common.map(|common| within(folder, &common)).unwrap_or_default();
-        let worktrees = common.iter().map(|common| common.join(WORKTREES)).find(|all| own.starts_with(all));
-        let mut found: Vec<_> = common.iter().flat_map(|path| entries(path)).collect();
+        let mut all = common.map(|common| within(folder, &common)).unwrap_or_default();
         // Those of a folder `.git` are among the fixed ones.
-        let of_own = entries(own).filter(|_| own != Path::new(".git"));
-        match worktrees {
-            // Git writes that of this worktree. Other worktrees have nothing to be written from here.
-            Some(worktrees) => {
-                found.retain(|(path, _)| *path != worktrees);
-                found.extend(of_own.filter(|(path, _)| !path.ends_with(COMMON)));
-                let others = self.names(&worktrees).filter(|path| path != own);
-                found.extend(others.map(|path| (path, Placeholder::Folder)));
-                found.extend([COMMON, "gitdir"].map(|name| (own.join(name), Placeholder::File(""))));
-            }
-            None => found.extend(of_own),
+        if own != Path::new(".git") && !all.iter().any(|common| own.starts_with(common.join(WORKTREES))) {
+            all.push(own.to_owned());
         }
-        found
+        all.iter().flat_map(|repository| self.all_entries(repository)).collect()
+    }
+
+    /// Returns the entries to protect for a repository and its worktrees, in which git works.
+    fn all_entries(&self, repository: &Path) -> Vec<Entry> {
+        let worktrees = self.names(&repository.join(WORKTREES));
+        let of_worktrees = worktrees.flat_map(|path| OF_WORKTREE.map(|name| path.join(name)));
+        entries(repository).chain(of_worktrees.map(|path| (path, Placeholder::File("")))).collect()
     }
 
     /// Returns the paths in a folder.

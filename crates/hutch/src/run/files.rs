@@ -31,8 +31,14 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
     let closed = arguments.read_only;
     let mut listed = arguments.listed.take().unwrap_or_default();
     keep_open(&mut listed.write_within, &restrictions, workspace.as_deref());
+    let denied: Vec<PathBuf> =
+        listed.deny_write.iter().flat_map(|(path, _)| super::every_name(path.clone())).collect();
     for (path, access) in restrictions {
-        if closed && access == Access::Write {
+        let is_denied = |path: PathBuf| {
+            super::every_name(path).any(|name| denied.iter().any(|denied| name.starts_with(denied)))
+        };
+        let is_denied = outside(&path, workspace.as_deref()).is_ok_and(is_denied);
+        if access == Access::Write && (closed || is_denied) {
             continue;
         }
         let named = |path: &Path| format!("--policy: {}: {}", rules_of(policies, path), path.display());
@@ -68,7 +74,7 @@ fn keep_open(opened: &mut Vec<PathBuf>, restrictions: &[(PathBuf, Access)], work
         restrictions.iter().filter_map(|(path, access)| Some((outside(path, workspace).ok()?, *access)));
     let names = |(path, access)| super::every_name(path).map(move |name| (name, access));
     let mut restrictions: Vec<(PathBuf, Access)> = outside.flat_map(names).collect();
-    // The strictest first: the last one for a path counts.
+    // The strictest last: that one counts for a path.
     restrictions.sort_by(|a, b| (&a.0, b.1).cmp(&(&b.0, a.1)));
     opened.retain(|path| {
         super::every_name(path.clone()).all(|name| access_at(&restrictions, &name) == Access::Write)
@@ -118,7 +124,9 @@ fn restrict(
     }
     match access {
         // A path that does not exist cannot be read, and must not be made.
-        Access::None if path.symlink_metadata().is_err() => listed.deny_write.push((path.to_owned(), false)),
+        Access::None if path.symlink_metadata().is_err_and(|error| super::is_missing(&error)) => {
+            listed.deny_write.push((path.to_owned(), false))
+        }
         Access::None => arguments.deny_read.push(path.to_owned()),
         Access::Read => {
             arguments.read_only |= workspace.is_some_and(|workspace| workspace.starts_with(&plain));

@@ -6,53 +6,85 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use hutch_jail::{Mount, MountSource, Spec};
 
-/// Returns the mounts that hide these paths of the machine, wherever the mounts of the jail show them. A path that the jail
-/// does not show needs none.
-pub(super) fn mounts(paths: &[PathBuf], spec: &Spec, workspace: &Path) -> anyhow::Result<Vec<Mount>> {
-    let mut mounts: Vec<Mount> = Vec::new();
-    for path in paths {
-        let named = || format!("--deny-read {}", path.display());
-        let path = std::path::absolute(path).with_context(named)?;
-        if let Some(link) = path.ancestors().find(|path| path.is_symlink() && is_writable(path, spec)) {
+/// Mounts that hide paths.
+pub(super) struct Hidden {
+    pub(super) mounts: Vec<Mount>,
+    /// Targets of those that were named: the folders above them must not be moved, or the next run would show what is there.
+    pub(super) named: Vec<PathBuf>,
+}
+
+/// Returns the mounts that hide these paths of the machine, wherever the mounts of the jail show them: those that were named, and
+/// those that match a pattern now. A path that the jail does not show needs none.
+pub(super) fn mounts(
+    named: &[PathBuf],
+    matching: &[PathBuf],
+    spec: &Spec,
+    workspace: &Path,
+) -> anyhow::Result<Hidden> {
+    let mut hidden = Hidden { mounts: Vec::new(), named: Vec::new() };
+    for (path, is_named) in
+        named.iter().map(|path| (path, true)).chain(matching.iter().map(|path| (path, false)))
+    {
+        let flag = || format!("--deny-read {}", path.display());
+        let path = std::path::absolute(path).with_context(flag)?;
+        if let Some(link) = replaceable(&path, spec).filter(|_| is_named) {
+            let link = link.display();
             bail!(
-                "{}: {} is a symbolic link that the command could replace; name the path of what it leads to",
-                named(),
-                link.display()
+                "{}: {link} is a symbolic link that the command could replace; name the path of what it leads to",
+                flag()
             );
         }
         let path = match path.canonicalize() {
             Ok(path) => path,
             // The command may be the owner of the folder that cannot be entered, and open it.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => match closed(&path) {
-                Some(folder) => folder,
-                None => continue,
-            },
-            Err(error) => return Err(error).with_context(named),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => closed(&path).with_context(flag)?,
+            Err(error) => return Err(error).with_context(flag),
         };
-        let is_folder = path.metadata().with_context(named)?.is_dir();
+        let is_folder = path.metadata().with_context(flag)?.is_dir();
         for (target, folder) in places(&path, is_folder, spec) {
             if target == workspace {
-                bail!("{}: the workspace is in it, so the command could read nothing of that", named());
+                bail!("{}: the workspace is in it, so the command could read nothing of that", flag());
             }
-            if !mounts.iter().any(|mount| target.starts_with(&mount.target)) {
+            if !hidden.mounts.iter().any(|mount| target.starts_with(&mount.target)) {
+                hidden.named.extend(is_named.then(|| target.clone()));
                 let source = MountSource::Hidden { folder };
-                mounts.push(Mount { source, target, read_only: true });
+                hidden.mounts.push(Mount { source, target, read_only: true });
             }
         }
     }
-    Ok(mounts)
+    Ok(hidden)
 }
 
 /// Returns the folder on the way to a path that cannot be entered.
-fn closed(path: &Path) -> Option<PathBuf> {
-    let entered = path.ancestors().skip(1).find(|folder| folder.symlink_metadata().is_ok())?;
-    entered.canonicalize().ok()
+fn closed(path: &Path) -> std::io::Result<PathBuf> {
+    let entered = path.ancestors().skip(1).find(|folder| folder.symlink_metadata().is_ok());
+    entered.unwrap_or(path).canonicalize()
 }
 
-/// Returns true if a mount shows a path for writing.
-fn is_writable(path: &Path, spec: &Spec) -> bool {
-    let shows = |mount: &Mount| source(mount).is_some_and(|(source, _)| path.starts_with(source));
-    spec.mounts.iter().any(|mount| !mount.read_only && shows(mount))
+/// Maximum links on the way to a path.
+const MAX_LINKS: usize = 64;
+
+/// Returns the first link on the way to a path that a mount shows for writing.
+fn replaceable(path: &Path, spec: &Spec) -> Option<PathBuf> {
+    let shows = |mount: &Mount, path: &Path| {
+        let discards = matches!(mount.source, MountSource::Layered { .. });
+        !mount.read_only && !discards && source(mount).is_some_and(|(source, _)| path.starts_with(source))
+    };
+    let (mut here, mut links) = (PathBuf::from("/"), 0);
+    let mut rest: Vec<PathBuf> = path.components().rev().map(|part| part.as_os_str().into()).collect();
+    while let Some(part) = rest.pop() {
+        let next = here.join(&part);
+        match next.read_link() {
+            _ if part == Path::new("..") => drop(here.pop()),
+            Ok(_) if spec.mounts.iter().any(|mount| shows(mount, &next)) => return Some(next),
+            Ok(to) if links < MAX_LINKS => {
+                links += 1;
+                rest.extend(to.components().rev().map(|part| PathBuf::from(part.as_os_str())));
+            }
+            _ => here = next,
+        }
+    }
+    None
 }
 
 /// Returns a path inside at which a file of the machine can be read, unless a hidden mount lies over it.
@@ -147,8 +179,9 @@ mod tests {
         let spec = spec(&folder);
         let hidden = |names: &[&str]| {
             let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
-            let mounts = mounts(&paths, &spec, Path::new("/work")).map_err(|error| format!("{error:#}"))?;
-            let shown = mounts.iter().map(|mount| {
+            let hidden =
+                mounts(&paths, &[], &spec, Path::new("/work")).map_err(|error| format!("{error:#}"))?;
+            let shown = hidden.mounts.iter().map(|mount| {
                 let folder = matches!(mount.source, MountSource::Hidden { folder: true });
                 format!("{}{}", mount.target.display(), if folder { "/" } else { "" })
             });
@@ -157,10 +190,19 @@ mod tests {
         assert_eq!(hidden(&["work/sub/key"]).unwrap(), ["/work/sub/key"]);
         assert_eq!(hidden(&["link/key"]).unwrap(), ["/work/sub/key"], "by its own path");
         assert_eq!(hidden(&["work/sub", "work/sub/key"]).unwrap(), ["/work/sub/"], "once");
+        // Links that the command could replace: on the way, at the end, and behind another one.
+        std::os::unix::fs::symlink("sub", folder.join("work/inner")).unwrap();
+        std::os::unix::fs::symlink(folder.join("work/inner"), folder.join("outer")).unwrap();
+        for name in ["work/inner", "work/inner/key", "outer/key", "outer"] {
+            let error = hidden(&[name]).unwrap_err();
+            assert!(error.contains("work/inner is a symbolic link"), "{name}: {error}");
+        }
+        let matching = super::mounts(&[], &[folder.join("work/inner")], &spec, Path::new("/work")).unwrap();
+        assert_eq!(matching.mounts.len(), 1, "a pattern matches what is there at the start");
         let shown = |name: &str, hidden: &[Mount]| super::shown(&folder.join(name), &spec, hidden);
         assert_eq!(shown("link/key", &[]), Some("/work/sub/key".into()), "a link leads into a mount");
         assert_eq!(shown("image/etc/key", &[]), Some("/etc/key".into()));
-        let over = super::mounts(&[folder.join("work/sub")], &spec, Path::new("/work")).unwrap();
+        let over = super::mounts(&[folder.join("work/sub")], &[], &spec, Path::new("/work")).unwrap().mounts;
         assert_eq!(shown("work/sub/key", &over), None);
         assert_eq!(shown("elsewhere", &[]), None);
         assert_eq!(hidden(&["data/deep"]).unwrap(), ["/one/deep/", "/two/deep/"], "in both mounts");

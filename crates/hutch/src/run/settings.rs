@@ -5,7 +5,6 @@
 
 mod pattern;
 
-use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -98,6 +97,8 @@ struct Named {
     path: PathBuf,
     /// True if it was written as a folder.
     folder: bool,
+    /// True if it matches a pattern.
+    matches: bool,
 }
 
 impl Place {
@@ -149,7 +150,7 @@ impl Place {
         let shown_again: Vec<&Named> = allow_read.iter().chain(&allow_write).collect();
         let shown = self.shown(arguments);
         let deny_read = self.expanded(deny_read, &shown)?;
-        self.hidden(&deny_read, &shown_again, &shown, arguments)?;
+        listed.deny_matching = self.hidden(&deny_read, &shown_again, &shown, arguments)?;
         if files.allow_git_config && !arguments.read_only {
             arguments.allow_write.push(".git/config".into());
         }
@@ -185,7 +186,7 @@ impl Place {
         }
         // The working directory is known without a link below `/`.
         let path = super::below_root(&path);
-        Ok(Named { field, path, folder: plain.ends_with('/') || plain != text })
+        Ok(Named { field, path, folder: plain.ends_with('/') || plain != text, matches: false })
     }
 
     /// Shows the paths that can be written, beside the workspace. Returns those in a read-only workspace.
@@ -264,7 +265,7 @@ impl Place {
             let variable = |name: &str| std::env::var_os(name);
             let tools = Tools::find(variable, &self.workspace).mounts;
             shown.extend(tools.into_iter().map(|mount| mount.source));
-            shown.extend(caches::folders(variable));
+            shown.extend(caches::folders(variable).into_iter().filter(|folder| folder.exists()));
         }
         shown
     }
@@ -287,19 +288,21 @@ impl Place {
                 field: named.field.clone(),
                 path,
                 folder: false,
+                matches: true,
             }));
         }
         Ok(all)
     }
 
-    /// Hides what is denied, but for what is shown again.
+    /// Hides what is denied, but for what is shown again. Returns what matches patterns.
     fn hidden(
         &self,
         deny: &[Named],
         again: &[&Named],
         further: &[PathBuf],
         arguments: &mut RunArguments,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Vec<PathBuf>> {
+        let mut matching = Vec::new();
         for named in deny {
             let path = &named.path;
             let below: Vec<&&Named> = again.iter().filter(|again| again.path.starts_with(path)).collect();
@@ -313,11 +316,9 @@ impl Place {
                     path.display()
                 );
             }
-            let is_missing = |error: std::io::Error| {
-                matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-            };
-            let is_missing = path.symlink_metadata().is_err_and(is_missing);
-            if below.iter().any(|again| again.path == *path) || is_missing {
+            if below.iter().any(|again| again.path == *path)
+                || path.symlink_metadata().is_err_and(|error| super::is_missing(&error))
+            {
                 continue;
             }
             if self.workspace.starts_with(path) {
@@ -350,10 +351,11 @@ impl Place {
                         further.iter().filter(|folder| folder.starts_with(path) && !is_again(folder));
                     arguments.deny_read.extend(others.cloned());
                 }
+                None if named.matches => matching.push(path.clone()),
                 None => arguments.deny_read.push(path.clone()),
             }
         }
-        Ok(())
+        Ok(matching)
     }
 }
 

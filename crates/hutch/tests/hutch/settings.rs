@@ -90,9 +90,18 @@ fn pattern_hides_what_matches_at_the_start() {
         let settings = files(json!({
             "denyRead": ["**/.env", "**/build/**", "@/data/*.pem"], "allowRead": ["@/data"], "allowWrite": ["."],
         }));
-        let script = "cat .env a/.env a/build/out @/data/x.pem; ls -A a/build; cat a/keep; cat @/data/y.txt";
+        // A link that matches.
+        std::fs::create_dir(home.path("work/a/c")).expect("a folder");
+        std::os::unix::fs::symlink("../../.env", home.path("work/a/c/.env")).expect("a link");
+        let script =
+            "cat .env a/.env a/c/.env a/build/out @/data/x.pem; ls -A a/build; cat a/keep; cat @/data/y.txt";
         let output = run(&home, caller, &settings, &[], script);
         assert_eq!(text(&output.stdout), "SECRET\nSECRET\n", "{caller:?}: {}", text(&output.stderr));
+        // Folders that an earlier run closed.
+        run(&home, caller, &settings, &[], "chmod 444 a; chmod 000 a/build");
+        let output =
+            run(&home, caller, &settings, &[], "chmod 755 a a/build; cat .env a/.env a/build/out; echo over");
+        assert_eq!(text(&output.stdout), "over\n", "{caller:?}: {}", text(&output.stderr));
         assert_eq!(home.read("work/a/.env"), "SECRET\n");
     }
 }

@@ -157,7 +157,10 @@ async fn search(
         return Err(Problem::lasting("it is the memory of another Sandbox"));
     }
     if !own {
-        check_template(node, live, pod, &facts).await?;
+        // An image of an older version has none.
+        let stamped = snapshot.annotations().get(annotation::TEMPLATE_REF);
+        let template = facts.template.as_ref().or(stamped);
+        check_template(node, live, pod, (&facts.sandbox, template)).await?;
     }
     check(&facts, pod, handler).map_err(Problem::lasting)?;
     let shares = pod.annotations().get(annotation::SHARES_GENERATORS).is_some_and(|said| said == "true");
@@ -181,8 +184,13 @@ async fn search(
 
 /// Checks that the Pod is of the template whose policies hold for what the image has. The API server checks it where an object
 /// names a snapshot that exists; the snapshot can be made later, and a controller names the template of a claim.
-async fn check_template(node: &Shared, live: &Live, pod: &Pod, facts: &Facts) -> Result<(), Problem> {
-    let Some(of_image) = &facts.template else { return Ok(()) };
+async fn check_template(
+    node: &Shared,
+    live: &Live,
+    pod: &Pod,
+    (source, of_image): (&str, Option<&String>),
+) -> Result<(), Problem> {
+    let Some(of_image) = of_image else { return Ok(()) };
     let of_pod = match hutch_api::owner::sandbox(pod) {
         Some(owner) => template::of(node, &live.id.namespace, (&owner.name, &owner.uid)).await?,
         None => None,
@@ -190,9 +198,8 @@ async fn check_template(node: &Shared, live: &Live, pod: &Pod, facts: &Facts) ->
     match of_pod.as_ref() == Some(of_image) {
         true => Ok(()),
         false => Err(Problem::lasting(format!(
-            "Sandbox {:?}, from which it was taken, is of template {of_image:?}, whose policies would not hold: start it in a \
-             Sandbox of that template, by `hutch snapshot restore` or a SandboxClaim",
-            facts.sandbox
+            "Sandbox {source:?}, from which it was taken, is of template {of_image:?}, whose policies would not hold: start it in a \
+             Sandbox of that template, by `hutch snapshot restore` or a SandboxClaim"
         ))),
     }
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
 
+use crate::run::is_missing;
+
 /// Maximum matches of a pattern, and maximum entries that are compared with it.
 const MATCHES: usize = 1024;
 const ENTRIES: usize = 1_000_000;
@@ -56,12 +58,14 @@ impl Pattern {
     fn walk(&self, top: &Path, found: &mut Vec<PathBuf>, left: &mut usize) -> anyhow::Result<()> {
         let mut folders = vec![top.to_owned()];
         while let Some(folder) = folders.pop() {
-            let Ok(entries) = std::fs::read_dir(&folder) else {
+            let entries = match std::fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(error) if is_missing(&error) => continue,
                 // Nothing is known of what is in it.
-                if folder.is_dir() {
+                Err(_) => {
                     found.push(folder);
+                    continue;
                 }
-                continue;
             };
             for entry in entries.flatten() {
                 let Some(rest) = left.checked_sub(1) else { bail!("more than {ENTRIES} files to compare") };
@@ -71,7 +75,7 @@ impl Pattern {
                     if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                         folders.push(path);
                     }
-                } else if path.exists() {
+                } else if !path.metadata().is_err_and(|error| is_missing(&error)) {
                     found.push(path);
                     ensure!(
                         found.len() <= MATCHES,

@@ -339,10 +339,14 @@ impl HttpRule {
                 Some(value) => matches.matches(value, denies),
                 None => denies,
             };
-            // Some servers join them.
+            // Some servers join them: all, or those of exactly this name.
             let joined = |separator: &str| {
-                let values: Option<Vec<&str>> = values.iter().map(|(_, value)| value.as_deref()).collect();
-                values.is_some_and(|values| matches.matches(&values.join(separator), denies))
+                let join = |all: bool| {
+                    let values = values.iter().filter(|(is_own, _)| all || *is_own);
+                    let values: Option<Vec<&str>> = values.map(|(_, value)| value.as_deref()).collect();
+                    values.is_some_and(|values| matches.matches(&values.join(separator), denies))
+                };
+                join(true) || join(false)
             };
             match denies {
                 true => values.iter().any(one) || (values.len() > 1 && [",", ", "].into_iter().any(joined)),
@@ -398,8 +402,12 @@ fn covers(body: &Body, request: &Request<'_>, denies: bool) -> bool {
     let listed =
         |value: &str| body.content_types.iter().any(|kind| kind.to_ascii_lowercase() == media(value));
     let kinds = body.content_types.is_empty() || !request.may_have_body() || {
-        let mut values = request.header("content-type").map(|(_, value)| value).peekable();
-        values.peek().is_some() && if denies { values.any(listed) } else { values.all(listed) }
+        let mut values = request.header("content-type");
+        let is_own = |(name, _): (&str, &str)| name.eq_ignore_ascii_case("content-type");
+        match denies {
+            true => values.any(|(_, value)| listed(value)),
+            false => request.header("content-type").any(is_own) && values.all(|(_, value)| listed(value)),
+        }
     };
     length && kinds
 }
@@ -582,6 +590,8 @@ mod tests {
                 format!(r#"{{"{field}": [{{"name": "q", "exact": "{joined}"}}], "decision": "Deny"}}"#)
             };
             assert!(matches(&denies("query"), twice), "{joined}");
+            let other = |request: &mut Request<'_>| request.query = "q=1&Q=x&q=2";
+            assert!(matches(&denies("query"), other), "{joined}");
             let headers = |request: &mut Request<'_>| request.headers = vec![("q", "1"), ("q", "2")];
             assert!(matches(&denies("headers"), headers), "{joined}");
         }

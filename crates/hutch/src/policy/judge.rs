@@ -62,7 +62,7 @@ impl Judgment {
 
     /// Returns a denial whatever the policies decide.
     pub(crate) fn but_denied(self, reason: String) -> Judgment {
-        Judgment { decision: Decision::Deny, reason: Some(reason), reaches: None, ..self }
+        Judgment { decision: Decision::Deny, reason: Some(reason), hint: None, reaches: None, ..self }
     }
 
     /// Returns the first policy that enforces and decides so.
@@ -129,6 +129,7 @@ pub(crate) fn judge(
         let verdict = decide_request(levels, &question.destination, &request, moment);
         judgment.decision = verdict.decision;
         judgment.policies = rows(levels, &verdict.opinions);
+        judgment.hint = judgment.hint.filter(|_| verdict.decision == Decision::Allow);
     }
     judgment
 }

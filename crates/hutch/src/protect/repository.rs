@@ -6,11 +6,14 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use anyhow::Context;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::{PROTECTED, Placeholder, Protection, linked};
 
+/// Maximum worktrees that are protected one by one: a jail has a bounded number of mounts.
+const MAX_WORKTREES: usize = 16;
 /// Maximum bytes of a file that names a folder.
 const NAME_BYTES: u64 = 8192;
 /// Folders of every repository.
@@ -35,12 +38,12 @@ impl Protection {
     /// the next run would not know the repository again.
     ///
     /// # Errors
-    /// A folder of a bare repository is a link, which could be replaced.
+    /// A folder of a bare repository is a link, which could be replaced, or one cannot be read.
     pub(super) fn repository(&self, folder: &Path) -> anyhow::Result<(Vec<Entry>, Vec<PathBuf>)> {
         let (mut found, mut held) = (Vec::new(), Vec::new());
         if let Some(link) = self.bare() {
             link.map_or(Ok(()), |link| Err(linked(Path::new(link))))?;
-            found.extend(self.all_entries(Path::new("")));
+            found.extend(self.all_entries(Path::new(""))?);
             held.extend(OF_BARE.map(PathBuf::from));
         }
         let git = Path::new(".git");
@@ -48,49 +51,73 @@ impl Protection {
             Some(named) => within(folder, &named),
             None => vec![git.to_owned()],
         };
-        found.extend(own.iter().flat_map(|own| self.entries_of(folder, own)));
+        for own in own {
+            found.extend(self.entries_of(folder, &own)?);
+        }
         Ok((found, held))
     }
 
-    /// Returns whether the folder is a bare repository, and a folder of it that is a link. Also one without `HEAD`, which can be
-    /// moved away and back.
+    /// Returns whether the folder is a bare repository, and a folder of it that is a link. Also one without `HEAD` or
+    /// `config`, which can be moved away and back.
     fn bare(&self) -> Option<Option<&'static str>> {
         let kind = |name: &str| match self.open(Path::new(name), OFlags::PATH) {
             Ok(entry) => Some(FileType::from_raw_mode(rustix::fs::fstat(&entry).ok()?.st_mode)),
             Err(Errno::LOOP) => Some(FileType::Symlink),
             Err(_) => None,
         };
-        let is_one = kind("config") == Some(FileType::RegularFile)
+        let has_config = matches!(kind("config"), Some(FileType::RegularFile | FileType::Symlink));
+        let is_one = (has_config || kind("HEAD").is_some())
             && OF_BARE.iter().all(|name| matches!(kind(name), Some(FileType::Directory | FileType::Symlink)));
         is_one.then(|| OF_BARE.into_iter().find(|name| kind(name) == Some(FileType::Symlink)))
     }
 
     /// Returns the entries to protect for the repository `own`, and for that of all worktrees if it is one of a worktree.
-    fn entries_of(&self, folder: &Path, own: &Path) -> Vec<Entry> {
+    fn entries_of(&self, folder: &Path, own: &Path) -> anyhow::Result<Vec<Entry>> {
         let common = self.named_in(folder, &own.join(COMMON), b"");
         let mut all = common.map(|common| within(folder, &common)).unwrap_or_default();
+        let is_of_worktree = all.iter().any(|common| own.starts_with(common.join(WORKTREES)));
+        all.retain(|common| common != own);
         // Those of a folder `.git` are among the fixed ones.
-        if own != Path::new(".git") && !all.iter().any(|common| own.starts_with(common.join(WORKTREES))) {
+        if own != Path::new(".git") && !is_of_worktree {
             all.push(own.to_owned());
         }
-        all.iter().flat_map(|repository| self.all_entries(repository)).collect()
+        let mut found = Vec::new();
+        for repository in &all {
+            found.extend(self.all_entries(repository)?);
+        }
+        Ok(found)
     }
 
-    /// Returns the entries to protect for a repository and its worktrees, in which git works.
-    fn all_entries(&self, repository: &Path) -> Vec<Entry> {
-        let worktrees = self.names(&repository.join(WORKTREES));
-        let of_worktrees = worktrees.flat_map(|path| OF_WORKTREE.map(|name| path.join(name)));
-        entries(repository).chain(of_worktrees.map(|path| (path, Placeholder::File("")))).collect()
+    /// Returns the entries to protect for a repository and its worktrees, in which git works unless they are many.
+    fn all_entries(&self, repository: &Path) -> anyhow::Result<Vec<Entry>> {
+        let folder = repository.join(WORKTREES);
+        let worktrees = self.names(&folder).with_context(|| folder.display().to_string())?;
+        let mut all: Vec<Entry> = entries(repository).collect();
+        match worktrees.len() > MAX_WORKTREES {
+            true => all.push((folder, Placeholder::Folder)),
+            false => {
+                let files = worktrees.iter().flat_map(|path| OF_WORKTREE.map(|name| path.join(name)));
+                all.extend(files.map(|path| (path, Placeholder::File(""))));
+            }
+        }
+        Ok(all)
     }
 
-    /// Returns the paths in a folder.
-    fn names(&self, path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-        let folder = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY).ok();
-        let entries = folder.and_then(|folder| rustix::fs::Dir::read_from(&folder).ok());
-        let entries = entries.into_iter().flatten().flatten();
-        let names = entries.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
-        let path = path.to_owned();
-        names.filter(|name| name != "." && name != "..").map(move |name| path.join(name))
+    /// Returns the paths in a folder, none if there is no such folder.
+    fn names(&self, path: &Path) -> Result<Vec<PathBuf>, Errno> {
+        let folder = match self.open(path, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
+            folder => folder?,
+        };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&folder)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                names.push(path.join(name));
+            }
+        }
+        Ok(names)
     }
 
     /// Returns the path that a file of the folder names after a prefix; a relative one is that of the file's folder.

@@ -55,10 +55,17 @@ pub(super) fn mounts(
     Ok(hidden)
 }
 
-/// Returns the folder on the way to a path that cannot be entered.
+/// Returns what can be found on the way to a path that cannot be reached, also behind links: the folder that cannot be entered.
 fn closed(path: &Path) -> std::io::Result<PathBuf> {
-    let entered = path.ancestors().skip(1).find(|folder| folder.symlink_metadata().is_ok());
-    entered.unwrap_or(path).canonicalize()
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let found = path.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
+        match found.read_link() {
+            Ok(to) => path = found.parent().unwrap_or(found).join(to),
+            Err(_) => return found.canonicalize(),
+        }
+    }
+    Err(ErrorKind::InvalidInput.into())
 }
 
 /// Maximum links on the way to a path.

@@ -97,11 +97,15 @@ fn pattern_hides_what_matches_at_the_start() {
             "cat .env a/.env a/c/.env a/build/out @/data/x.pem; ls -A a/build; cat a/keep; cat @/data/y.txt";
         let output = run(&home, caller, &settings, &[], script);
         assert_eq!(text(&output.stdout), "SECRET\nSECRET\n", "{caller:?}: {}", text(&output.stderr));
-        // Folders that an earlier run closed.
-        run(&home, caller, &settings, &[], "chmod 444 a; chmod 000 a/build");
-        let output =
-            run(&home, caller, &settings, &[], "chmod 755 a a/build; cat .env a/.env a/build/out; echo over");
-        assert_eq!(text(&output.stdout), "over\n", "{caller:?}: {}", text(&output.stderr));
+        // A folder that an earlier run closed, which can be listed and not searched, or neither.
+        for mode in ["444", "000"] {
+            run(&home, caller, &settings, &[], &format!("chmod {mode} a"));
+            let script = "chmod 755 a; cat .env a/.env a/build/out; echo over";
+            let output = run(&home, caller, &settings, &[], script);
+            assert_eq!(text(&output.stdout), "over\n", "{caller:?} {mode}: {}", text(&output.stderr));
+            let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(home.path("work/a"), open).expect("chmod");
+        }
         assert_eq!(home.read("work/a/.env"), "SECRET\n");
     }
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
 
+use rustix::io::Errno;
+
 use crate::run::is_missing;
 
 /// Maximum matches of a pattern, and maximum entries that are compared with it.
@@ -75,7 +77,7 @@ impl Pattern {
                     if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                         folders.push(path);
                     }
-                } else if !path.metadata().is_err_and(|error| is_missing(&error)) {
+                } else if !path.metadata().is_err_and(|error| leads_nowhere(&error)) {
                     found.push(path);
                     ensure!(
                         found.len() <= MATCHES,
@@ -113,6 +115,11 @@ impl Pattern {
             reached[number + 1] |= reached[number];
         }
     }
+}
+
+/// Returns true for the error of a link that leads to nothing, or in a circle.
+fn leads_nowhere(error: &std::io::Error) -> bool {
+    is_missing(error) || Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
 /// Returns true if a name matches a part of a pattern.

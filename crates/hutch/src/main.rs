@@ -31,6 +31,7 @@ mod lean;
 mod mcp_guard;
 mod migrate;
 mod mount;
+mod paths;
 mod policy;
 mod programs;
 mod protect;

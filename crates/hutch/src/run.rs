@@ -22,7 +22,7 @@ mod workspace;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
 use hutch_egress::AuthorityKeys;
@@ -38,6 +38,7 @@ use rustix::io::Errno;
 use crate::cli::{Isolation, RunArguments};
 use crate::image::ImageFolders;
 use crate::mount::MountArgument;
+use crate::paths::absolute;
 use crate::protect::{Change, Placeholder, Protection, Rules};
 use screened::Screened;
 use workspace::Workspace;
@@ -359,18 +360,6 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
     }
     let places = ImageFolders::of_user()?;
     places.find(&arguments.image).with_context(|| format!("--image {}", arguments.image))
-}
-
-/// Returns the absolute path of a path that a flag names, with `..` for the folder above by name: no link is followed.
-fn absolute(path: &Path) -> std::io::Result<PathBuf> {
-    let mut plain = PathBuf::new();
-    for part in std::path::absolute(path)?.components() {
-        match part {
-            Component::ParentDir => drop(plain.pop()),
-            part => plain.push(part),
-        }
-    }
-    Ok(plain)
 }
 
 /// Returns an absolute path without a link right below `/`, such as `/home`, where only root can create any.

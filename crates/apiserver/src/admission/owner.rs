@@ -86,7 +86,7 @@ pub(crate) fn administers(call: &Call) -> bool {
     call.core.access.decide(&call.identity, &update).allowed
 }
 
-/// Returns true if the caller may update a Sandbox of the namespace, and so what runs in it.
+/// Returns true if the caller may update a Sandbox of the namespace, and so what runs in it. Without a name, all of them.
 pub(super) fn may_update(call: &Call, sandbox: &str) -> bool {
     let update = Action::on("update", GROUP, SANDBOXES, sandbox);
     let update = update.inside(call.namespace.as_deref().unwrap_or_default());
@@ -138,13 +138,7 @@ fn check_adoptable(call: &Call, before: Option<&Value>, object: &Value) -> Resul
     adopting(object, "", &mut labels);
     let new = labels.into_iter().find(|(field, value)| old.get(field) != Some(value));
     let Some((field, _)) = new else { return Ok(()) };
-    let namespace = call.namespace.as_deref().unwrap_or_default();
-    if call
-        .core
-        .access
-        .decide(&call.identity, &Action::on("update", GROUP, SANDBOXES, "").inside(namespace))
-        .allowed
-    {
+    if may_update(call, "") {
         return Ok(());
     }
     let user = &call.identity.name;
@@ -157,10 +151,9 @@ fn check_adoptable(call: &Call, before: Option<&Value>, object: &Value) -> Resul
 /// Refuses that a Sandbox controls an object if the caller may not change it.
 fn check_controller(call: &Call, object: &Value) -> Result<(), Failure> {
     let Some((at, owner)) = sandbox(object) else { return Ok(()) };
-    let (name, namespace) = (owner["name"].as_str().unwrap_or_default(), call.namespace.as_deref());
-    let update = Action::on("update", GROUP, SANDBOXES, name).inside(namespace.unwrap_or_default());
+    let name = owner["name"].as_str().unwrap_or_default();
     let field = format!("metadata.ownerReferences[{at}]");
-    if !call.core.access.decide(&call.identity, &update).allowed {
+    if !may_update(call, name) {
         let user = &call.identity.name;
         let why = format!(
             "user {user:?} cannot update {SANDBOXES}.{GROUP} {name:?}, which {field} makes the controller of this object"

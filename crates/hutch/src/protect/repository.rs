@@ -4,11 +4,13 @@
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
+
+use crate::paths::absolute;
 
 use super::{PROTECTED, Placeholder, Protection, linked};
 
@@ -136,15 +138,7 @@ impl Protection {
 
 /// Returns a path below a folder relative to it: by its name, and without links.
 fn within(folder: &Path, path: &Path) -> Vec<PathBuf> {
-    let mut plain = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(plain.pop()),
-            Component::Normal(name) => plain.push(name),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    let mut names: Vec<PathBuf> = std::iter::once(plain).chain(path.canonicalize().ok()).collect();
+    let mut names: Vec<PathBuf> = absolute(path).ok().into_iter().chain(path.canonicalize().ok()).collect();
     names.dedup();
     names.iter().filter_map(|name| Some(name.strip_prefix(folder).ok()?.to_owned())).collect()
 }

@@ -37,8 +37,8 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
         let is_denied = |path: PathBuf| {
             super::every_name(path).any(|name| denied.iter().any(|denied| name.starts_with(denied)))
         };
-        let is_denied = outside(&path, workspace.as_deref()).is_ok_and(is_denied);
-        if access == Access::Write && (closed || is_denied) {
+        let is_denied = || outside(&path, workspace.as_deref()).is_ok_and(is_denied);
+        if access == Access::Write && (closed || is_denied()) {
             continue;
         }
         let named = |path: &Path| format!("--policy: {}: {}", rules_of(policies, path), path.display());

@@ -27,7 +27,7 @@ pub(super) fn mounts(
     {
         let flag = || format!("--deny-read {}", path.display());
         let path = std::path::absolute(path).with_context(flag)?;
-        if let Some(link) = replaceable(&path, spec).filter(|_| is_named) {
+        if is_named && let Some(link) = replaceable(&path, spec) {
             let link = link.display();
             bail!(
                 "{}: {link} is a symbolic link that the command could replace; name the path of what it leads to",

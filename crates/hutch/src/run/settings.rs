@@ -5,7 +5,7 @@
 
 mod pattern;
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
@@ -16,6 +16,7 @@ use super::tools::Tools;
 use super::workspace::TEMPORARY;
 use crate::cli::{Listed, RunArguments};
 use crate::mount::MountArgument;
+use crate::paths::absolute;
 use crate::policy::import::srt::credentials::checked;
 use crate::policy::import::srt::{Filesystem, Settings};
 use crate::policy::import::{Notes, read_file};
@@ -176,14 +177,7 @@ impl Place {
             (Some(_), None) => bail!("{field}: HOME is not set"),
             (None, _) => self.workspace.join(plain),
         };
-        let mut path = PathBuf::from("/");
-        for part in whole.components() {
-            match part {
-                Component::ParentDir => drop(path.pop()),
-                Component::Normal(name) => path.push(name),
-                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-            }
-        }
+        let path = absolute(&whole).with_context(|| field.clone())?;
         // The working directory is known without a link below `/`.
         let path = super::below_root(&path);
         Ok(Named { field, path, folder: plain.ends_with('/') || plain != text, matches: false })

@@ -35,7 +35,7 @@ pub fn policy(object: DynamicObject) -> StoredPolicy {
     let read = read.and_then(|policy| StoredPolicy::new(policy).map_err(|error| error.to_string()));
     read.unwrap_or_else(|error| {
         tracing::warn!(policy = object.name_any(), error, "a policy is invalid");
-        StoredPolicy::unreadable()
+        StoredPolicy::unreadable(&serde_json::to_value(&object).unwrap_or_default(), error)
     })
 }
 

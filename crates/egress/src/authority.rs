@@ -13,7 +13,7 @@ use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::server::NoServerSessionStorage;
+use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache};
 use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
@@ -26,6 +26,8 @@ const LEAF_DAYS: i64 = 7;
 const SKEW: Duration = Duration::hours(1);
 /// Maximum hosts whose configuration is kept.
 const HOSTS: usize = 256;
+/// Maximum sessions of TLS that a client can continue.
+const SESSIONS: usize = 256;
 
 /// The certificate and the key cannot be made or used.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +115,7 @@ pub(crate) struct Authority {
     /// Key of every host's certificate.
     leaf: KeyPair,
     provider: Arc<CryptoProvider>,
+    sessions: Arc<ServerSessionMemoryCache>,
     configs: Mutex<HashMap<Host, (OffsetDateTime, Arc<ServerConfig>)>>,
 }
 
@@ -122,7 +125,8 @@ impl Authority {
         let issuer = Issuer::from_ca_cert_pem(&keys.certificate, key).map_err(AuthorityError::of)?;
         let leaf = KeyPair::generate().map_err(AuthorityError::of)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        Ok(Authority { issuer, leaf, provider, configs: Mutex::default() })
+        let sessions = ServerSessionMemoryCache::new(SESSIONS);
+        Ok(Authority { issuer, leaf, provider, sessions, configs: Mutex::default() })
     }
 
     /// Returns the configuration of TLS for a host.
@@ -134,7 +138,10 @@ impl Authority {
         {
             return Ok(config.clone());
         }
-        let config = Arc::new(self.sign(host, now)?);
+        let mut config = self.sign(host, now)?;
+        // For all hosts: a session continues only with the name with which it began.
+        config.session_storage = self.sessions.clone();
+        let config = Arc::new(config);
         if configs.len() >= HOSTS {
             configs.clear();
         }

@@ -4,6 +4,7 @@ mod calls;
 mod counted;
 mod line;
 mod scanned;
+mod seen;
 mod standing;
 mod upgraded;
 
@@ -26,7 +27,7 @@ use hutch_policy::{
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use crate::body::{Body, Lending, full, without_body};
+use crate::body::{Body, full, without_body};
 use crate::check::names;
 use crate::credentials::{self, Guarded, Placed, completed, place};
 use crate::headers::{head_bytes, is_websocket, join_cookies, keep_end_to_end, misleads};
@@ -37,9 +38,11 @@ use crate::room::{Held, Sent};
 use crate::sandbox::{Rules, Sandbox};
 use crate::scan::{Conversations, Scan};
 use crate::upstream::Server;
+use crate::values::{MUCH, memory};
 use calls::{discard, id_of, read_calls};
 use counted::{Limit, Metered, Placing};
 use line::Line;
+use seen::Seen;
 use standing::{Judged, Standing, Watch, WhileAllowed};
 
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
@@ -101,18 +104,6 @@ struct Accepted {
     standing: Option<Arc<Standing>>,
     /// Counters by which it was judged.
     judged: Session,
-}
-
-/// Parts of a body that were read.
-#[derive(Default)]
-struct Seen {
-    /// Id of a single call.
-    id: Option<serde_json::Value>,
-    calls: Vec<Call>,
-    /// A body that is not read yet.
-    unread: Option<Incoming>,
-    /// One that is being sent on.
-    lent: Lending,
 }
 
 /// Answers a request. `followed` says why its head, as it was sent, is refused.
@@ -395,7 +386,7 @@ impl Exchange {
         let limit = Arc::new(Limit::new(verdict.max_body));
         let standing = Standing::of(self, &rules, (parts, bytes), (&judged, &moment, &limit));
         // The answer can take any time.
-        seen.calls.iter_mut().for_each(Call::forget);
+        seen.forget();
         let unread = seen.unread.take().filter(|body| !body.is_end_stream());
         let lent = unread.map(|body| Sent::Stream(seen.lent.lend(body)));
         let read = held.map(|held| Sent::Whole(held, None));
@@ -418,6 +409,9 @@ impl Exchange {
         seen: &mut Seen,
     ) -> Result<(Held, bool), Reason> {
         let held = read_calls(parts, body, &self.sandbox.room).await?;
+        if memory(&held.bytes) > MUCH {
+            seen.turn = self.sandbox.large.clone().acquire_owned().await.ok();
+        }
         seen.id = id_of(&held.bytes);
         let calls = Call::parse(&held.bytes);
         let is_denied = || denies_calls(&self.sandbox.rules().levels, &self.origin.destination);

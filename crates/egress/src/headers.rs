@@ -6,13 +6,12 @@ use http::{HeaderValue, Request, Version};
 use hutch_policy::is_same_header;
 use hyper::body::Incoming;
 
-/// Headers that belong to one connection.
-const HOP_BY_HOP: [HeaderName; 9] = [
+/// Headers that belong to one connection. `trailer` does not: without it, no trailers are sent on in chunks.
+const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::TE,
-    header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
     HeaderName::from_static("keep-alive"),

@@ -65,6 +65,7 @@ mod tls_refusal;
 mod upstream;
 mod usage;
 mod used;
+mod values;
 mod way;
 mod websocket;
 mod wide;

@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
@@ -24,6 +25,8 @@ const PIECE: usize = 24 << 10;
 const BULK: usize = 4;
 /// Bytes that a pipe holds.
 const BYTES: usize = 256 << 10;
+/// Time without bytes after which the other end is looked for.
+const IDLE: Duration = Duration::from_secs(60);
 /// Maximum time without bytes for which a direction keeps its pipe.
 const LULL: Duration = Duration::from_millis(10);
 /// Pipes of this process: together 8 MiB. A direction that gets none copies.
@@ -40,8 +43,10 @@ pub(crate) async fn join<E: From<io::Error>>(
     sent: impl Fn(usize) -> Result<(), E>,
     received: impl Fn(usize),
 ) -> Result<(), E> {
-    let _ = client.set_nodelay(true);
-    let _ = server.set_nodelay(true);
+    for end in [&*client, &*server] {
+        let _ = end.set_nodelay(true);
+        keep_alive(end);
+    }
     if !first.is_empty() {
         sent(first.len())?;
         server.write_all(&first).await?;
@@ -56,6 +61,14 @@ pub(crate) async fn join<E: From<io::Error>>(
     };
     let back = pass(descriptors, from_server, to_client, &received);
     tokio::try_join!(out, back).map(|_| ())
+}
+
+/// Has the kernel find out that the other end of an idle connection is gone, such as behind a router that has forgotten it. What
+/// the client does to that end reaches this process only.
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    // One that cannot be found dead is as good as it was.
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, IDLE);
 }
 
 /// Passes bytes on until their end. Memory is held only while there are bytes, since most connections are idle.

@@ -32,6 +32,7 @@ use crate::dial::own;
 use crate::heads::HEAD_BYTES;
 use crate::origin::Origin;
 use crate::refusal::Reason;
+use crate::relay::keep_alive;
 use crate::way::{Unreachable, Way};
 use idle::{Idle, Open};
 
@@ -340,6 +341,7 @@ impl Connector {
         let counted = http2.then(|| self.dialed.add(destination, server));
         let place = (place, descriptor, counted);
         let _ = stream.set_nodelay(true);
+        keep_alive(&stream);
         if !tls {
             return Ok(Stream { io: Io::Plain(TokioIo::new(stream)), server, _place: place });
         }

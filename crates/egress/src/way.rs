@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::awake::Awake;
@@ -142,7 +143,7 @@ impl fmt::Debug for UpstreamProxy {
 impl UpstreamProxy {
     pub(crate) async fn connect(&self, destination: &Destination) -> Result<TcpStream, Unreachable> {
         let failed = |error: io::Error| Unreachable::Proxy(error.to_string());
-        let connected = timeout(CONNECT, TcpStream::connect(&self.address)).await;
+        let connected = timeout(CONNECT, self.open()).await;
         let mut stream = connected.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?.map_err(failed)?;
         let mut request = format!("CONNECT {destination} HTTP/1.1\r\nHost: {destination}\r\n");
         if let Some(value) = &self.authorization {
@@ -160,6 +161,28 @@ impl UpstreamProxy {
             head.push(read.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?.map_err(failed)?);
         }
         opened(&head).map(|()| stream)
+    }
+}
+
+/// Lookups of the name of a proxy at once: each takes a thread of those of all sandboxes.
+static LOOKUPS: Semaphore = Semaphore::const_new(8);
+
+impl UpstreamProxy {
+    /// Connects to the proxy itself.
+    async fn open(&self) -> io::Result<TcpStream> {
+        if let Ok(address) = self.address.parse::<SocketAddr>() {
+            return TcpStream::connect(address).await;
+        }
+        let turn = LOOKUPS.acquire().await.map_err(io::Error::other)?;
+        let address = self.address.clone();
+        let resolve = move || {
+            let found = address.to_socket_addrs().map(Vec::from_iter);
+            // A thread that waits for a slow server keeps its turn after the time has passed.
+            drop(turn);
+            found
+        };
+        let found = tokio::task::spawn_blocking(resolve).await.map_err(io::Error::other)??;
+        TcpStream::connect(&found[..]).await
     }
 }
 

@@ -3,6 +3,7 @@
 //! This process follows policies and Pods, and knows the key of tokens. What clients send is parsed by the process that it
 //! starts, which has no privilege, no file, only hashes of tokens, and the key of the authority by which TLS ends.
 
+mod closing;
 mod condition;
 mod credentials;
 mod news;
@@ -32,12 +33,14 @@ use hutch_egress::control::Order;
 use hutch_jail::{IdRange, IdRanges};
 use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::mpsc;
 
+use self::closing::Closing;
 use self::condition::Plugin;
 use self::credentials::Credentials;
 use self::peers::{Dialed, Dials};
@@ -51,6 +54,8 @@ use crate::{signals, upstream_proxy};
 
 /// Maximum time until the levels are applied again when one of them ends: the clock of the machine may be set.
 const RECHECK: Duration = Duration::from_secs(10);
+/// Time for the first list of NetworkPolicies.
+const CLOSINGS: Duration = Duration::from_secs(10);
 /// Maximum values of credentials that wait to be taken.
 const SECRETS: usize = 64;
 /// Maximum time for news of the process of the proxy that have not been taken when it ends.
@@ -210,6 +215,9 @@ impl Gateway {
         let mut sandboxes = watch_metadata::<Sandbox>(&client);
         let mut pods = watch_pods(&client);
         let mut services = watch_services(&client);
+        let mut closings: Events<NetworkPolicy> =
+            logged(watcher(Api::all(client.clone()), watcher::Config::default()));
+        let mut late = std::pin::pin!(tokio::time::sleep(CLOSINGS));
         let mut providers = watch(&client, &policies_of_kind("CredentialProvider"));
         let mut listener = Some(listener);
         loop {
@@ -226,6 +234,9 @@ impl Gateway {
                 }
                 Some(event) = pods.next() => self.served.take(event),
                 Some(event) = services.next() => self.served.services.take(event, ServiceFacts::of),
+                Some(event) = closings.next() => self.served.closings.take(event, Closing::of),
+                // Without the right to list them, the gateway serves and reports that.
+                () = &mut late, if !late.is_elapsed() => true,
                 Some(event) = providers.next() => self.served.credentials.providers.take(event, provider),
                 Some(found) = self.secrets.recv() => self.served.credentials.take(found),
                 Some(limited) = self.limited.recv() => {
@@ -251,7 +262,8 @@ impl Gateway {
                     false
                 }
             };
-            if !changed || !self.objects.is_complete() || !self.served.is_complete() {
+            let closes = self.served.closings.complete || late.is_elapsed();
+            if !changed || !closes || !self.objects.is_complete() || !self.served.is_complete() {
                 continue;
             }
             self.served.decide(&self.objects, Timestamp::now(), &self.channel).await.context("the proxy")?;

@@ -59,6 +59,11 @@ impl ImageFolders {
         folder.map_or_else(ImageFolders::of_user, ImageFolders::of)
     }
 
+    /// Returns the folder of all.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     fn catalog(&self) -> Catalog {
         let pulled = vec![self.pulled(), self.folder.join(PULLED_FOR_PODS)];
         Catalog::new(self.folder.join(IMAGES), pulled)

@@ -12,11 +12,12 @@ mod repository;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use hutch_jail::{CheckedFolder, Mount, MountSource};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, XattrFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, XattrFlags};
 use rustix::io::Errno;
 
 pub(super) use changed::Change;
@@ -108,6 +109,8 @@ const BENEATH: ResolveFlags =
 /// The protected entries of a workspace, for the time of a run.
 pub(super) struct Protection {
     workspace: OwnedFd,
+    /// Flags of look-ups in it.
+    within: ResolveFlags,
     /// Path in the jail, if this is another folder than the workspace.
     shown_at: Option<PathBuf>,
     made: Vec<Made>,
@@ -134,27 +137,35 @@ impl Protection {
     ) -> anyhow::Result<(Vec<Mount>, Protection)> {
         let flag = if rules.is_workspace { "--workspace" } else { "--mount" };
         let named = || format!("{flag} {}", workspace.path().display());
+        // Root's jail does not show what is mounted below the folder, so that must not be shown by a further mount.
+        let workspace = match rustix::process::geteuid().is_root() {
+            true => workspace.clone().without_mounts(),
+            false => workspace.clone(),
+        };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = workspace.open().with_context(named)?;
         let folder = rustix::fs::openat(folder, ".", flags, Mode::empty()).with_context(named)?;
         let before = Snapshot::of(&folder);
         let shown_at = (!rules.is_workspace).then(|| target.to_owned());
-        let mut all = Protection { workspace: folder, shown_at, made: Vec::new(), before };
+        let within = workspace.within();
+        let mut all = Protection { workspace: folder, within, shown_at, made: Vec::new(), before };
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
         let allowed = |path: &Path| rules.allow.iter().any(|allowed| path.starts_with(allowed));
         let (repository, held) = all.repository(workspace.path()).with_context(named)?;
         let fixed = entries(rules.is_home).filter(|(path, _)| !allowed(path));
-        let further = rules.further.iter().map(|(path, kind)| (path.as_path(), *kind));
-        let repository = repository.iter().map(|(path, kind)| (path.as_path(), *kind));
-        for (path, kind) in fixed.chain(further).chain(repository) {
-            if let Some(entry) = all.protect(path, kind).with_context(named)? {
+        let fixed = fixed.map(|(path, kind)| (path, kind, false));
+        let further = rules.further.iter().map(|(path, kind)| (path.as_path(), *kind, true));
+        let repository = repository.iter().map(|(path, kind)| (path.as_path(), *kind, false));
+        for (path, kind, is_named) in fixed.chain(further).chain(repository) {
+            if let Some(entry) = all.protect(path, kind, is_named).with_context(named)? {
                 on_the_way
                     .extend(entry.ancestors().skip(1).filter(|a| *a != Path::new("")).map(Path::to_owned));
                 read_only.insert(entry);
             }
         }
         let above_hidden = rules.hidden.iter().flat_map(|path| path.ancestors().skip(1));
-        on_the_way.extend(above_hidden.filter(|path| *path != Path::new("")).map(Path::to_owned));
+        let above_hidden = above_hidden.filter(|path| *path != Path::new(""));
+        on_the_way.extend(above_hidden.filter(|path| !all.is_mounted(path)).map(Path::to_owned));
         on_the_way.extend(held);
         let mount = |path: PathBuf, read_only| Mount {
             target: target.join(&path),
@@ -167,8 +178,8 @@ impl Protection {
     }
 
     /// Makes sure that an entry is there. Returns what has to be mounted read-only for it: the entry, a file in the place
-    /// of `.git`, or nothing where there is no `.git`.
-    fn protect(&mut self, path: &Path, kind: Placeholder) -> anyhow::Result<Option<PathBuf>> {
+    /// of `.git`, or nothing where there is no `.git`, unless the caller has named the entry.
+    fn protect(&mut self, path: &Path, kind: Placeholder, is_named: bool) -> anyhow::Result<Option<PathBuf>> {
         let mut here = PathBuf::new();
         let count = path.components().count();
         for (number, part) in path.components().enumerate() {
@@ -180,12 +191,15 @@ impl Protection {
                     let is_folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
                     let kind = if last { kind } else { Placeholder::Folder };
                     self.share(&here, kind)?;
+                    if last || !is_folder {
+                        self.check_names(&here, &status)?;
+                    }
                     if !is_folder && !last {
                         // A file `.git` names the repository, and so chooses the hooks.
                         return Ok(Some(here));
                     }
                 }
-                Err(Errno::NOENT) if here == Path::new(".git") => return Ok(None),
+                Err(Errno::NOENT) if here == Path::new(".git") && !is_named => return Ok(None),
                 Err(Errno::NOENT) if last && matches!(kind, Placeholder::Nothing) => return Ok(None),
                 Err(Errno::NOENT) => {
                     let kind = if last { kind } else { Placeholder::Folder };
@@ -194,22 +208,57 @@ impl Protection {
                     self.make(&here, kind).map_err(|error| not_made(&here, &error, read_only))?;
                 }
                 Err(Errno::LOOP) => return Err(linked(&here)),
+                Err(Errno::XDEV) => {
+                    bail!(
+                        "{} is on another mount, so it cannot be protected; unmount it for the run",
+                        here.display()
+                    )
+                }
                 Err(errno) => return Err(errno).with_context(|| here.display().to_string()),
             }
         }
         Ok(Some(here))
     }
 
+    /// Returns true if a path is on a mount that is not shown.
+    fn is_mounted(&self, path: &Path) -> bool {
+        matches!(self.open(path, OFlags::PATH), Err(Errno::XDEV))
+    }
+
     fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         // A FIFO in the place of a file must not hold up the opening. The flag is refused where nothing is opened.
         let wait = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
         let flags = flags | wait | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let entry = rustix::fs::openat2(&self.workspace, path, flags, Mode::empty(), BENEATH)?;
+        let entry = rustix::fs::openat2(&self.workspace, path, flags, Mode::empty(), self.within)?;
         // With both flags the last part may be a link, which is then what is open.
         match FileType::from_raw_mode(rustix::fs::fstat(&entry)?.st_mode) {
             FileType::Symlink => Err(Errno::LOOP),
             _ => Ok(entry),
         }
+    }
+
+    /// Refuses a protected file, or one right in a protected folder, that has a second name: code inside could change it by that.
+    fn check_names(&self, path: &Path, status: &Stat) -> anyhow::Result<()> {
+        let is_linked = |status: &Stat| {
+            FileType::from_raw_mode(status.st_mode) == FileType::RegularFile && status.st_nlink > 1
+        };
+        let mut found = Some(path.to_owned()).filter(|_| is_linked(status));
+        if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
+            let folder = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY);
+            let folder = folder.with_context(|| path.display().to_string())?;
+            for entry in rustix::fs::Dir::read_from(&folder)? {
+                let entry = entry?;
+                let status = rustix::fs::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+                if is_linked(&status) {
+                    found = Some(path.join(OsStr::from_bytes(entry.file_name().to_bytes())));
+                }
+            }
+        }
+        let Some(path) = found else { return Ok(()) };
+        let path = path.display();
+        bail!(
+            "{path} has a second name (a hard link) by which it could be changed; replace it by a copy of itself"
+        );
     }
 
     /// Makes a placeholder that belongs to the owner of the folder it is in.
@@ -257,33 +306,48 @@ impl Protection {
         Ok(())
     }
 
-    /// Removes the placeholders, and returns what is new or changed of what programs of this machine run.
-    pub(super) fn finish(mut self) -> Change {
-        self.remove_placeholders();
-        let change = self.before.compare(&self.workspace);
-        match &self.shown_at {
-            Some(target) => change.at(target),
-            None => change,
-        }
+    /// Removes the placeholders of all folders, and returns what is new or changed of what programs of this machine run.
+    pub(super) fn finish(mut all: Vec<Protection>) -> Change {
+        // Of each folder first: one may be within another.
+        let shared: Vec<Vec<PathBuf>> = all.iter_mut().map(Protection::remove_placeholders).collect();
+        let changes = all.iter().zip(&shared).map(|(of, shared)| {
+            let change = of.before.compare(&of.workspace, shared);
+            match &of.shown_at {
+                Some(target) => change.at(target),
+                None => change,
+            }
+        });
+        Change::all(changes)
     }
 
-    /// Removes what is below a folder before the folder.
-    fn remove_placeholders(&mut self) {
-        for made in std::mem::take(&mut self.made).iter().rev() {
-            self.remove(made);
+    /// Removes what is below a folder before the folder. Returns the placeholders that are still there, as they were made:
+    /// another run uses them.
+    fn remove_placeholders(&mut self) -> Vec<PathBuf> {
+        let mut shared = Vec::new();
+        for made in std::mem::take(&mut self.made).into_iter().rev() {
+            self.remove(&made);
+            if made.removes && self.is_same(&made) && is_as_made(&made.entry, made.kind) {
+                shared.push(made.path);
+            }
         }
+        shared
     }
 
-    /// Removes a placeholder, if it is still the one that was made, unless another run uses it.
-    fn remove(&self, made: &Made) {
+    /// Returns true if a placeholder is still the entry that was made.
+    fn is_same(&self, made: &Made) -> bool {
         let same = || {
             let (ours, now) =
                 (rustix::fs::fstat(&made.entry).ok()?, self.open(&made.path, OFlags::PATH).ok()?);
             let now = rustix::fs::fstat(&now).ok()?;
             Some((ours.st_dev, ours.st_ino) == (now.st_dev, now.st_ino))
         };
+        same() == Some(true)
+    }
+
+    /// Removes a placeholder, if it is still the one that was made, unless another run uses it.
+    fn remove(&self, made: &Made) {
         let alone = rustix::fs::flock(&made.entry, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if !made.removes || !alone || same() != Some(true) || !is_as_made(&made.entry, made.kind) {
+        if !made.removes || !alone || !self.is_same(made) || !is_as_made(&made.entry, made.kind) {
             return;
         }
         let flags = match made.kind {
@@ -304,7 +368,7 @@ impl Protection {
 impl Drop for Protection {
     /// Where the command did not start.
     fn drop(&mut self) {
-        self.remove_placeholders();
+        drop(self.remove_placeholders());
     }
 }
 

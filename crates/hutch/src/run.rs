@@ -9,6 +9,7 @@ mod files;
 mod gvisor;
 mod hide;
 mod mounts;
+mod place;
 mod printed;
 mod process;
 mod report;
@@ -39,7 +40,7 @@ use crate::cli::{Isolation, RunArguments};
 use crate::image::ImageFolders;
 use crate::mount::MountArgument;
 use crate::paths::absolute;
-use crate::protect::{Change, Placeholder, Protection, Rules};
+use crate::protect::{Placeholder, Protection, Rules};
 use screened::Screened;
 use workspace::Workspace;
 
@@ -154,7 +155,7 @@ fn ended(
     protections: Vec<Protection>,
     workspace: &Path,
 ) -> anyhow::Result<u8> {
-    let change = Change::all(protections.into_iter().map(Protection::finish));
+    let change = Protection::finish(protections);
     if shown.is_err() || outcome.is_err() {
         // The command may have run nevertheless.
         change.line().into_iter().for_each(|line| eprintln!("hutch: {line}"));
@@ -240,6 +241,9 @@ fn protect(
     let listed = arguments.listed.as_deref();
     let denied = by_every_name(listed.map_or(&[], |listed| &listed.deny_write));
     let opened = listed.map_or(&[][..], |listed| &listed.write_within);
+    // Later commands run what is there.
+    let images = ImageFolders::of_user().map(|images| (images.folder().to_owned(), true)).ok();
+    let images = by_every_name(images.as_slice());
     for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };
         let source = if path == Path::new("") { folder.path().to_owned() } else { folder.path().join(path) };
@@ -248,10 +252,18 @@ fn protect(
         if denied.iter().any(|(denied, _)| source.starts_with(denied) && !is_open(denied)) {
             mount.read_only = true;
         }
-        if mount.read_only || path != Path::new("") {
-            continue; // nothing in it can be written, or it is a file
+        if mount.read_only {
+            continue; // nothing in it can be written
         }
-        let further = further(&denied, folder.path());
+        ensure!(
+            !images.iter().any(|(images, _)| source.starts_with(images)),
+            "{}: images of hutch are there, which later commands run; show it with `:ro`",
+            source.display()
+        );
+        if path != Path::new("") {
+            continue; // it is a file
+        }
+        let further = further(&[&denied[..], &images].concat(), folder.path());
         let is_workspace = mount.target == workspace.path;
         let allow = if is_workspace { &arguments.allow_write[..] } else { &[] };
         let within = hidden.iter().filter_map(|hidden| hidden.strip_prefix(&mount.target).ok());

@@ -2,11 +2,12 @@
 
 use std::ffi::{CStr, OsStr};
 use std::io::IsTerminal;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use hutch_privsep::receive_now;
+use rustix::termios::isatty;
 use serde::de::DeserializeOwned;
 
 /// Logs to standard error, filtered by `HUTCH_LOG`, else by the default.
@@ -26,13 +27,33 @@ pub(crate) fn is_program(name: &str) -> bool {
 
 /// Runs a program that Hutch starts. Its error is one line of standard error.
 pub(crate) fn program(name: &str, run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-    match run() {
+    let ran = write_only_output().context("standard output and error").and_then(|()| run());
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{name}: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Opens standard output and error anew where they are the terminal of the caller, which is open for reading too: what is typed
+/// there is not for a program that parses what others send.
+fn write_only_output() -> std::io::Result<()> {
+    use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+    let reads = |output: BorrowedFd<'_>| {
+        isatty(output) && fcntl_getfl(output).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::WRONLY)
+    };
+    let again = |path: &str| open(path, OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty());
+    // The terminal may be another user's, after `su` for example. It can be opened by the name that it has for its session.
+    let opened = |path: &str| again(path).or_else(|_| again("/dev/tty")).or_else(|_| again("/dev/null"));
+    if reads(rustix::stdio::stdout()) {
+        rustix::stdio::dup2_stdout(opened("/proc/self/fd/1")?)?;
+    }
+    if reads(rustix::stdio::stderr()) {
+        rustix::stdio::dup2_stderr(opened("/proc/self/fd/2")?)?;
+    }
+    Ok(())
 }
 
 /// Takes the first message to a program that another process of Hutch starts, and the descriptors that come with it. Then it
@@ -67,13 +88,14 @@ pub(crate) fn one_thread() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")
 }
 
-/// Returns a runtime of this thread alone, which calls `woken` when the thread wakes.
+/// Returns a runtime of this thread alone, which calls `woken` when the thread wakes. It has no signals and child processes,
+/// after which it would look each time.
 pub(crate) fn one_thread_woken(
     woken: impl Fn() + Send + Sync + 'static,
 ) -> anyhow::Result<tokio::runtime::Runtime> {
     choose_tls();
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().on_thread_unpark(woken).build().context("cannot start a runtime")
+    builder.enable_io().enable_time().on_thread_unpark(woken).build().context("cannot start a runtime")
 }
 
 /// Selects the TLS provider. Must be called before TLS is used.

@@ -91,8 +91,8 @@ pub(crate) fn launch(
     let forked = match (plan.spec.profile, plan.spec.ids) {
         (Profile::Native, Ids::Range { base }) => ids::as_owner(base, fork),
         _ => Ok(fork()),
-    }?;
-    if let Ok(sys::Forked::Child) = forked {
+    };
+    if let Ok(Ok(sys::Forked::Child)) = forked {
         drop(channel);
         child(plan, &caller, entry.as_ref(), theirs, inside);
     }
@@ -101,7 +101,8 @@ pub(crate) fn launch(
         move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(failed_network("return to the own namespace"))?;
     }
-    let (pid, pidfd) = match forked {
+    // Not before: the next jail would take another network for the caller's.
+    let (pid, pidfd) = match forked? {
         Ok(sys::Forked::Parent { pid, pidfd }) => (pid, pidfd),
         Ok(sys::Forked::Child) => unreachable!("the child does not come here"),
         Err(errno) => return Err(Error::Namespaces { errno: errno.into() }),

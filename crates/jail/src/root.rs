@@ -16,6 +16,7 @@ use crate::invariants::{Planned, mount_id};
 use crate::sources::Sources;
 use crate::spec::{Ids, Link, Mount, MountSource, Root, Spec, Upper};
 use crate::{dev, proc, sys};
+use closed::Means;
 
 pub(crate) mod closed;
 mod private;
@@ -69,10 +70,15 @@ pub(crate) fn enter(
         }
         _ => Made::Stacked,
     };
+    let mut image = None;
     match made {
         Made::Fresh => fresh_root(spec)?,
         Made::Complete => read_only_root(&layers[0])?,
-        Made::Stacked => overlay_root(&layers, upper.as_ref(), &spec.links)?,
+        Made::Stacked => {
+            stack(&layers, upper.as_ref(), &spec.links)?;
+            image = private::image(spec)?;
+            rustix::process::chdir(ROOT).map_err(failed("enter the overlay"))?;
+        }
     }
     pivot()?;
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -96,7 +102,7 @@ pub(crate) fn enter(
     }
     let id = mount_id(&root, "").map_err(failed("look at the root"))?;
     if let Some(hidden) = hidden {
-        let made = closed::close(&root, &spec.files, &[], hidden)?;
+        let made = closed::close(&root, &spec.files, Means { hidden, image, reserved: &[] })?;
         let copied = copies(&root, &spec.mounts, &planned);
         planned.extend(made.into_iter().chain(copied));
     }
@@ -225,19 +231,16 @@ fn make_sides(prefix: &str, covered: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Stacks the layers on the stage and goes to the result.
-fn overlay_root(layers: &[OwnedFd], upper: Option<&OwnedFd>, links: &[Link]) -> Result<(), Error> {
-    stack(layers, upper, links)?;
-    rustix::process::chdir(ROOT).map_err(failed("enter the overlay"))
+/// Returns the names on the stage of so many layers.
+fn names_of_layers(number: usize) -> Vec<String> {
+    (0..number).map(|number| format!("l{number}")).collect()
 }
 
 /// Stacks the layers on the stage, which is the working directory.
 fn stack(layers: &[OwnedFd], upper: Option<&OwnedFd>, links: &[Link]) -> Result<(), Error> {
-    let mut names = Vec::with_capacity(layers.len());
-    for (number, layer) in layers.iter().enumerate() {
-        let name = format!("l{number}");
-        attach_in_stage(layer, &name)?;
-        names.push(name);
+    let names = names_of_layers(layers.len());
+    for (layer, name) in layers.iter().zip(&names) {
+        attach_in_stage(layer, name)?;
     }
     let prefix = match upper {
         Some(folder) => {
@@ -269,7 +272,7 @@ fn overlay(name: &str, data: &str, flags: libc::c_ulong) -> Result<(), Errno> {
     sys::mount(c"overlay", &text(name)?, c"overlay", flags, &text(data)?)
 }
 
-/// An overlay of one layer, which the kernel makes only of two: the other one is empty.
+/// An overlay that is never written, of one layer or several (`a:b`). The kernel makes it of no less than two: one more is empty.
 fn read_only_overlay(lower: &str, name: &str) -> Result<(), Errno> {
     match rustix::fs::mkdirat(CWD, EMPTY, FOLDER) {
         Ok(()) | Err(Errno::EXIST) => {}

@@ -25,16 +25,23 @@ static WITHOUT_SET_ID: Program = Program::assemble(&table::answers(true));
 static AROUND_RUNTIME: Program = Program::assemble(&table::around_runtime());
 
 /// System calls allowed to a service: see [`crate::service`].
-static SERVICE: Program = Program::assemble(&table::service(false));
-static CONNECTING_SERVICE: Program = Program::assemble(&table::service(true));
+static SERVICE: Program = Program::assemble(&table::service(false, true));
+static CONNECTING_SERVICE: Program = Program::assemble(&table::service(true, true));
+static SERVICE_WITHOUT_FOLDERS: Program = Program::assemble(&table::service(false, false));
+static CONNECTING_WITHOUT_FOLDERS: Program = Program::assemble(&table::service(true, false));
 
 /// Confines the calling thread, and the threads that it starts, to what a service needs, or one that connects to other
-/// hosts. Sets `no_new_privs`.
+/// hosts, with folders to which it writes or without. Sets `no_new_privs`.
 ///
 /// # Errors
 /// [`Error::Seccomp`], as [`install`].
-pub(crate) fn install_for_service(connects: bool) -> Result<(), Error> {
-    let program = if connects { &CONNECTING_SERVICE } else { &SERVICE };
+pub(crate) fn install_for_service(connects: bool, writes: bool) -> Result<(), Error> {
+    let program = match (connects, writes) {
+        (false, true) => &SERVICE,
+        (true, true) => &CONNECTING_SERVICE,
+        (false, false) => &SERVICE_WITHOUT_FOLDERS,
+        (true, false) => &CONNECTING_WITHOUT_FOLDERS,
+    };
     Program::no_new_privileges()
         .and_then(|()| program.install())
         .map_err(|error| Error::Seccomp { errno: error.into() })

@@ -167,7 +167,7 @@ impl Policies {
     fn start(&mut self, live: Arc<Live>) {
         let uid = live.id.uid.clone();
         if !self.served.contains_key(&uid) {
-            self.fresh.add(&self.node.client, &live.id.namespace, &uid);
+            self.fresh.add(&self.node.client, &live.pod(), &uid);
         }
         let new = || Served {
             live,

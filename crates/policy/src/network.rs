@@ -118,17 +118,21 @@ impl Rule {
             None | Some([]) => vec![PortRange::ALL],
             Some(ports) => ports.iter().filter_map(Port::read).collect(),
         };
-        let blocks: Vec<IpNet> = match self.to.as_deref() {
-            None | Some([]) => ALL.iter().filter_map(|range| range.parse().ok()).collect(),
+        let blocks: Vec<Open> = match self.to.as_deref() {
+            None | Some([]) => {
+                let all = ALL.iter().filter_map(|range| range.parse().ok());
+                all.map(|range| Open { range, private: false }).collect()
+            }
             Some(to) => to.iter().filter_map(|to| to.ip_block.as_ref()).flat_map(Block::read).collect(),
         };
         if ports.is_empty() || blocks.is_empty() {
             return None;
         }
-        let private = blocks.iter().filter(|block| is_private(block)).filter_map(cidr).collect();
+        let private =
+            blocks.iter().filter(|block| block.private).filter_map(|block| cidr(&block.range)).collect();
         Some(EgressRule {
             name: format!("egress[{index}]"),
-            cidrs: blocks.iter().filter_map(cidr).collect(),
+            cidrs: blocks.iter().filter_map(|block| cidr(&block.range)).collect(),
             ports,
             protocol: Protocol::Tcp,
             private,
@@ -149,15 +153,23 @@ impl Port {
     }
 }
 
+/// A range that is open.
+struct Open {
+    range: IpNet,
+    /// The block to which it belongs names a private network. A part that is left of a wider one does not.
+    private: bool,
+}
+
 impl Block {
     /// Returns the block without its exceptions. One with an exception that cannot be read is empty.
-    fn read(&self) -> Vec<IpNet> {
+    fn read(&self) -> Vec<Open> {
         let Ok(block) = self.cidr.parse::<IpNet>() else { return Vec::new() };
         let except = self.except.iter().flatten().map(|text| text.parse());
         let Ok(except) = except.collect::<Result<Vec<IpNet>, _>>() else { return Vec::new() };
         let mut left = Vec::new();
         take_away(block.trunc(), &except, &mut left);
-        left
+        let private = is_private(&block);
+        left.into_iter().map(|range| Open { range, private }).collect()
     }
 }
 
@@ -232,6 +244,13 @@ mod tests {
         assert_eq!(decided(&all, "10.0.0.1:443"), Allow);
         let private = "10.0.0.1:443".parse().unwrap();
         assert!(may_dial(&all, &private, "10.0.0.1".parse().unwrap(), &[], &Moment::default()).is_err());
+        // Found by review: what is left of a wide block beside an exception was private then, and so open.
+        let rest = network(
+            serde_json::json!([{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.244.0.0/16"]}}]}]),
+        );
+        assert!(
+            may_dial(&[rest.alone], &private, "10.0.0.1".parse().unwrap(), &[], &Moment::default()).is_err()
+        );
         let metadata = network(serde_json::json!([{"to": [{"ipBlock": {"cidr": "169.254.0.0/16"}}]}]));
         let service = "169.254.169.254:80".parse().unwrap();
         let address = "169.254.169.254".parse().unwrap();

@@ -1,6 +1,7 @@
 //! Policy objects, as they stand in files and in the API server.
 
 mod effect;
+mod reach;
 mod requests;
 
 use std::collections::BTreeSet;
@@ -158,7 +159,7 @@ impl PolicyObject {
             check_applies_to(applies, self.kind)?;
         }
         self.check_files()?;
-        if self.reports_unsupported() && self.fields_of_server().is_empty() {
+        if self.spec.on_unsupported == OnUnsupported::Report && self.fields_of_server().is_empty() {
             let reason = "`Report` has an effect only with `files`, and with `logs`, `exec` or `downloads` of `scanner`";
             return Err(invalid("spec.onUnsupported".to_owned(), reason));
         }
@@ -228,9 +229,10 @@ impl PolicyObject {
         &self.spec.files
     }
 
-    /// Returns true if the policy applies also where its [`PolicyObject::fields_of_server`] are not enforced.
+    /// Returns true if the policy applies also where its [`PolicyObject::fields_of_server`] are not enforced. One that only
+    /// observes closes nothing.
     pub fn reports_unsupported(&self) -> bool {
-        self.spec.on_unsupported == OnUnsupported::Report
+        self.spec.on_unsupported == OnUnsupported::Report || self.spec.mode == Mode::Observe
     }
 
     /// Returns the given fields that the gateway of a cluster does not enforce. `hutch up` enforces all of them.
@@ -301,15 +303,18 @@ impl PolicyObject {
         Ok(Level { authority, name: self.metadata.name, mode, egress, scanner, credentials })
     }
 
-    /// Returns the level that the policy is at a time, for this authority: without the rules that no longer count. For a
-    /// policy that was checked.
+    /// Returns the level that the policy is at a time, for this authority: without the rules that no longer count, and without
+    /// credentials for others than it selects, although an annotation of a Sandbox names it. For a policy that was checked.
     pub(crate) fn level_at(&self, authority: Authority, now: Timestamp) -> Level {
         let mut egress = self.spec.egress.clone();
         if let Some(egress) = &mut egress {
             egress.rules.retain(|rule| rule.expires.is_none_or(|expires| now < expires));
         }
         let (name, mode, scanner) = (self.metadata.name.clone(), self.spec.mode, self.spec.scanner.clone());
-        let credentials = self.spec.credentials.clone();
+        let credentials = match authority == Authority::Claim && self.spec.applies_to.is_some() {
+            true => Vec::new(),
+            false => self.spec.credentials.clone(),
+        };
         Level { authority, name, mode, egress, scanner, credentials }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use memchr::memmem;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -136,7 +137,7 @@ pub struct Call {
 impl Call {
     /// Reads the calls of a body: one, or a batch. `None` if it is not JSON-RPC, or could be read in two ways.
     pub fn parse(body: &[u8]) -> Option<Vec<Call>> {
-        Call::read(&strict(body)?)
+        Call::read(strict(body)?)
     }
 
     /// Forgets the arguments, and the ends of long names, once they are judged: they can take much memory.
@@ -161,8 +162,8 @@ impl Call {
             Some(values) => values.iter().any(any),
             // Some servers skip what stands before a value, or read more than JSON.
             None => {
-                let has =
-                    |part: &[u8]| body.windows(part.len()).any(|found| found.eq_ignore_ascii_case(part));
+                let lower = body.to_ascii_lowercase();
+                let has = |part: &[u8]| memmem::find(&lower, &part.to_ascii_lowercase()).is_some();
                 let opens = body.iter().any(|byte| matches!(byte, b'{' | b'['));
                 opens
                     && (has(b"method") || has_other_escape(body) || LETTERS.iter().any(|letter| has(letter)))
@@ -179,18 +180,18 @@ impl Call {
     }
 
     /// Reads the calls of a message.
-    fn read(message: &Value) -> Option<Vec<Call>> {
+    fn read(message: Value) -> Option<Vec<Call>> {
         match message {
             Value::Array(batch) if (1..=CALLS).contains(&batch.len()) => {
-                batch.iter().map(Call::one).collect()
+                batch.into_iter().map(Call::one).collect()
             }
             one => Some(vec![Call::one(one)?]),
         }
     }
 
-    fn one(message: &Value) -> Option<Call> {
-        let message = message.as_object()?;
-        unmistakable(message, &["jsonrpc", "method", "params", "id", "result", "error"])?;
+    fn one(message: Value) -> Option<Call> {
+        let Value::Object(mut message) = message else { return None };
+        unmistakable(&message, &["jsonrpc", "method", "params", "id", "result", "error"])?;
         if message.get("jsonrpc")?.as_str()? != "2.0" {
             return None;
         }
@@ -203,13 +204,15 @@ impl Call {
             return None;
         }
         let method = name(method)?;
-        let parameters = message.get("params").cloned().unwrap_or(Value::Null);
+        // They can take much memory, so they are not copied.
+        let mut parameters = message.remove("params").unwrap_or(Value::Null);
         if method != "tools/call" {
             return Some(Call { method: Some(method), tool: None, arguments: parameters });
         }
-        unmistakable(parameters.as_object()?, &["name", "arguments"])?;
+        let parameters = parameters.as_object_mut()?;
+        unmistakable(parameters, &["name", "arguments"])?;
         let tool = name(parameters.get("name")?)?;
-        let arguments = parameters.get("arguments").cloned().unwrap_or(Value::Null);
+        let arguments = parameters.remove("arguments").unwrap_or(Value::Null);
         Some(Call { method: Some(method), tool: Some(tool), arguments })
     }
 }
@@ -517,7 +520,7 @@ mod tests {
 
     #[test]
     fn calls_are_read_from_json_rpc() {
-        let read = |text: &str| Call::read(&serde_json::from_str(text).unwrap());
+        let read = |text: &str| Call::read(serde_json::from_str(text).unwrap());
         let call = read(
             r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "arguments": {"a": 1}}}"#,
         );

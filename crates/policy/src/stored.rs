@@ -22,10 +22,17 @@ pub type Policies = BTreeMap<PolicyKey, StoredPolicy>;
 /// Policy of a server, and the level that it is for each authority.
 #[derive(Debug)]
 pub struct StoredPolicy {
-    /// `None` for one that cannot be read: it closes everything in its reach.
-    object: Option<PolicyObject>,
+    object: Result<PolicyObject, Unreadable>,
     /// Levels by the time until which they count, in order. The last one has no end.
     steps: Vec<Step>,
+}
+
+/// Policy that cannot be read: it closes everything in its reach.
+#[derive(Debug, PartialEq)]
+struct Unreadable {
+    /// The policy with `appliesTo` alone; `None` if it may apply to all sandboxes.
+    reach: Option<PolicyObject>,
+    why: String,
 }
 
 /// Levels of a policy until the next of its rules ends.
@@ -48,30 +55,59 @@ impl StoredPolicy {
     /// # Errors
     /// The policy is invalid. [`StoredPolicy::unreadable`] then takes its place.
     pub fn new(object: PolicyObject) -> Result<StoredPolicy, InvalidPolicy> {
-        object.check()?;
         object.check_for_server()?;
+        StoredPolicy::of_file(object)
+    }
+
+    /// Returns a policy of a file, which may be for a command alone.
+    ///
+    /// # Errors
+    /// The policy is invalid.
+    pub fn of_file(object: PolicyObject) -> Result<StoredPolicy, InvalidPolicy> {
+        object.check()?;
         let mut ends: Vec<_> = object.rules().iter().filter_map(|rule| rule.expires).collect();
         ends.sort_unstable();
         ends.dedup();
         let ends = ends.into_iter().map(Some).chain([None]);
         let steps = ends.map(|ends| Step { ends, ..Step::default() }).collect();
-        Ok(StoredPolicy { object: Some(object), steps })
+        Ok(StoredPolicy { object: Ok(object), steps })
     }
 
-    /// Returns a policy that cannot be read.
-    pub fn unreadable() -> StoredPolicy {
-        StoredPolicy { object: None, steps: Vec::new() }
+    /// Returns a policy that cannot be read, for this reason.
+    pub fn unreadable(object: &serde_json::Value, why: String) -> StoredPolicy {
+        let reach = PolicyObject::reach(object);
+        StoredPolicy { object: Err(Unreadable { reach, why }), steps: Vec::new() }
     }
 
     /// Returns the object; `None` if it cannot be read.
     pub fn object(&self) -> Option<&PolicyObject> {
-        self.object.as_ref()
+        self.object.as_ref().ok()
+    }
+
+    /// Returns the authority by which the policy applies to a sandbox, with the policy.
+    ///
+    /// # Errors
+    /// The policy applies, or may do so, and cannot be read: the reason.
+    fn over(
+        &self,
+        subject: &Subject,
+        namespace: Option<&str>,
+    ) -> Result<Option<(Authority, &PolicyObject)>, &str> {
+        match &self.object {
+            Ok(object) => Ok(object.authority_over(subject, namespace).map(|authority| (authority, object))),
+            Err(Unreadable { reach: Some(reach), .. })
+                if reach.authority_over(subject, namespace).is_none() =>
+            {
+                Ok(None)
+            }
+            Err(unreadable) => Err(&unreadable.why),
+        }
     }
 
     /// Returns the level for an authority, and the time at which it changes; `None` for a policy that has ended or cannot
     /// be read.
     pub fn level(&self, authority: Authority, now: Timestamp) -> Option<(Arc<Level>, Option<Timestamp>)> {
-        let object = self.object.as_ref()?;
+        let object = self.object()?;
         if object.expires().is_some_and(|expires| expires <= now) {
             return None;
         }
@@ -104,9 +140,9 @@ pub enum NotEnforceable {
     /// An annotation names a policy that does not exist.
     #[error("there is no SandboxPolicy {0:?} in the namespace: no egress")]
     NotFound(String),
-    /// A policy cannot be read.
-    #[error("policy {0:?} cannot be read: no egress")]
-    Invalid(String),
+    /// A policy cannot be read, for a reason.
+    #[error("policy {0:?} cannot be read: {1}: no egress")]
+    Invalid(String, String),
     /// More apply than may, until a time.
     #[error("{0} policies apply, at most {LEVELS} may: no egress")]
     TooMany(usize, Option<Timestamp>),
@@ -117,7 +153,7 @@ impl NotEnforceable {
     pub fn until(&self) -> Option<Timestamp> {
         match self {
             NotEnforceable::TooMany(_, until) => *until,
-            NotEnforceable::NotFound(_) | NotEnforceable::Invalid(_) => None,
+            NotEnforceable::NotFound(_) | NotEnforceable::Invalid(..) => None,
         }
     }
 }
@@ -141,9 +177,10 @@ pub fn applying(
     }
     let mut found = Applying::default();
     for ((namespace, name), policy) in cluster.iter().chain(of_namespace(namespaced, &subject.namespace)) {
-        let Some(object) = &policy.object else { return Err(NotEnforceable::Invalid(name.clone())) };
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
-        let Some(authority) = object.authority_over(subject, namespace) else { continue };
+        let applies = policy.over(subject, namespace);
+        let applies = applies.map_err(|why| NotEnforceable::Invalid(name.clone(), why.to_owned()))?;
+        let Some((authority, _)) = applies else { continue };
         let Some((level, changes)) = policy.level(authority, now) else { continue };
         found.levels.push(level);
         found.until = [found.until, changes].into_iter().flatten().min();
@@ -206,9 +243,8 @@ fn readable<'a>(
 ) -> impl Iterator<Item = (&'a str, &'a PolicyObject)> {
     let policies = cluster.iter().chain(of_namespace(namespaced, &subject.namespace));
     policies.filter_map(move |((namespace, name), policy)| {
-        let object = policy.object.as_ref()?;
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
-        object.authority_over(subject, namespace)?;
+        let (_, object) = policy.over(subject, namespace).ok()??;
         let ended = object.expires().is_some_and(|expires| expires <= now);
         (!ended).then_some((name.as_str(), object))
     })
@@ -246,10 +282,10 @@ pub fn scanning(
     now: Timestamp,
 ) -> Vec<Arc<Level>> {
     let level = |((namespace, _), policy): (&PolicyKey, &StoredPolicy)| {
-        let object = policy.object.as_ref().filter(|object| object.scanner().is_some())?;
+        policy.object().filter(|object| object.scanner().is_some())?;
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
-        let (level, _) = policy.level(object.authority_over(subject, namespace)?, now)?;
-        Some(level)
+        let (authority, _) = policy.over(subject, namespace).ok()??;
+        Some(policy.level(authority, now)?.0)
     };
     cluster.iter().chain(of_namespace(namespaced, &subject.namespace)).filter_map(level).collect()
 }
@@ -269,7 +305,7 @@ impl NotEnforceable {
     pub fn reason(&self) -> &'static str {
         match self {
             NotEnforceable::NotFound(_) => "PolicyNotFound",
-            NotEnforceable::Invalid(_) => "InvalidPolicy",
+            NotEnforceable::Invalid(..) => "InvalidPolicy",
             NotEnforceable::TooMany(..) => "TooManyPolicies",
         }
     }
@@ -406,11 +442,36 @@ mod tests {
         let none = Policies::new();
         let error = applying(&missing, &none, &none, None, at(0)).unwrap_err();
         assert_eq!((error.reason(), error), ("PolicyNotFound", NotEnforceable::NotFound("later".into())));
-        let unreadable = Policies::from([(("team".to_owned(), "x".to_owned()), StoredPolicy::unreadable())]);
-        let error = applying(&subject(), &none, &unreadable, None, at(0)).unwrap_err();
-        assert_eq!(error, NotEnforceable::Invalid("x".into()));
         let elsewhere = Subject { namespace: "other".into(), ..subject() };
-        assert!(applying(&elsewhere, &none, &unreadable, None, at(0)).unwrap().levels.is_empty());
+        let closes = |spec: &str, subject: &Subject| {
+            let text = format!(
+                r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "x"}}, "spec": {spec}}}"#
+            );
+            let policy = StoredPolicy::unreadable(&serde_json::from_str(&text).unwrap(), "why".to_owned());
+            let all = Policies::from([(("team".to_owned(), "x".to_owned()), policy)]);
+            match applying(subject, &none, &all, None, at(0)) {
+                Ok(found) => !found.levels.is_empty(),
+                Err(error) => error == NotEnforceable::Invalid("x".into(), "why".into()),
+            }
+        };
+        // Of one that cannot be read, what says to whom it applies counts, if at least that can be read.
+        let named = Subject { by_claim: policy_names("x"), ..subject() };
+        let (of_a, of_b) =
+            (r#"{"appliesTo": {"sandboxes": ["a"]}, "x": 1}"#, r#"{"appliesTo": {"sandboxes": ["b"]}}"#);
+        for (spec, subject, expected) in [
+            (r#"{"appliesTo": {}, "egress": 1}"#, subject(), true),
+            (of_a, subject(), true),
+            (of_b, subject(), false),
+            (of_b, named.clone(), true),
+            (r#"{"egress": 1}"#, subject(), false),
+            (r#"{"egress": 1}"#, named, true),
+            (r#"{"appliesTo": {"sandbox": ["b"]}}"#, subject(), true),
+            (r#"{"appliesTo": 1}"#, subject(), true),
+            ("1", subject(), true),
+            (r#"{"appliesTo": {}}"#, elsewhere, false),
+        ] {
+            assert_eq!(closes(spec, &subject), expected, "{spec} {subject:?}");
+        }
         let names: Vec<String> = (0..9).map(|number| format!("p{number}")).collect();
         let specs: Vec<_> = names.iter().map(|name| (name.as_str(), r#"{"appliesTo": {}}"#)).collect();
         let error = applying(&subject(), &none, &policies(&specs), None, at(0)).unwrap_err();

@@ -13,12 +13,10 @@ use crate::state::State;
 use crate::text;
 use crate::view::View;
 
-/// Maximum pinned definitions.
-const PINS: usize = 4096;
+/// Maximum pinned definitions. Of each, some 100 bytes are kept.
+const PINS: usize = 1024;
 /// Maximum messages and definitions of a body that are scanned each by itself. The others are scanned together.
 const PARTS: usize = 256;
-/// Maximum bytes of a name that is kept.
-const NAME: usize = 256;
 /// UTF-8 with which a text may begin, and which readers ignore.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// Methods of A2A that send a message.
@@ -32,22 +30,26 @@ pub struct Pins(Arc<Pinned>);
 
 #[derive(Debug, Clone, Default)]
 struct Pinned {
-    all: BTreeMap<String, Fingerprint>,
+    /// By the fingerprint of kind and name: servers choose how long they are.
+    all: BTreeMap<Fingerprint, Fingerprint>,
     /// Names as they look to a reader.
-    folded: BTreeSet<String>,
+    folded: BTreeSet<Fingerprint>,
 }
 
 impl Pins {
     /// Pins a definition, or compares it with its pin. A definition that differs is a finding; the pin stays.
     fn compare(&mut self, kind: &str, name: &str, definition: &Value) -> Option<Finding> {
         let fingerprint = Fingerprint::of(canonical(definition).as_bytes());
-        let key = key(kind, name);
+        let [key, looks] =
+            [name, &folded(name)].map(|name| Fingerprint::of(format!("{kind}:{name}").as_bytes()));
         let rule = match self.0.all.get(&key) {
             Some(pinned) if *pinned == fingerprint => return None,
             Some(_) => "definition-changed",
             None if self.0.all.len() >= PINS => "definition-unpinned",
             None => {
-                if self.insert(key, fingerprint) {
+                let pinned = Arc::make_mut(&mut self.0);
+                pinned.all.insert(key, fingerprint);
+                if pinned.folded.insert(looks) {
                     return None;
                 }
                 "definition-twin"
@@ -63,45 +65,6 @@ impl Pins {
             steps: Vec::new(),
             fingerprint,
         })
-    }
-
-    /// Pins a definition. Returns false if its name looks like one that is pinned.
-    fn insert(&mut self, key: String, fingerprint: Fingerprint) -> bool {
-        let pinned = Arc::make_mut(&mut self.0);
-        let is_new = pinned.folded.insert(folded(&key));
-        pinned.all.insert(key, fingerprint);
-        is_new
-    }
-
-    /// Accepts the next definition of a name, whatever it is.
-    pub fn forget(&mut self, name: &str) {
-        let is_other =
-            |key: &String| key.split_once(':').is_none_or(|(kind, _)| *key != self::key(kind, name));
-        let kept = self.0.all.iter().filter(|(key, _)| is_other(key));
-        *self = kept.map(|(key, fingerprint)| (key.clone(), *fingerprint)).collect();
-    }
-
-    /// Returns all pins.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Fingerprint)> {
-        self.0.all.iter().map(|(name, fingerprint)| (name.as_str(), *fingerprint))
-    }
-}
-
-impl<S: Into<String>> FromIterator<(S, Fingerprint)> for Pins {
-    fn from_iter<I: IntoIterator<Item = (S, Fingerprint)>>(pins: I) -> Pins {
-        let mut all = Pins::default();
-        for (key, fingerprint) in pins {
-            all.insert(key.into(), fingerprint);
-        }
-        all
-    }
-}
-
-/// Returns the name of a pin. A long name stands there by its fingerprint.
-fn key(kind: &str, name: &str) -> String {
-    match name.len() {
-        0..=NAME => format!("{kind}:{name}"),
-        _ => format!("{kind}:{}", Fingerprint::of(name.as_bytes())),
     }
 }
 
@@ -358,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_definition_is_a_finding_until_it_is_forgotten() {
+    fn changed_definition_is_a_finding_until_the_pins_are_others() {
         let list = |text: &str| {
             format!(
                 r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{{"name":"a","description":"{text}"}}]}}}}"#
@@ -369,7 +332,7 @@ mod tests {
         assert_eq!(rules(&mut session, Direction::Inbound, &list("adds")), none);
         assert_eq!(rules(&mut session, Direction::Inbound, &list("adds")), none);
         assert_eq!(rules(&mut session, Direction::Inbound, &list("sends")), ["definition-changed"]);
-        session.pins.forget("a");
+        session.pins = Pins::default();
         assert_eq!(rules(&mut session, Direction::Inbound, &list("sends")), none);
     }
 

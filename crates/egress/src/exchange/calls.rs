@@ -11,15 +11,19 @@ use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use hutch_policy::is_same_header;
 use hyper::body::Incoming;
+use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
 use crate::refusal::Reason;
 use crate::room::{Gathering, Held, Kind, Room};
+use crate::values::memory;
 use crate::wide;
 
 /// Maximum bytes of a body whose calls are read, and the time for them.
 const CALLS: usize = 1 << 20;
 const CALLS_TIME: Duration = Duration::from_secs(30);
+/// Maximum memory for the values of such a body, in bytes.
+const VALUES: usize = 8 << 20;
 /// Maximum bytes of the id of a call.
 const ID: usize = 256;
 const NOT_UTF8: &str = "its body is not UTF-8";
@@ -48,7 +52,13 @@ pub(super) async fn read_calls(parts: &Parts, body: Incoming, room: &Arc<Room>) 
     }
     let held = whole(Limited::new(body, CALLS), room).await?;
     // Without these rules it would not be a message, and some servers would read it as one.
-    if wide::is_json(&held.bytes) { refused(NOT_UTF8) } else { Ok(held) }
+    if wide::is_json(&held.bytes) {
+        return refused(NOT_UTF8);
+    }
+    if memory(&held.bytes) > VALUES {
+        return refused("its body has more values of JSON than are read");
+    }
+    Ok(held)
 }
 
 /// Reads a body into one piece of memory: kept as they arrive, pieces of one byte would take 32 each. The time in which it
@@ -84,9 +94,11 @@ pub(super) async fn discard<B: Body<Data = Bytes> + Unpin>(mut body: B, most: us
 
 /// Returns the id of a single call, if its text is at most 256 bytes long: it is kept until the answer.
 pub(super) fn id_of(body: &[u8]) -> Option<serde_json::Value> {
-    let mut message: serde_json::Value = serde_json::from_slice(body).ok()?;
-    message
-        .get_mut("id")
-        .map(serde_json::Value::take)
-        .filter(|id| id.is_number() || id.as_str().is_some_and(|id| id.len() <= ID))
+    /// Nothing else of a message is kept.
+    #[derive(Deserialize)]
+    struct Message {
+        id: Option<serde_json::Value>,
+    }
+    let Message { id } = serde_json::from_slice(body).ok()?;
+    id.filter(|id| id.is_number() || id.as_str().is_some_and(|id| id.len() <= ID))
 }

@@ -11,7 +11,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use hutch_policy::Call;
 use hutch_scan::{At, Compression, Direction};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::calls::{discard, id_of};
@@ -20,12 +20,13 @@ use crate::body::Body;
 use crate::refusal::Reason;
 use crate::room::{Gathering, Held, Kind, Sent};
 use crate::scan::{Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message, is_quick};
+use crate::values::{MUCH, memory};
 use hutch_screen::Found;
 
 /// Maximum bytes of a body that is held as a whole, and of one that is compressed or answers a call of MCP.
 const WHOLE: usize = 1 << 20;
 const COMPRESSED: usize = 4 << 20;
-/// Bytes of a body from which on only some of a sandbox are scanned at a time. So are compressed ones.
+/// Bytes of a body from which on only some of a sandbox are scanned at a time. So are compressed ones, and those of many values.
 const LARGE: usize = 64 << 10;
 /// Maximum time for the body of a request or the answer to a call of MCP, or of another answer, to arrive as a whole. Answers
 /// that take longer are passed on while they arrive.
@@ -104,9 +105,20 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get_all(header::CONTENT_TYPE).iter().any(is_one)
 }
 
-/// Scans a body elsewhere if that takes long.
-async fn scan_whole(
+/// Waits for the turn of a body that takes much memory when it is scanned.
+async fn turn(
     turns: &Arc<Semaphore>,
+    compression: Option<Compression>,
+    bytes: &[u8],
+) -> Option<OwnedSemaphorePermit> {
+    // The values of a message need some times its bytes.
+    let large = compression.is_some() || bytes.len() > LARGE || memory(bytes) > MUCH;
+    if large { turns.clone().acquire_owned().await.ok() } else { None }
+}
+
+/// Scans a body elsewhere if that takes long. `turn` is that of the body.
+async fn scan_whole(
+    turn: Option<OwnedSemaphorePermit>,
     (scan, talk): (&Scan, &SharedTalk),
     direction: Direction,
     compression: Option<Compression>,
@@ -115,9 +127,6 @@ async fn scan_whole(
     if compression.is_none() && is_quick(bytes) && !talk.is_busy() {
         return scan.body(talk, direction, compression, bytes);
     }
-    // The values of a message need some times its bytes.
-    let large = compression.is_some() || bytes.len() > LARGE;
-    let turn = if large { turns.clone().acquire_owned().await.ok() } else { None };
     let (scan, shared, bytes) = (scan.clone(), talk.clone(), bytes.clone());
     let task = talk.elsewhere(move || {
         // A request that is given up ends no scan.
@@ -255,6 +264,7 @@ impl Exchange {
         seen: &mut Seen,
     ) -> Result<(Sent, bool), Reason> {
         let bytes = &held.bytes;
+        let turn = turn(&self.sandbox.large, compression, bytes).await;
         if compression.is_none() && is_message(bytes) == Some(true) {
             seen.id = seen.id.take().or_else(|| id_of(bytes));
             if seen.calls.is_empty() {
@@ -263,9 +273,8 @@ impl Exchange {
                 seen.calls.iter_mut().for_each(Call::forget);
             }
         }
-        let turns = &self.sandbox.large;
         let (judged, replaced) =
-            scan_whole(turns, (scan, talk), Direction::Outbound, compression, bytes).await;
+            scan_whole(turn, (scan, talk), Direction::Outbound, compression, bytes).await;
         let in_name = |found: &Found| found.at == At::Body;
         if judged.blocked.iter().chain(judged.passed.iter().filter_map(Reason::found)).any(in_name) {
             // The name of a tool can be what is found.
@@ -335,9 +344,9 @@ impl Exchange {
                 return Ok(self.watch((first, rest), (scan, &talk), Direction::Inbound, how, line).await);
             }
         };
-        let turns = &self.sandbox.large;
+        let turn = turn(&self.sandbox.large, compression, &held.bytes).await;
         let (judged, replaced) =
-            scan_whole(turns, (scan, &talk), Direction::Inbound, compression, &held.bytes).await;
+            scan_whole(turn, (scan, &talk), Direction::Inbound, compression, &held.bytes).await;
         self.settle(judged, line, &seen.calls)?;
         if replaced.is_some() {
             parts.headers.remove(header::CONTENT_LENGTH);

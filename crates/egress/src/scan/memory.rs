@@ -11,8 +11,9 @@ use tokio::task::JoinError;
 use super::elsewhere::Places;
 use super::{Judged, Scan, scanner};
 
-/// Maximum destinations and sessions that are remembered.
-const TALKS: usize = 256;
+/// Maximum destinations and sessions that are remembered. The client chooses the names of sessions, and the pins of one take
+/// up to 100 KiB.
+const TALKS: usize = 128;
 /// Maximum names that are not scanned again.
 const NAMES: usize = 4096;
 

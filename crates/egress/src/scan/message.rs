@@ -10,14 +10,13 @@ use serde_json::{Map, Value};
 
 use super::memory::{Bodies, Talk};
 use super::{Judged, Scan, SharedTalk, scanner};
+use crate::values::memory;
 use crate::wide;
 
 /// Maximum messages of a body that are scanned as such.
 const MESSAGES: usize = 256;
-/// Maximum memory for the values of a body, in bytes, and what an object and another value need.
+/// Maximum memory for the values of a body, in bytes.
 const MEMORY: usize = 16 << 20;
-const OBJECT: usize = 700;
-const VALUE: usize = 64;
 /// Maximum bytes of a body that is scanned together with earlier ones.
 const SHORT: usize = 8 << 10;
 /// Maximum layers of declared compression. More are not undone.
@@ -103,27 +102,6 @@ pub(super) fn has_name_of_rpc(body: &[u8]) -> bool {
 fn number(digits: &[u8]) -> Option<u8> {
     let text = std::str::from_utf8(digits.get(..4)?).ok()?;
     u8::from_str_radix(text, 16).ok()
-}
-
-/// Returns the memory that JSON needs when it is read, about. No text of JSON has a line break.
-fn memory(body: &[u8]) -> usize {
-    let (mut bytes, mut in_text, mut escaped) = (0, false, false);
-    for byte in body {
-        match byte {
-            b'\n' | b'\r' => {
-                (in_text, escaped) = (false, false);
-                bytes += VALUE;
-            }
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            _ if in_text => {}
-            b'{' => bytes += OBJECT,
-            b'[' | b',' => bytes += VALUE,
-            _ => {}
-        }
-    }
-    bytes
 }
 
 /// Returns the values of a body that is JSON, or a stream of events with JSON. An empty list stands for a body that cannot be a

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
-use hutch_api::label;
 use hutch_api::trust::CONFIG_MAP;
+use hutch_api::{label, owner};
 use hutch_attach::{Closed, Conflicts, Objects, egress_of};
 use hutch_policy::{Applying, PARTLY_ENFORCED};
 use k8s_openapi::api::core::v1::Pod;
@@ -15,6 +15,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
 
+use super::closing::Closings;
 use crate::egress::reads_requests;
 
 /// Type of the condition.
@@ -51,18 +52,21 @@ pub(super) struct Condition {
 pub(super) fn condition(
     pod: &Pod,
     objects: &Objects,
-    (plugin, ends_tls): (Plugin, bool),
+    (plugin, closings, ends_tls): (Plugin, &Closings<'_>, bool),
     found: Result<&Applying, &Closed>,
     (denied, mistakes): (Option<String>, Vec<String>),
 ) -> Condition {
     let not = |reason, message| Condition { holds: false, reason, message };
+    if let Some(why) = open(pod, objects, (plugin, closings)) {
+        let closed = found.err().map(|closed| format!("; through the gateway: {}", closed.message));
+        let closed = closed.unwrap_or_default();
+        let message = format!("{why}: programs that ignore the gateway may reach the network{closed}");
+        return not(NOT_ENFORCED, message);
+    }
     let found = match found {
         Err(closed) => return not(closed.reason, closed.message.clone()),
         Ok(found) => found,
     };
-    if let Some(why) = open(pod, objects, plugin) {
-        return not(NOT_ENFORCED, format!("{why}: programs that ignore the gateway may reach the network"));
-    }
     let names: Vec<&str> = found.levels.iter().map(|level| level.name.as_str()).collect();
     let unusable = [mistakes, unusable(pod, found, ends_tls)].concat();
     if !unusable.is_empty() {
@@ -102,14 +106,27 @@ fn trusts(pod: &Pod) -> bool {
 }
 
 /// Returns why no NetworkPolicy closes the network of a Pod.
-fn open(pod: &Pod, objects: &Objects, plugin: Plugin) -> Option<&'static str> {
-    match plugin {
-        Plugin::Ignores => return Some("the network plugin of the cluster does not enforce NetworkPolicy"),
+fn open(pod: &Pod, objects: &Objects, (plugin, closings): (Plugin, &Closings<'_>)) -> Option<String> {
+    let of_plugin = match plugin {
+        Plugin::Ignores => Some("the network plugin of the cluster does not enforce NetworkPolicy"),
         Plugin::Unknown => {
-            return Some("it is not known whether the network plugin of the cluster enforces NetworkPolicy");
+            Some("it is not known whether the network plugin of the cluster enforces NetworkPolicy")
         }
-        Plugin::Enforces => {}
+        Plugin::Enforces => None,
+    };
+    if let Some(why) = of_plugin.or_else(|| open_template(pod, objects)) {
+        return Some(why.to_owned());
     }
+    let sandbox = owner::sandbox(pod)?;
+    let template = objects.subject(pod)?.template;
+    let of_template = template.as_ref().filter(|_| pod.labels().contains_key(label::TEMPLATE_REF_HASH));
+    let owners = [("Sandbox", sandbox.name.as_str())].into_iter();
+    let owners: Vec<_> = owners.chain(of_template.map(|name| ("SandboxTemplate", name.as_str()))).collect();
+    closings.way_out(pod, &owners)
+}
+
+/// Returns why the NetworkPolicy of its template does not close the network of a Pod that has the label of one.
+fn open_template(pod: &Pod, objects: &Objects) -> Option<&'static str> {
     let subject = objects.subject(pod)?;
     // Without the label of a template, the Sandbox has a NetworkPolicy of its own.
     let selected = pod.labels().get(label::TEMPLATE_REF_HASH)?;
@@ -314,19 +331,25 @@ mod tests {
             (&new, &offers, true, PARTLY_ENFORCED, mistake),
             (&new, &offers, false, PARTLY_ENFORCED, "--ca-dir"),
         ] {
-            let plugin = (Plugin::Enforces, ends_tls);
+            let plugin = (Plugin::Enforces, &Closings::default(), ends_tls);
             let mistakes = if word == mistake { vec![mistake.to_owned()] } else { Vec::new() };
             let condition = condition(pod, &Objects::default(), plugin, Ok(found), (None, mistakes));
             assert_eq!(condition.reason, reason, "{}", condition.message);
             assert!(condition.message.contains(word), "{}", condition.message);
         }
-        let plugin = (Plugin::Enforces, true);
+        let closings = Closings::default();
+        let plugin = (Plugin::Enforces, &closings, true);
         let denied = Some("denied: a.example:443".to_owned());
         let conflict = condition(&new, &Objects::default(), plugin, Ok(&plain), (denied, Vec::new()));
         assert_eq!((conflict.holds, conflict.reason), (true, "Conflict"));
         assert!(conflict.message.ends_with("each of: team; denied: a.example:443"), "{}", conflict.message);
-        let unknown =
-            condition(&new, &Objects::default(), (Plugin::Unknown, true), Ok(&plain), (None, Vec::new()));
+        let unknown = condition(
+            &new,
+            &Objects::default(),
+            (Plugin::Unknown, &closings, true),
+            Ok(&plain),
+            (None, Vec::new()),
+        );
         assert_eq!(unknown.reason, "NotEnforced");
         assert!(!is_kept(&new, &unknown), "the first condition of a Pod is written");
         let mut known = new.clone();

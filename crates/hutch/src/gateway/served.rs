@@ -18,6 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::watcher;
 
+use super::closing::{Closing, Closings};
 use super::condition::{Conditions, Plugin, condition};
 use super::credentials::Credentials;
 use super::peers::{Reachable, behind};
@@ -61,6 +62,7 @@ impl Client {
 pub(super) struct Served {
     key: TokenKey,
     pods: Mirror<Arc<Pod>>,
+    pub(super) closings: Mirror<Closing>,
     pub(super) services: Services,
     pub(super) credentials: Credentials,
     /// By uid.
@@ -102,6 +104,7 @@ impl Served {
         Served {
             key,
             pods: Mirror::default(),
+            closings: Mirror::default(),
             services: Services::default(),
             credentials,
             known: HashMap::new(),
@@ -165,11 +168,14 @@ impl Served {
             }
         }
         self.until = None;
+        let policies = std::mem::take(&mut self.closings);
+        let closings = Closings::new(&policies);
         for pod in &live {
             if done.is_ok() {
-                done = self.update(pod, objects, now, channel).await;
+                done = self.update(pod, (objects, &closings), now, channel).await;
             }
         }
+        self.closings = policies;
         if done.is_ok() {
             done = self.update_peers(&live, objects, channel).await;
         }
@@ -182,7 +188,7 @@ impl Served {
     async fn update(
         &mut self,
         pod: &Pod,
-        objects: &Objects,
+        (objects, closings): (&Objects, &Closings<'_>),
         now: Timestamp,
         channel: &Channel,
     ) -> std::io::Result<()> {
@@ -201,7 +207,7 @@ impl Served {
         let denied = conflicts.update(levels, &facts, now);
         let (issued, mistakes) = self.credentials.issue(pod, objects, levels);
         let mistakes = [reported, mistakes].concat();
-        let plugin = (self.plugin, self.ends_tls);
+        let plugin = (self.plugin, closings, self.ends_tls);
         let condition = condition(pod, objects, plugin, found.as_ref(), (denied, mistakes));
         self.conditions.set(pod, condition, self.awaits_probe);
         let closed = |closed: Closed| Applying { until: closed.until, ..Applying::default() };

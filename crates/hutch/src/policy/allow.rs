@@ -6,12 +6,12 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use hutch_api::Sandbox;
 use hutch_egress::{Denial, OWN_POLICY};
 use hutch_policy::{
-    Authority, Decision, EgressRule, Forbidden, Host, Level, Mode, Moment, Opinion, PolicyObject, decide,
-    may_dial,
+    Authority, Decision, EgressRule, Forbidden, Host, Level, Mode, Moment, Opinion, PolicyObject, Verdict,
+    decide, may_dial, opens,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DynamicObject, PostParams};
@@ -33,7 +33,7 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
         "{} stays closed: inside, it is the sandbox itself; nothing was written",
         arguments.host
     );
-    let attached = Attached::read(&arguments.place, &arguments.sandbox.name).await?;
+    let mut attached = Attached::read(&arguments.place, &arguments.sandbox.name).await?;
     if let Some(service) = super::peer::service_named(&attached, &arguments.host).await {
         bail!(
             "{} stays closed: {service:?} is a Service of this server, which only a rule with `sandboxes` opens; nothing \
@@ -51,9 +51,17 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     let is_own = |level: &Level| level.authority == Authority::Namespace && level.name == name;
     let (own, mut others): (Vec<_>, Vec<_>) = levels.into_iter().partition(|level| is_own(level));
     let mut note = "";
-    if rule.cidrs.is_empty() && others.iter().any(|level| level.is_network_policy()) {
-        // It opens no name, and decides only about the addresses to which one leads.
+    let network = others.iter().find(|level| level.is_network_policy()).cloned();
+    if let Some(network) = network.filter(|_| rule.cidrs.is_empty()) {
+        let is_open = network.egress.as_ref().is_some_and(|egress| !egress.rules.is_empty());
         others.retain(|level| !level.is_network_policy());
+        // Beside others it decides only about the addresses to which a name leads.
+        ensure!(
+            opens(&own) || opens(&others) || !is_open,
+            "only the networkPolicy of its template opens addresses for this Sandbox, and a policy for {} would close them: \
+             write a SandboxPolicy that allows both; nothing was written",
+            arguments.host
+        );
         note = "\nthe networkPolicy of its template must allow the addresses of the host too";
     }
     let facts = attached.facts();
@@ -66,27 +74,23 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
         _ => {}
     }
     check_address(&rule, &others, &moment)?;
-    let policies: Api<DynamicObject> = Api::namespaced_with(
-        attached.client.clone(),
-        &attached.subject.namespace,
-        &resource("SandboxPolicy"),
-    );
+    let (client, namespace) = (attached.client.clone(), &attached.subject.namespace);
+    let policies: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource("SandboxPolicy"));
     let stored = policies.get_opt(&name).await.map_err(described(format!("SandboxPolicy {name}")))?;
-    let written = match stored {
-        Some(stored) => {
-            let (changed, ended) = changed(stored, &attached.sandbox, rule, now)?;
-            let replaced = policies.replace(&name, &PostParams::default(), &changed).await;
-            if replaced.is_ok() && !ended.is_empty() {
-                println!("removed what had ended: {} (SandboxPolicy {name})", ended.join(", "));
-            }
-            replaced
-        }
-        None => {
-            let new = object(&name, &attached.sandbox, vec![rule])?;
-            policies.create(&PostParams::default(), &new).await
-        }
+    let is_new = stored.is_none();
+    let (policy, ended) = match stored {
+        Some(stored) => changed(stored, &attached.sandbox, rule, now)?,
+        None => (object(&name, &attached.sandbox, vec![rule])?, Vec::new()),
+    };
+    check_opens(&attached.applying_with(policy.clone())?.levels, &arguments.host, &moment)?;
+    let written = match is_new {
+        true => policies.create(&PostParams::default(), &policy).await,
+        false => policies.replace(&name, &PostParams::default(), &policy).await,
     };
     written.map_err(described(format!("SandboxPolicy {name}")))?;
+    if !ended.is_empty() {
+        println!("removed what had ended: {} (SandboxPolicy {name})", ended.join(", "));
+    }
     let until = expires.map(|time| format!(" until {time}")).unwrap_or_default();
     println!("sandbox {sandbox} may connect to {}{until} (SandboxPolicy {name}){note}", arguments.host);
     Ok(0)
@@ -111,11 +115,7 @@ enum Others {
 fn other_policies(others: &[Arc<Level>], host: &str, moment: &Moment<'_>) -> anyhow::Result<Others> {
     let destination = crate::allow::example(host).map_err(anyhow::Error::msg)?;
     let verdict = decide(others, &destination, moment);
-    let enforced = |opinion: &&Opinion<'_>| opinion.level.mode == Mode::Enforce;
-    if let Some(opinion) =
-        verdict.opinions.iter().filter(enforced).find(|opinion| opinion.decision == Decision::Deny)
-    {
-        let why = Denial::of(opinion);
+    if let Some(why) = denial(&verdict) {
         bail!("{host} stays closed: {why}; that policy must change, and nothing was written");
     }
     if verdict.conflict {
@@ -123,9 +123,19 @@ fn other_policies(others: &[Arc<Level>], host: &str, moment: &Moment<'_>) -> any
             "{host} stays closed: its policies disagree whether TLS ends at the proxy; nothing was written"
         );
     }
-    let mut opening = verdict.opinions.iter().filter(enforced);
+    let mut opening = verdict.opinions.iter().filter(is_enforced);
     let opening = opening.find(|opinion| opinion.level.authority != Authority::Claim);
     Ok(opening.map_or(Others::Abstain, |opinion| Others::Decide(opinion.level.name.clone())))
+}
+
+fn is_enforced(opinion: &&Opinion<'_>) -> bool {
+    opinion.level.mode == Mode::Enforce
+}
+
+/// Returns the first refusal that counts.
+fn denial(verdict: &Verdict<'_>) -> Option<Denial> {
+    let mut enforced = verdict.opinions.iter().filter(is_enforced);
+    enforced.find(|opinion| opinion.decision == Decision::Deny).map(Denial::of)
 }
 
 /// Refuses an address that the rule would not open.
@@ -141,6 +151,20 @@ fn check_address(rule: &EgressRule, others: &[Arc<Level>], moment: &Moment<'_>) 
             "{address} stays closed: {closed}; a policy with `private` can open it, and nothing was written"
         ),
     }
+}
+
+/// Refuses to write a policy with which the host would stay closed: its own mode, its other rules or other policies decide.
+fn check_opens(levels: &[Arc<Level>], host: &str, moment: &Moment<'_>) -> anyhow::Result<()> {
+    let destination = crate::allow::example(host).map_err(anyhow::Error::msg)?;
+    let verdict = decide(levels, &destination, moment);
+    if verdict.decision != Decision::Allow {
+        let why = denial(&verdict).map(|denial| denial.to_string());
+        let why = why.unwrap_or_else(|| "no policy would allow it".to_owned());
+        bail!("{host} stays closed with the new rule: {why}; nothing was written");
+    }
+    let Host::Address(address) = destination.host else { return Ok(()) };
+    may_dial(levels, &destination, address, &[], moment)
+        .map_err(|closed| anyhow!("{address} stays closed with the new rule: {closed}; nothing was written"))
 }
 
 /// Returns the time at which all rules have ended, if all end.
@@ -179,8 +203,12 @@ fn changed(
             && applies.templates.is_empty()
     });
     ensure!(alone, "SandboxPolicy {name} does not apply to this Sandbox alone; rename it");
+    let owners = stored.metadata.owner_references.iter().flatten();
+    // An earlier Sandbox of the same name had it, and the rules were for that one.
+    let is_of_another =
+        owners.clone().any(|owner| owner.kind == "Sandbox" && Some(&owner.uid) != sandbox.uid().as_ref());
     let over = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
-    let ended = |old: &EgressRule| over(policy.expires()) || over(old.expires);
+    let ended = |old: &EgressRule| is_of_another || over(policy.expires()) || over(old.expires);
     let (gone, mut rules): (Vec<_>, Vec<_>) =
         policy.rules().iter().filter(|old| old.name != rule.name).cloned().partition(ended);
     rules.push(rule);
@@ -266,6 +294,38 @@ mod tests {
         let metadata = refused("169.254.169.254");
         assert!(metadata.ends_with("which no rule opens; nothing was written"), "{metadata}");
         assert!(refused("10.1.2.3").contains("a policy with `private` can open it"));
+    }
+
+    #[test]
+    fn rule_with_which_the_host_stays_closed_is_not_written() {
+        let level = |rules: &str| {
+            let egress = serde_json::from_str(&format!(r#"{{"rules": {rules}}}"#)).expect("rules");
+            vec![Arc::new(Level::new(Authority::Namespace, "allow-a", Some(egress)))]
+        };
+        let opens = |rules: &str, host: &str| check_opens(&level(rules), host, &Moment::default());
+        let rule = serde_json::to_string(&rule("x.example", None)).expect("a rule");
+        opens(&format!("[{rule}]"), "x.example").expect("it is open");
+        let denied = opens(
+            &format!(r#"[{rule}, {{"name": "no", "hosts": ["*.example"], "decision": "Deny"}}]"#),
+            "x.example",
+        );
+        let denied = denied.expect_err("closed").to_string();
+        assert!(denied.contains("\"no\"") && denied.ends_with("nothing was written"), "{denied}");
+        let address = r#"[{"name": "10.0.0.5:5432", "cidrs": ["10.0.0.5/32"], "ports": [5432]}]"#;
+        let closed = opens(address, "10.0.0.5:5432").expect_err("closed").to_string();
+        assert!(closed.contains("10.0.0.5 stays closed with the new rule"), "{closed}");
+        let mut observes = level(&format!("[{rule}]"));
+        Arc::get_mut(&mut observes[0]).expect("one").mode = Mode::Observe;
+        assert!(check_opens(&observes, "x.example", &Moment::default()).is_err());
+    }
+
+    #[test]
+    fn rules_of_an_earlier_sandbox_of_the_name_are_not_kept() {
+        let first = object("allow-a", &sandbox(), vec![rule("x.example", None)]).expect("an object");
+        let mut second = sandbox();
+        second.metadata.uid = Some("v".into());
+        let (changed, ended) = changed(first, &second, rule("y.example", None), at(5)).expect("changed");
+        assert_eq!((ended, names(&changed)), (vec!["x.example".to_owned()], vec!["y.example".to_owned()]));
     }
 
     #[test]

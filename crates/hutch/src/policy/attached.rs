@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use hutch_api::{Sandbox, SandboxTemplate, annotation};
 use hutch_attach::SandboxFacts;
 use hutch_client::{Name, Sandboxes, Wait};
 use hutch_policy::{
-    Applying, Facts, NOT_ENFORCEABLE, NetworkLevel, NotEnforceable, Policies, PolicyObject, StoredPolicy,
-    Subject, applying, policy_names,
+    Applying, Facts, NOT_ENFORCEABLE, NetworkLevel, Policies, Subject, applying, policy_names,
 };
 use hutch_serve::error_text;
 use k8s_openapi::api::core::v1::Namespace;
@@ -28,6 +27,10 @@ pub(super) struct Attached {
     cluster: Policies,
     namespaced: Policies,
     network: Option<NetworkLevel>,
+    /// Name of the template of the Sandbox, if it is gone.
+    gone: Option<String>,
+    /// The server is that of a machine, which records who created a Sandbox.
+    records_users: bool,
 }
 
 /// Returns the resource of a kind of policies.
@@ -60,6 +63,9 @@ impl Attached {
         let network = of_template
             .as_ref()
             .and_then(|template| NetworkLevel::read(&template.name_any(), &template.data["spec"]));
+        let gone = template.clone().filter(|_| of_template.is_none());
+        let version =
+            client.apiserver_version().await.map_err(described("the version of the server".to_owned()))?;
         let subject = Subject {
             namespace: namespace.clone(),
             namespace_labels: of_namespace.labels().clone(),
@@ -74,12 +80,30 @@ impl Attached {
             Api::namespaced_with(client.clone(), &namespace, &resource("SandboxPolicy"));
         let cluster = policies(&cluster).await.context("the ClusterSandboxPolicies")?;
         let namespaced = policies(&own).await.context("the SandboxPolicies")?;
-        Ok(Attached { client, sandbox, subject, cluster, namespaced, network })
+        let records_users = version.git_version.ends_with("+hutch");
+        Ok(Attached { client, sandbox, subject, cluster, namespaced, network, gone, records_users })
     }
 
     /// Returns the levels that apply now.
-    pub(super) fn applying(&self) -> Result<Applying, NotEnforceable> {
-        applying(&self.subject, &self.cluster, &self.namespaced, self.network.as_ref(), Timestamp::now())
+    ///
+    /// # Errors
+    /// Nothing is reachable: the reason.
+    pub(super) fn applying(&self) -> anyhow::Result<Applying> {
+        if let Some(template) = &self.gone {
+            bail!("its SandboxTemplate {template} does not exist: no egress");
+        }
+        let (cluster, own) = (&self.cluster, &self.namespaced);
+        Ok(applying(&self.subject, cluster, own, self.network.as_ref(), Timestamp::now())?)
+    }
+
+    /// Returns the levels that would apply with this policy of the namespace.
+    ///
+    /// # Errors
+    /// As [`Attached::applying`]. The policy is then there nevertheless.
+    pub(super) fn applying_with(&mut self, policy: DynamicObject) -> anyhow::Result<Applying> {
+        let key = (self.subject.namespace.clone(), policy.name_any());
+        self.namespaced.insert(key, hutch_attach::policy(policy));
+        self.applying()
     }
 
     /// Returns what the Sandbox reports, if its policies cannot be enforced and its network is closed.
@@ -92,7 +116,9 @@ impl Attached {
 
     /// Returns what conditions see of the Sandbox.
     pub(super) fn facts(&self) -> Facts {
-        SandboxFacts::of(&self.sandbox).facts(&self.sandbox.name_any(), &self.subject.namespace)
+        let facts = SandboxFacts::of(&self.sandbox).facts(&self.sandbox.name_any(), &self.subject.namespace);
+        // On a cluster, anyone may write the annotation.
+        Facts { user: facts.user.clone().filter(|_| self.records_users), ..facts }
     }
 }
 
@@ -114,10 +140,7 @@ async fn policies(api: &Api<DynamicObject>) -> anyhow::Result<Policies> {
         other => anyhow!(error_text(&other)),
     })?;
     let policy = |object: DynamicObject| {
-        let key = (object.namespace().unwrap_or_default(), object.name_any());
-        let read = serde_json::to_value(&object).and_then(serde_json::from_value::<PolicyObject>);
-        let policy = read.ok().and_then(|policy| StoredPolicy::new(policy).ok());
-        (key, policy.unwrap_or_else(StoredPolicy::unreadable))
+        ((object.namespace().unwrap_or_default(), object.name_any()), hutch_attach::policy(object))
     };
     Ok(objects.into_iter().map(policy).collect())
 }

@@ -45,13 +45,15 @@ impl Documents {
         ensure!(!self.policies.is_empty(), "the files contain no policy");
         let number: usize = self.tests.iter().map(|test| test.cases.len()).sum();
         ensure!(number > 0, "the files contain no cases: add a document of kind {KIND}");
+        let now = Timestamp::now();
+        let levels =
+            self.tests.iter().map(|test| self.levels(test, now)).collect::<anyhow::Result<Vec<_>>>()?;
         let mut failed = 0;
-        for test in &self.tests {
+        for (test, levels) in self.tests.iter().zip(&levels) {
             let (facts, subject) = (test.facts(), test.subject());
-            let levels = self.levels(test, Timestamp::now());
             for case in &test.cases {
                 let named = || format!("case {:?}", case.name);
-                let judgment = match &levels {
+                let judgment = match levels {
                     Ok(levels) => case.judge(levels, &subject, &facts).with_context(named)?,
                     Err(error) => Judgment::denied(error.clone()),
                 };
@@ -150,6 +152,33 @@ mod tests {
     }
 
     #[test]
+    fn policies_are_those_of_a_server_only_for_a_sandbox() {
+        let policy = |spec: &str| {
+            format!(
+                "apiVersion: policy.hutch.dev/v1alpha1\nkind: SandboxPolicy\nmetadata: {{name: p}}\nspec: {spec}\n---\n"
+            )
+        };
+        let levels = |spec: &str, sandbox: &str| {
+            let test = format!(
+                "apiVersion: policy.hutch.dev/v1alpha1\nkind: PolicyTest\nmetadata: {{name: t}}\n{sandbox}cases: []\n"
+            );
+            let mut documents = Documents::default();
+            documents.add(&(policy(spec) + &test)).expect("documents");
+            documents.levels(&documents.tests[0], Timestamp::UNIX_EPOCH).map_err(|error| format!("{error:#}"))
+        };
+        let sandbox = "sandbox: {name: a}\n";
+        let offers =
+            "{appliesTo: {}, credentials: [{name: a, source: {env: A}, hosts: [a.example], env: A}]}";
+        assert_eq!(levels(offers, "").expect("for a command").expect("levels").len(), 1);
+        let error = levels(offers, sandbox).expect_err("not on a server");
+        assert!(error.contains("policy \"p\"") && error.contains("source"), "{error}");
+        let named = "{egress: {rules: []}}";
+        assert_eq!(levels(named, "").expect("levels").expect("by itself").len(), 1);
+        let why = levels(named, sandbox).expect("levels").expect_err("none applies");
+        assert!(why.contains("p has no `appliesTo`"), "{why}");
+    }
+
+    #[test]
     fn any_cases_are_judged() {
         hutch_testkit::hostile::feed("hutch_tests", |bytes| {
             let mut documents = Documents::default();
@@ -159,7 +188,7 @@ mod tests {
             }
             for test in &documents.tests {
                 let (facts, subject) = (test.facts(), test.subject());
-                let Ok(levels) = documents.levels(test, Timestamp::UNIX_EPOCH) else { continue };
+                let Ok(Ok(levels)) = documents.levels(test, Timestamp::UNIX_EPOCH) else { continue };
                 for case in &test.cases {
                     if let Ok(judgment) = case.judge(&levels, &subject, &facts) {
                         let _ = case.mistake(&judgment, names_sandboxes(&levels));

@@ -16,6 +16,9 @@ const MAX_NAMES: usize = 100;
 /// Maximum checked entries of a workspace.
 const MAX_ENTRIES: usize = 4_000_000;
 
+/// Folders of which programs trust a part.
+const FOLDERS: [&str; 2] = [".git", ".cargo"];
+
 /// New and changed files.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
@@ -86,12 +89,13 @@ impl Snapshot {
         Snapshot { key, files }
     }
 
-    /// Returns new and changed files.
-    pub(super) fn compare(&self, workspace: &OwnedFd) -> Change {
+    /// Returns new and changed files, but for placeholders that another run uses.
+    pub(super) fn compare(&self, workspace: &OwnedFd, shared: &[PathBuf]) -> Change {
         let mut found = BTreeSet::new();
         let mut more = 0;
         let unchecked = walk(workspace, &mut |path, status| {
-            if self.files.get(&self.key.hash_one(path)) == Some(&version(&self.key, status)) {
+            let is_known = self.files.get(&self.key.hash_one(path)) == Some(&version(&self.key, status));
+            if is_known || shared.iter().any(|shared| shared == path) {
                 return;
             }
             found.insert((rank(path), shown(path)));
@@ -159,8 +163,9 @@ fn read_folder(
         *left = rest;
         let path = path.join(OsStr::from_bytes(name.to_bytes()));
         let known = entry.file_type();
-        let is_git_file = path.file_name() == Some(OsStr::new(".git")) && known != FileType::Directory;
-        let trusted = trusted || is_trusted(&path) || is_git_file;
+        // A file or link in the place of a folder chooses what is in it.
+        let of_folder = path.file_name().is_some_and(|name| FOLDERS.iter().any(|folder| name == *folder));
+        let trusted = trusted || is_trusted(&path) || (of_folder && known != FileType::Directory);
         if !trusted && known == FileType::Directory {
             folders.push((path, false));
             continue;

@@ -143,6 +143,8 @@ impl Network {
         if self.levels.is_empty() {
             return Ok(None);
         }
+        // It may have a password, and was read.
+        hutch_jail::erase_variables(&[upstream_proxy::VARIABLE]);
         if rustix::process::geteuid().is_root() {
             self.ids = Some(IdRanges::open(std::process::id())?.take()?);
         }

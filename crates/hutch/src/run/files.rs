@@ -33,7 +33,8 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
     keep_open(&mut listed.write_within, &restrictions, workspace.as_deref());
     let denied: Vec<PathBuf> =
         listed.deny_write.iter().flat_map(|(path, _)| super::every_name(path.clone())).collect();
-    for (path, access) in restrictions {
+    for (path, access) in &restrictions {
+        let (path, access) = (path.clone(), *access);
         let is_denied = |path: PathBuf| {
             super::every_name(path).any(|name| denied.iter().any(|denied| name.starts_with(denied)))
         };
@@ -44,7 +45,8 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
         let named = |path: &Path| format!("--policy: {}: {}", rules_of(policies, path), path.display());
         let mut close = |path: &Path, access| {
             let outside = outside(path, workspace.as_deref())?;
-            restrict(&outside, access, workspace.as_deref(), arguments, &mut listed)
+            restrict(&outside, access, workspace.as_deref(), arguments, &mut listed)?;
+            check_nested(path, access, &restrictions)
         };
         let Err(error) = close(&path, access).with_context(|| named(&path)) else { continue };
         let least = access_at(&needed, &path);
@@ -66,6 +68,31 @@ pub(super) fn apply(policies: &[PolicyFiles], arguments: &mut RunArguments) -> a
     }
     arguments.listed = Some(listed);
     Ok(unenforced)
+}
+
+/// Refuses what a command does not open again: a path in a hidden one, and one to be written in what is closed within a path that
+/// is to be written.
+fn check_nested(path: &Path, access: Access, restrictions: &[(PathBuf, Access)]) -> anyhow::Result<()> {
+    let above = |other: &Path| other != path && path.starts_with(other);
+    let mut above: Vec<_> = restrictions.iter().filter(|(other, _)| above(other)).collect();
+    above.sort_by_key(|(other, _)| std::cmp::Reverse(other.components().count()));
+    match above.first() {
+        Some((hidden, Access::None)) if access != Access::None => {
+            bail!(
+                "{} is hidden, and a command shows nothing within it; name what is to be hidden there",
+                hidden.display()
+            )
+        }
+        Some((closed, Access::Read))
+            if access == Access::Write && above.iter().any(|(_, access)| *access == Access::Write) =>
+        {
+            bail!(
+                "a command opens nothing again within {}, which is closed in a folder that is open",
+                closed.display()
+            )
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Keeps those of the paths that settings open within a read-only workspace which the policies let be written too.
@@ -164,6 +191,26 @@ mod tests {
         let both = "policy \"a\": spec.files[1], policy \"b\": spec.files[0]";
         assert_eq!(rules_of(&policies, Path::new("/y")), both);
         assert_eq!(rules_of(&policies, Path::new("/x")), "policy \"a\": spec.files[0]");
+    }
+
+    #[test]
+    fn path_that_would_be_opened_again_is_refused() {
+        use Access::{None, Read, Write};
+        let rules = [
+            ("/w", Read),
+            ("/w/secret", None),
+            ("/w/secret/out", Read),
+            ("/w/secret/new", Write),
+            ("/w/secret/deep", None),
+            ("/w/out", Write),
+            ("/w/out/x", Read),
+            ("/w/out/x/y", Write),
+            ("/w/out/x/z", None),
+        ];
+        let all: Vec<(PathBuf, Access)> = rules.iter().map(|(path, access)| (path.into(), *access)).collect();
+        let refused = all.iter().filter(|(path, access)| check_nested(path, *access, &all).is_err());
+        let refused: Vec<_> = refused.map(|(path, _)| path.display().to_string()).collect();
+        assert_eq!(refused, ["/w/secret/out", "/w/secret/new", "/w/out/x/y"]);
     }
 
     #[test]

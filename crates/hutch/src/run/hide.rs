@@ -1,10 +1,16 @@
 //! `--deny-read`: files and folders that the command cannot read although they are in what it sees.
 
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use hutch_jail::{Mount, MountSource, Spec};
+use hutch_jail::{Ids, Mount, MountSource, Spec};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use super::place::Mounted;
 
 /// Mounts that hide paths.
 pub(super) struct Hidden {
@@ -22,6 +28,7 @@ pub(super) fn mounts(
     workspace: &Path,
 ) -> anyhow::Result<Hidden> {
     let mut hidden = Hidden { mounts: Vec::new(), named: Vec::new() };
+    let mounted = Mounted::read();
     for (path, is_named) in
         named.iter().map(|path| (path, true)).chain(matching.iter().map(|path| (path, false)))
     {
@@ -41,7 +48,7 @@ pub(super) fn mounts(
             Err(error) => return Err(error).with_context(flag),
         };
         let is_folder = path.metadata().with_context(flag)?.is_dir();
-        for (target, folder) in places(&path, is_folder, spec) {
+        for (target, folder) in places(&path, is_folder, spec, &mounted) {
             if target == workspace {
                 bail!("{}: the workspace is in it, so the command could read nothing of that", flag());
             }
@@ -98,26 +105,72 @@ fn replaceable(path: &Path, spec: &Spec) -> Option<PathBuf> {
 pub(super) fn shown(file: &Path, spec: &Spec, hidden: &[Mount]) -> Option<PathBuf> {
     let path = file.canonicalize().ok()?;
     let is_hidden = |target: &Path| hidden.iter().any(|mount| target.starts_with(&mount.target));
-    places(&path, false, spec).into_iter().map(|(target, _)| target).find(|target| !is_hidden(target))
+    places(&path, false, spec, &Mounted::read())
+        .into_iter()
+        .map(|(target, _)| target)
+        .find(|target| !is_hidden(target))
 }
 
 /// Returns the paths inside at which a file or folder of the machine shows, each with `true` for a folder. A mount that
 /// shows only a part of it is such a path itself.
-fn places(path: &Path, is_folder: bool, spec: &Spec) -> Vec<(PathBuf, bool)> {
+fn places(path: &Path, is_folder: bool, spec: &Spec, mounted: &Mounted) -> Vec<(PathBuf, bool)> {
     let layers = spec.root.layers.iter();
     let of_image = layers.filter_map(|layer| path.strip_prefix(layer).ok());
     let of_image = of_image.filter(|rest| *rest != Path::new(""));
     let mut places: Vec<_> = of_image.map(|rest| (Path::new("/").join(rest), is_folder)).collect();
+    let place = mounted.place(path);
     for mount in &spec.mounts {
         let Some((source, shows_folder)) = source(mount) else { continue };
-        match path.strip_prefix(&source) {
-            Ok(rest) if rest == Path::new("") => places.push((mount.target.clone(), shows_folder)),
-            Ok(rest) => places.push((mount.target.join(rest), is_folder)),
-            Err(_) if source.starts_with(path) => places.push((mount.target.clone(), shows_folder)),
-            Err(_) => {}
+        // By its name, and wherever a bind mount shows it.
+        let of_source = place.as_ref().zip(mounted.place(&source));
+        let of_source = of_source.as_ref().map(|(place, source)| (*place, source));
+        let rests =
+            [path.strip_prefix(&source).ok(), of_source.and_then(|(place, source)| place.within(source))];
+        let shows_a_part = source.starts_with(path)
+            || of_source.is_some_and(|(place, source)| source.within(place).is_some());
+        let below = rests.into_iter().flatten().filter(|rest| !is_covered(mount, rest, spec));
+        let mut found: Vec<_> = below.map(|rest| beneath(&mount.target, rest)).collect();
+        found.dedup();
+        match found.is_empty() {
+            true if shows_a_part => places.push((mount.target.clone(), shows_folder)),
+            _ => places.extend(found.into_iter().map(|target| {
+                let is_folder = if target == mount.target { shows_folder } else { is_folder };
+                (target, is_folder)
+            })),
         }
     }
     places
+}
+
+/// Joins paths; joining nothing would add a slash.
+fn beneath(folder: &Path, rest: &Path) -> PathBuf {
+    if rest == Path::new("") { folder.to_owned() } else { folder.join(rest) }
+}
+
+/// Returns true if a path in a folder is on another mount there, which a jail of root does not show, and there is nothing at the
+/// path below that mount.
+fn is_covered(mount: &Mount, rest: &Path, spec: &Spec) -> bool {
+    let folder = match &mount.source {
+        MountSource::Beneath { folder, path } if path == Path::new("") => folder,
+        MountSource::Layered { folder, .. } => folder,
+        _ => return false,
+    };
+    if matches!(spec.ids, Ids::Caller) || rest == Path::new("") {
+        return false;
+    }
+    let folder = folder.clone().without_mounts();
+    let find = |top: &OwnedFd| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::openat2(top, rest, flags, Mode::empty(), folder.within())
+    };
+    let Ok(open) = folder.open() else { return false };
+    if !matches!(find(&open), Err(Errno::XDEV)) {
+        return false;
+    }
+    let clone =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let below = open_tree(&open, "", clone).and_then(|tree| find(&tree));
+    matches!(below, Err(Errno::NOENT | Errno::NOTDIR))
 }
 
 /// Returns the path of the machine that a mount shows, with `true` for a folder.

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use hutch_jail::{Mount, MountSource};
 
+use super::place::Mounted;
 use super::{absolute, named_folder};
 use crate::mount::MountArgument;
 
@@ -14,12 +15,12 @@ const RESERVED: [&str; 4] = ["/workspace", "/proc", "/sys", "/dev"];
 /// Returns the mounts of these flags. `taken` are the mounts that the jail has already; the source of one that is writable
 /// must not be within another, which would be a second way to its protected files.
 pub(super) fn mounts(arguments: &[MountArgument], taken: &[Mount]) -> anyhow::Result<Vec<Mount>> {
-    let mut mounts: Vec<Mount> = Vec::new();
+    let (mut mounts, mounted): (Vec<Mount>, _) = (Vec::new(), Mounted::read());
     for argument in arguments {
         let named = || format!("--mount {}", argument.source.display());
         let mount = mount(argument).with_context(named)?;
         check_target(&mount.target, taken.iter().chain(&mounts)).with_context(named)?;
-        check_source(&mount, taken.iter().chain(&mounts)).with_context(named)?;
+        check_source(&mount, taken.iter().chain(&mounts), &mounted).with_context(named)?;
         mounts.push(mount);
     }
     Ok(mounts)
@@ -76,12 +77,20 @@ fn check_target<'a>(target: &Path, mut taken: impl Iterator<Item = &'a Mount>) -
     }
 }
 
-fn check_source<'a>(mount: &Mount, taken: impl Iterator<Item = &'a Mount>) -> anyhow::Result<()> {
+fn check_source<'a>(
+    mount: &Mount,
+    taken: impl Iterator<Item = &'a Mount>,
+    mounted: &Mounted,
+) -> anyhow::Result<()> {
     let Some(source) = path_of(mount) else { return Ok(()) };
+    let place = mounted.place(&source);
     for other in taken.filter(|other| !(mount.read_only && other.read_only)) {
         let Some(path) = path_of(other) else { continue };
+        // A bind mount may show one in the other although their paths differ.
+        let places = place.as_ref().zip(mounted.place(&path));
+        let meet = places.is_some_and(|(one, two)| one.within(&two).is_some() || two.within(one).is_some());
         ensure!(
-            !source.starts_with(&path) && !path.starts_with(&source),
+            !meet && !source.starts_with(&path) && !path.starts_with(&source),
             "it overlaps with {}, which can be written in one of the two places only; make both read-only",
             path.display()
         );

@@ -142,6 +142,9 @@ impl Place {
         let (allow_write, deny_write) =
             (list("allowWrite", &files.allow_write)?, list("denyWrite", &files.deny_write)?);
         arguments.workspace = Some(self.workspace.clone());
+        for mount in &mut arguments.mount {
+            mount.source = absolute(&mount.source).context("--mount")?;
+        }
         let is_allowed = allow_write.iter().any(|named| named.path == self.workspace);
         let is_above = |name: PathBuf| self.workspace.starts_with(name);
         let is_denied = deny_write.iter().any(|named| super::every_name(named.path.clone()).any(is_above));
@@ -253,15 +256,16 @@ impl Place {
 
     /// Returns the folders that are shown beside the workspace and the image.
     fn shown(&self, arguments: &RunArguments) -> Vec<PathBuf> {
-        let mounts = arguments.mount.iter().filter_map(|mount| std::path::absolute(&mount.source).ok());
-        let mut shown: Vec<PathBuf> = mounts.collect();
+        let mut shown: Vec<PathBuf> = arguments.mount.iter().map(|mount| mount.source.clone()).collect();
         if arguments.tools {
             let variable = |name: &str| std::env::var_os(name);
             let tools = Tools::find(variable, &self.workspace).mounts;
             shown.extend(tools.into_iter().map(|mount| mount.source));
             shown.extend(caches::folders(variable).into_iter().filter(|folder| folder.exists()));
         }
-        shown
+        // As the rules are written, which are compared with them.
+        let plain = |path: PathBuf| absolute(&path).map(|path| super::below_root(&path)).unwrap_or(path);
+        shown.into_iter().map(plain).collect()
     }
 
     /// Replaces patterns by the paths that match in what is shown.

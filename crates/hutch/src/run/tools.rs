@@ -59,7 +59,10 @@ impl Tools {
         let path = variable("PATH").unwrap_or_default();
         let folders: Vec<PathBuf> =
             std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
-        shown.extend(go_outside(&folders, &shown));
+        // Code inside can put a link into the workspace, such as into a virtual environment.
+        let others: Vec<PathBuf> =
+            folders.iter().filter(|folder| !folder.starts_with(workspace)).cloned().collect();
+        shown.extend(go_outside(&others, &shown));
         let is_shown = |folder: &Path| {
             folder.starts_with(SHOWN)
                 || ["/bin", "/sbin"].iter().any(|link| folder == Path::new(link))
@@ -102,8 +105,13 @@ pub(super) fn out_of_reach(mounts: &[MountArgument], home: &Path, uid: u32) -> b
 /// Returns the folder of Go, if it is not shown already.
 fn go_outside(folders: &[PathBuf], shown: &[PathBuf]) -> Option<PathBuf> {
     let program = folders.iter().map(|folder| folder.join("go")).find(|program| program.is_file())?;
-    let root = program.canonicalize().ok()?.parent()?.parent()?.to_owned();
-    let is_go = root.join("pkg").is_dir() && root.join("src").is_dir();
+    let program = program.canonicalize().ok()?;
+    let root = program.parent()?.parent()?.to_owned();
+    // A link may lead to any program, above which there may be a folder of the caller.
+    let is_go = program == root.join("bin/go")
+        && root.join("VERSION").is_file()
+        && root.join("pkg").is_dir()
+        && root.join("src").is_dir();
     let is_shown = root.starts_with(SHOWN) || shown.iter().any(|path| root.starts_with(path));
     (is_go && !is_shown).then_some(root)
 }
@@ -121,7 +129,14 @@ mod tests {
         {
             std::fs::create_dir_all(home.join(folder)).unwrap();
         }
-        for file in [".cargo/credentials.toml", ".local/bin/uv", ".local/bin/other", "sdk/go/bin/go"] {
+        let files = [
+            ".cargo/credentials.toml",
+            ".local/bin/uv",
+            ".local/bin/other",
+            "sdk/go/bin/go",
+            "sdk/go/VERSION",
+        ];
+        for file in files {
             std::fs::write(home.join(file), "").unwrap();
         }
         let at = |path: &str| home.join(path).display().to_string();
@@ -149,5 +164,20 @@ mod tests {
         let path = [at(".cargo/bin"), at(".local/bin"), at("sdk/go/bin"), "/usr/bin".into()].join(":");
         assert_eq!(tools.env, [("RUSTUP_HOME".to_owned(), at(".rustup")), ("PATH".to_owned(), path)]);
         assert_eq!(Tools::find(|_| None, Path::new("/work")), Tools::default());
+        // Found by review: a link that code of an earlier run had put into a folder of PATH showed what is above its target.
+        for folder in ["other/cmd", "other/pkg", "other/src", "bin", "work/bin"] {
+            std::fs::create_dir_all(home.join(folder)).unwrap();
+        }
+        for file in ["other/cmd/main.go", "other/VERSION"] {
+            std::fs::write(home.join(file), "").unwrap();
+        }
+        std::os::unix::fs::symlink(home.join("other/cmd/main.go"), home.join("bin/go")).unwrap();
+        std::os::unix::fs::symlink(home.join("sdk/go/bin/go"), home.join("work/bin/go")).unwrap();
+        let go = |folder: &str| {
+            let path = at(folder);
+            let variable = |name: &str| (name == "PATH").then(|| path.clone().into());
+            Tools::find(variable, &home.join("work")).mounts.len()
+        };
+        assert_eq!((go("bin"), go("work/bin"), go("sdk/go/bin")), (0, 0, 1));
     }
 }

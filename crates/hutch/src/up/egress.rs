@@ -383,7 +383,8 @@ impl Supervisor {
         listeners: Vec<OwnedFd>,
         channel: &Channel,
     ) -> std::io::Result<()> {
-        self.end(&uid, channel).await?;
+        // Its error is that of the channel, after which the next proxy is sent everything: also this Pod.
+        let ended = self.end(&uid, channel).await;
         let pod = Pod {
             number: self.number(),
             listeners,
@@ -397,7 +398,7 @@ impl Supervisor {
         };
         let sent = self.serve(&uid, &pod, channel).await;
         self.pods.insert(uid, pod);
-        sent
+        ended.and(sent)
     }
 
     /// Gives a Pod the credentials that a task has issued, unless a later one has issued others.

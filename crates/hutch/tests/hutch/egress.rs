@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hutch_testkit::wait::until;
 
-use crate::harness::{HUTCH, printed_before, text};
+use crate::harness::{link_program, printed_before, text};
 use crate::processes::{kill, unprivileged};
 
 /// Address of the servers. It is loopback, and no other test uses it.
@@ -50,7 +50,7 @@ impl Site {
         );
         std::fs::write(path("hosts"), hosts).expect("written");
         // Where an ordinary user can read it.
-        hutch_testkit::copy_program(HUTCH, path("hutch"));
+        link_program(path("hutch"));
         std::fs::create_dir(path("home")).expect("made");
         std::os::unix::fs::chown(path("home"), Some(1000), Some(1000)).expect("chown");
         printed_before(&path("home"), 1000);

@@ -16,6 +16,25 @@ pub(crate) fn binary() -> &'static str {
         LazyLock::new(|| std::env::var("HUTCH_BINARY").unwrap_or_else(|_| HUTCH.to_owned()));
     &BINARY
 }
+/// Puts the program where an ordinary user can execute it. All tests share one copy: each would be a quarter of a gigabyte.
+pub(crate) fn link_program(to: impl AsRef<Path>) {
+    /// The copy, and a process that removes its folder when this one ends.
+    static COPY: LazyLock<(PathBuf, Child)> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().expect("tempdir").keep();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&folder, mode).expect("chmod");
+        hutch_testkit::copy_program(binary(), folder.join("hutch"));
+        let mut remover = Command::new("sh");
+        remover
+            .args(["-c", "read end; rm -r \"$0\""])
+            .arg(&folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
+        (folder.join("hutch"), remover.stderr(Stdio::null()).spawn().expect("sh"))
+    });
+    std::fs::hard_link(&COPY.0, to).expect("a link");
+}
+
 /// Executes a program for which the kernel seems to have no nftables.
 pub(crate) const WITHOUT_NFTABLES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/without_nftables.py");

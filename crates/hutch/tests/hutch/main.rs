@@ -52,6 +52,7 @@ mod policies;
 mod policy_commands;
 mod policy_crds;
 mod processes;
+mod protected;
 mod provided;
 mod pulled;
 mod recorded;

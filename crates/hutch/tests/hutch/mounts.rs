@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::egress::{Caller, callers};
-use crate::harness::{HUTCH, printed_before, refused, succeeded, text};
+use crate::harness::{link_program, printed_before, refused, succeeded, text};
 
 /// Owner of the files: the ordinary user.
 const USER: u32 = 1000;
@@ -45,7 +45,7 @@ impl Home {
             std::fs::write(home.path(name), "before\n").expect("written");
             home.own(name);
         }
-        hutch_testkit::copy_program(HUTCH, home.path("hutch"));
+        link_program(home.path("hutch"));
         printed_before(&home.path("home"), USER);
         home
     }
@@ -87,7 +87,7 @@ impl Home {
         self.command(caller, place, options, script).output().expect("hutch")
     }
 
-    fn command(&self, caller: Caller, place: &Path, options: &[&str], script: &str) -> Command {
+    pub(crate) fn command(&self, caller: Caller, place: &Path, options: &[&str], script: &str) -> Command {
         let hutch = self.path("hutch");
         let mut command = match caller {
             Caller::Ordinary => {

@@ -249,7 +249,7 @@ fn hidden_path_must_exist_and_leave_a_workspace() {
 }
 
 /// Writes a policy with these rules for files, and returns the options that name it.
-fn file_rules(home: &Home, rules: &str) -> [String; 2] {
+pub(crate) fn file_rules(home: &Home, rules: &str) -> [String; 2] {
     policy_of_files(home, "files", rules)
 }
 

@@ -18,7 +18,7 @@ use hutch_testkit::registry::{PASSWORD, USER};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::harness::{HUTCH, Up, WAIT_LIMIT, binary, succeeded, text};
+use crate::harness::{HUTCH, Up, WAIT_LIMIT, binary, link_program, succeeded, text};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -169,7 +169,7 @@ impl Home {
         give(&path(".docker"));
         // Where an ordinary user can read it.
         if !path("hutch").exists() {
-            hutch_testkit::copy_program(binary(), path("hutch"));
+            link_program(path("hutch"));
         }
         let mut setpriv = Command::new("setpriv");
         setpriv.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(path("hutch")).args(words);

@@ -185,12 +185,18 @@ fn what_flags_show_is_hidden_as_the_settings_say() {
         let settings = files(json!({
             "denyRead": ["@/home/.pyenv/**/*.pem", "@/data"], "allowRead": ["@/data/pub"], "allowWrite": ["."],
         }));
-        let mount = format!("{}:ro", home.path("data/priv").display());
-        let flags = ["--tools", "--mount", &mount];
         let script = "cat @/home/.pyenv/versions/3/key.pem @/data/priv/a; cat @/home/.pyenv/versions/3/lib @/data/pub/a";
         let script = script.replace('@', &home.path("").display().to_string());
-        let output = run(&home, caller, &settings, &flags, &script);
-        assert_eq!(text(&output.stdout), "SECRET\nSECRET\n", "{caller:?}: {}", text(&output.stderr));
+        // The second is relative to the working directory.
+        for mount in [format!("{}:ro", home.path("data/priv").display()), "../data/priv:ro".to_owned()] {
+            let output = run(&home, caller, &settings, &["--tools", "--mount", &mount], &script);
+            assert_eq!(
+                text(&output.stdout),
+                "SECRET\nSECRET\n",
+                "{caller:?} {mount}: {}",
+                text(&output.stderr)
+            );
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! An empty mount hides a path, and a read-only path is mounted over itself. So a rule holds for every way to the path: a
 //! link, an open folder, `/proc/self/root`. A folder on the way is mounted over itself too, because one that only contains a
-//! mount could be moved, and another one made in its place.
+//! mount could be moved, and another one made in its place. Where an earlier jail wrote to the root, a rule also holds for the
+//! path to which the links of the image lead.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -29,25 +30,32 @@ const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE
     .union(OpenTreeFlags::OPEN_TREE_CLOEXEC)
     .union(OpenTreeFlags::AT_EMPTY_PATH);
 
-/// Closes files of the tree below `top` and returns the mounts that this made. `hidden` is an empty file that is mounted
-/// nowhere yet. `reserved` are further paths that cannot be closed.
-pub(crate) fn close(
-    top: &OwnedFd,
-    rules: &FileRules,
-    reserved: &[&str],
-    hidden: OwnedFd,
-) -> Result<Vec<Planned>, Error> {
-    let mut tree = Tree::new(top, &rules.shared, reserved, hidden)?;
+/// Further parameters of [`close`].
+pub(crate) struct Means<'a> {
+    /// An empty file that is mounted nowhere yet.
+    pub(crate) hidden: OwnedFd,
+    /// The root without what earlier jails wrote to it, if they did.
+    pub(crate) image: Option<OwnedFd>,
+    /// Further paths that cannot be closed.
+    pub(crate) reserved: &'a [&'a str],
+}
+
+/// Closes files of the tree below `top` and returns the mounts that this made.
+pub(crate) fn close(top: &OwnedFd, rules: &FileRules, means: Means<'_>) -> Result<Vec<Planned>, Error> {
+    let by_image = means.image.map_or(Ok(Vec::new()), |image| by_links_of_image(&image, rules))?;
+    let mut tree = Tree::new(top, &rules.shared, means.reserved, means.hidden)?;
     let mut levels = vec![Level::new()];
     let mut names = BTreeMap::new();
+    let direct = rules.rules.iter().map(|rule| (rule, false));
+    let mut ordered: Vec<(&FileRule, bool)> =
+        direct.chain(by_image.iter().map(|rule| (rule, true))).collect();
     // What is deeper comes first, so that a missing folder is not made as a file.
-    let mut ordered: Vec<&FileRule> = rules.rules.iter().collect();
-    ordered.sort_by(|one, other| other.path.cmp(&one.path));
-    for rule in ordered {
+    ordered.sort_by(|(one, _), (other, _)| other.path.cmp(&one.path));
+    for (rule, by_image) in ordered {
         let found = tree.find(rule).map_err(|reason| refused(&rule.name, reason))?;
         let Some(Found { path, by_link }) = found else { continue };
         names.insert(path.clone(), rule.name.as_str());
-        match by_link {
+        match by_link || by_image {
             false => levels[0].push((path, rule.access)),
             true => levels.push(vec![(path, rule.access)]),
         }
@@ -73,6 +81,52 @@ pub(crate) fn close(
         tree.attach(&mount, path, *access != FileAccess::Write, &mut made).map_err(failed(path))?;
     }
     Ok(made)
+}
+
+/// Returns the rules whose paths lead elsewhere by links of the image, each with the path to which it leads. Code of an earlier
+/// jail may have put something else in the place of these links.
+fn by_links_of_image(image: &OwnedFd, rules: &FileRules) -> Result<Vec<FileRule>, Error> {
+    let elsewhere = rules.rules.iter().map(|rule| {
+        let path = without_links(image, &rule.path).map_err(|errno| {
+            refused(&rule.name, format!("{} cannot be looked up in the image: {errno}", rule.path.display()))
+        })?;
+        Ok((path != rule.path).then(|| FileRule { path, ..rule.clone() }))
+    });
+    elsewhere.filter_map(Result::transpose).collect()
+}
+
+/// Returns a path without the links of a tree that does not change. Parts that are not in it stay.
+fn without_links(tree: &OwnedFd, path: &Path) -> Result<PathBuf, Errno> {
+    let mut rest: VecDeque<OsString> = names(path).collect();
+    let (mut here, mut links) = (PathBuf::from("/"), 0);
+    while let Some(name) = rest.pop_front() {
+        if name == ".." {
+            here.pop();
+            continue;
+        }
+        let there = here.join(&name);
+        let below = there.strip_prefix("/").unwrap_or(&there);
+        match rustix::fs::readlinkat(tree, below, Vec::new()) {
+            Ok(_) if links == LINKS => return Err(Errno::LOOP),
+            Ok(target) => {
+                links += 1;
+                follow(target.as_bytes(), &mut here, &mut rest);
+            }
+            // Not a link, or not there.
+            Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR) => here = there,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(here)
+}
+
+/// Puts what a link in the folder `here` names before the rest of a path.
+fn follow(target: &[u8], here: &mut PathBuf, rest: &mut VecDeque<OsString>) {
+    let target = Path::new(OsStr::from_bytes(target));
+    if target.is_absolute() {
+        *here = PathBuf::from("/");
+    }
+    names(target).rev().for_each(|name| rest.push_front(name));
 }
 
 fn refused(rule: &str, reason: String) -> Error {
@@ -173,13 +227,7 @@ impl<'a> Tree<'a> {
                         ));
                     }
                     let target = rustix::fs::readlinkat(&folder, &name, Vec::new()).map_err(fail)?;
-                    let target = PathBuf::from(OsStr::from_bytes(target.as_bytes()));
-                    if target.is_absolute() {
-                        here = PathBuf::from("/");
-                    }
-                    for part in names(&target).collect::<Vec<_>>().into_iter().rev() {
-                        rest.push_front(part);
-                    }
+                    follow(target.as_bytes(), &mut here, &mut rest);
                 }
                 FileType::Directory => here = there,
                 _ if rest.is_empty() => here = there,

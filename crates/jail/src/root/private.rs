@@ -8,10 +8,11 @@ use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
-use super::{FOLDER, failed, make_sides, overlay, tmpfs};
+use super::{FOLDER, failed, make_sides, names_of_layers, overlay, read_only_overlay, tmpfs};
 use crate::error::Error;
 use crate::files::FileRules;
 use crate::folder::CheckedFolder;
+use crate::spec::{Spec, Upper};
 use crate::sys;
 
 /// Bound of an empty folder.
@@ -55,4 +56,16 @@ pub(super) fn hidden(folder: bool) -> Result<OwnedFd, Errno> {
 /// Returns the empty file that rules for files need, if there are any.
 pub(super) fn hidden_file(files: &FileRules) -> Result<Option<OwnedFd>, Error> {
     (!files.is_empty()).then(|| hidden(false)).transpose().map_err(failed("an empty file"))
+}
+
+/// Returns the stacked layers without the writable side, if there are rules for files and an earlier jail may have written to
+/// that side.
+pub(super) fn image(spec: &Spec) -> Result<Option<OwnedFd>, Error> {
+    const IMAGE: &str = "image";
+    if spec.files.is_empty() || !matches!(spec.root.upper, Upper::Dir(_)) {
+        return Ok(None);
+    }
+    let layers = names_of_layers(spec.root.layers.len()).join(":");
+    let tree = read_only_overlay(&layers, IMAGE).and_then(|()| open_tree(CWD, IMAGE, CLONE));
+    tree.map(Some).map_err(failed("overlay of the image"))
 }

@@ -7,7 +7,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
 
-use super::private::{CLONE, hidden, hidden_file, layered, no_copy};
+use super::closed::Means;
+use super::private::{CLONE, hidden, hidden_file, image, layered, no_copy};
 use super::{ROOT, SKELETON_BYTES, Top, at, attach_tree, closed, failed, memory, stack, tmpfs};
 use crate::error::Error;
 use crate::files::FileRules;
@@ -25,7 +26,8 @@ const WHOLE: OpenTreeFlags = CLONE.union(OpenTreeFlags::AT_RECURSIVE).union(Open
 /// Mounts that are mounted nowhere yet.
 struct Ready {
     mounts: Vec<OwnedFd>,
-    root: Option<OwnedFd>,
+    /// The root of the runtime, and the root without what earlier jails wrote to it.
+    root: Option<(OwnedFd, Option<OwnedFd>)>,
     hidden: Option<OwnedFd>,
 }
 
@@ -39,10 +41,10 @@ pub(crate) fn build(spec: &Spec, sources: &mut Sources) -> Result<(), Error> {
         attach_tree(&host, &attached, &tree, mount)?;
         attached.push((&mount.target, tree));
     }
-    let (Some(root), Some(tree)) = (&spec.runtime_root, ready.root) else { return Ok(()) };
+    let (Some(root), Some((tree, image))) = (&spec.runtime_root, ready.root) else { return Ok(()) };
     attach(&tree, &root.folder)?;
     match ready.hidden {
-        Some(hidden) => close(root, &tree, &spec.files, hidden),
+        Some(hidden) => close(root, &tree, &spec.files, Means { hidden, image, reserved: &[] }),
         None => Ok(()),
     }
 }
@@ -80,15 +82,17 @@ fn prepare(spec: &Spec, sources: &mut Sources) -> Result<Ready, Error> {
     Ok(Ready { mounts, root, hidden })
 }
 
-/// Returns the root of the runtime. The stage must be the working directory.
-fn make_root(spec: &Spec, sources: &mut Sources) -> Result<OwnedFd, Error> {
+/// Returns the root of the runtime, and the root without what earlier jails wrote to it. The stage must be the working
+/// directory.
+fn make_root(spec: &Spec, sources: &mut Sources) -> Result<(OwnedFd, Option<OwnedFd>), Error> {
     let layers = (0..spec.root.layers.len()).map(|_| sources.next()).collect::<Result<Vec<_>, _>>()?;
     let upper = match spec.root.upper {
         Upper::Dir(_) => Some(sources.next()?),
         Upper::ReadOnly | Upper::Memory { .. } => None,
     };
     stack(&layers, upper.as_ref(), &[])?;
-    open_tree(CWD, ROOT, CLONE).map_err(failed("take the root"))
+    let root = open_tree(CWD, ROOT, CLONE).map_err(failed("take the root"))?;
+    Ok((root, image(spec)?))
 }
 
 /// Mounts over a folder of the machine that no jail can replace.
@@ -104,7 +108,7 @@ fn attach_over(tree: &OwnedFd, place: &OwnedFd) -> Result<(), Errno> {
 
 /// Closes files in the root and in the mounts that the runtime makes in it: these are mounted there, all of it is closed, and
 /// the runtime is given what is there then.
-fn close(root: &RuntimeRoot, tree: &OwnedFd, files: &FileRules, hidden: OwnedFd) -> Result<(), Error> {
+fn close(root: &RuntimeRoot, tree: &OwnedFd, files: &FileRules, means: Means<'_>) -> Result<(), Error> {
     let mut within: Vec<(&Path, OwnedFd)> = Vec::new();
     for (inside, place) in &root.shown {
         let failed = |step: &'static str| at(inside, step);
@@ -114,7 +118,8 @@ fn close(root: &RuntimeRoot, tree: &OwnedFd, files: &FileRules, hidden: OwnedFd)
         within.push((inside, copy));
     }
     let is_memory = !root.shown.iter().any(|(inside, _)| inside == Path::new(MEMORY));
-    closed::close(tree, files, if is_memory { &[MEMORY] } else { &[] }, hidden)?;
+    let reserved: &[&str] = if is_memory { &[MEMORY] } else { &[] };
+    closed::close(tree, files, Means { reserved, ..means })?;
     let top = Top { folder: tree, links: ResolveFlags::empty() };
     for (inside, place) in &root.shown {
         let copy = top.open(inside).and_then(|found| open_tree(found, "", WHOLE));

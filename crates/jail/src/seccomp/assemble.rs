@@ -224,7 +224,8 @@ impl Program {
                 self.branch(IF_EQUAL, set_mm, To::Answer(Answer::Refuse), To::Answer(Answer::Allow));
             }
             Answer::Personality => self.personality(),
-            Answer::Socket => self.socket(),
+            Answer::Socket => self.socket(To::Answer(Answer::Allow)),
+            Answer::NetworkSocket => self.socket(To::Answer(Answer::NoFamily)),
             Answer::SocketPair => {
                 self.push(LOAD, argument(0));
                 let local = libc::AF_UNIX as u32;
@@ -266,12 +267,13 @@ impl Program {
         self.branch(IF_EQUAL, 0xffff_ffff, To::Answer(Answer::Allow), To::Answer(Answer::Refuse));
     }
 
-    /// Local sockets; TCP, UDP and ping over IP; the routing part of netlink, by which a C library lists addresses.
+    /// Local sockets, if `local` allows them; TCP, UDP and ping over IP; the routing part of netlink, by which a C library
+    /// lists addresses.
     /// The errors are those of a kernel built without the rest, which programs know how to take.
-    const fn socket(&mut self) {
+    const fn socket(&mut self, local: To) {
         const ALLOW: To = To::Answer(Answer::Allow);
         self.push(LOAD, argument(0));
-        self.branch(IF_EQUAL, libc::AF_UNIX as u32, ALLOW, To::Next);
+        self.branch(IF_EQUAL, libc::AF_UNIX as u32, local, To::Next);
         self.branch(IF_EQUAL, libc::AF_INET as u32, To::Skip(4), To::Next);
         self.branch(IF_EQUAL, libc::AF_INET6 as u32, To::Skip(3), To::Next);
         self.branch(IF_EQUAL, libc::AF_NETLINK as u32, To::Next, To::Answer(Answer::NoFamily));

@@ -46,6 +46,8 @@ pub(super) enum Answer {
     Personality,
     /// Only local sockets, plain IP, and routing netlink.
     Socket,
+    /// Only plain IP and routing netlink.
+    NetworkSocket,
     /// Only local sockets.
     SocketPair,
     /// No set-id bits in the second argument.
@@ -68,7 +70,7 @@ pub(super) enum Answer {
 
 impl Answer {
     /// All of them, those last to which others lead.
-    pub(super) const ALL: [Answer; 22] = [
+    pub(super) const ALL: [Answer; 23] = [
         Answer::Clone,
         Answer::Thread,
         Answer::Unshare,
@@ -79,6 +81,7 @@ impl Answer {
         Answer::Prctl,
         Answer::Personality,
         Answer::Socket,
+        Answer::NetworkSocket,
         Answer::SocketPair,
         Answer::ModeSecond,
         Answer::ModeThird,
@@ -129,13 +132,19 @@ pub(super) const fn around_runtime() -> [Answer; TABLE] {
 }
 
 /// The table of a service: no new process, no new program, and no socket but those that it was given, unless it connects to
-/// other hosts.
-pub(super) const fn service(connects: bool) -> [Answer; TABLE] {
+/// other hosts. One without folders changes nothing about files.
+pub(super) const fn service(connects: bool, writes: bool) -> [Answer; TABLE] {
     let mut table = answers(false);
     table[libc::SYS_clone as usize] = Answer::Thread;
     refuse(&mut table, NOT_IN_A_SERVICE);
+    // Landlock does not keep it from the sockets of the machine's other services.
+    table[libc::SYS_socket as usize] = Answer::NetworkSocket;
     if !connects {
         refuse(&mut table, NOT_WITHOUT_CONNECTIONS);
+    }
+    if !writes {
+        refuse(&mut table, NOT_WITHOUT_FOLDERS);
+        refuse(&mut table, NOT_WITHOUT_FOLDERS_HERE);
     }
     deny_older_forks(&mut table);
     table
@@ -150,8 +159,33 @@ const fn refuse(table: &mut [Answer; TABLE], numbers: &[libc::c_long]) {
 }
 
 /// Calls that a service neither needs nor may make. A C library that gets `ENOSYS` for `clone3` uses `clone`.
-const NOT_IN_A_SERVICE: &[libc::c_long] =
-    &[libc::SYS_execve, libc::SYS_execveat, libc::SYS_listen, libc::SYS_unshare, libc::SYS_personality];
+#[rustfmt::skip]
+const NOT_IN_A_SERVICE: &[libc::c_long] = &[
+    libc::SYS_execve, libc::SYS_execveat, libc::SYS_listen, libc::SYS_unshare, libc::SYS_personality,
+    // A service has the IPC namespace of the machine.
+    libc::SYS_mq_getsetattr, libc::SYS_mq_notify, libc::SYS_mq_open, libc::SYS_mq_timedreceive,
+    libc::SYS_mq_timedsend, libc::SYS_mq_unlink, libc::SYS_msgctl, libc::SYS_msgget, libc::SYS_msgrcv,
+    libc::SYS_msgsnd, libc::SYS_semctl, libc::SYS_semget, libc::SYS_semop, libc::SYS_semtimedop,
+    libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_shmdt, libc::SYS_shmget,
+];
+
+/// Calls that change a file without opening it, which Landlock does not bound: that of the caller of `hutch run`, for example.
+#[rustfmt::skip]
+const NOT_WITHOUT_FOLDERS: &[libc::c_long] = &[
+    libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_fchmodat2, libc::SYS_fchown, libc::SYS_fchownat,
+    libc::SYS_fremovexattr, libc::SYS_fsetxattr, libc::SYS_lremovexattr, libc::SYS_lsetxattr,
+    libc::SYS_removexattr, libc::SYS_setxattr, libc::SYS_utimensat,
+    463, // setxattrat
+    466, // removexattrat
+];
+
+#[cfg(target_arch = "x86_64")]
+#[rustfmt::skip]
+const NOT_WITHOUT_FOLDERS_HERE: &[libc::c_long] = &[
+    libc::SYS_chmod, libc::SYS_chown, libc::SYS_futimesat, libc::SYS_lchown, libc::SYS_utime, libc::SYS_utimes,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const NOT_WITHOUT_FOLDERS_HERE: &[libc::c_long] = &[];
 
 /// Calls of a service that connects to other hosts. The filter of a jail bounds what sockets it may open.
 const NOT_WITHOUT_CONNECTIONS: &[libc::c_long] = &[libc::SYS_socket, libc::SYS_bind, libc::SYS_connect];

@@ -82,6 +82,11 @@ fn service_starts_threads_but_no_process_and_opens_no_socket() {
         libc::SYS_mount,
         libc::SYS_ptrace,
         libc::SYS_bpf,
+        libc::SYS_shmget,
+        libc::SYS_shmat,
+        libc::SYS_msgget,
+        libc::SYS_semget,
+        libc::SYS_mq_open,
     ] {
         assert_ne!(answer(program, refused, &[]), ALLOW, "{refused}");
     }
@@ -101,11 +106,43 @@ fn service_that_connects_opens_plain_sockets_and_listens_on_none() {
         assert_ne!(socket(family, libc::SOCK_RAW), ALLOW);
     }
     assert_ne!(socket(libc::AF_PACKET, libc::SOCK_DGRAM), ALLOW);
+    // Found by review: with one it could reach the buses and agents of its user.
+    assert_eq!(socket(libc::AF_UNIX, libc::SOCK_STREAM), EAFNOSUPPORT);
     assert_eq!(answer(program, libc::SYS_connect, &[]), ALLOW);
     for refused in [libc::SYS_listen, libc::SYS_execve, libc::SYS_unshare, libc::SYS_ptrace] {
         assert_ne!(answer(program, refused, &[]), ALLOW, "{refused}");
     }
     assert_eq!(answer(program, libc::SYS_clone, &[libc::SIGCHLD as u64]), EPERM);
+}
+
+/// Found by review: a proxy that was taken over could open files of its user to everyone.
+#[test]
+fn service_without_folders_changes_nothing_about_files() {
+    let changes = [
+        libc::SYS_fchmod,
+        libc::SYS_fchmodat,
+        libc::SYS_fchmodat2,
+        libc::SYS_fchown,
+        libc::SYS_fchownat,
+        libc::SYS_fsetxattr,
+        libc::SYS_lsetxattr,
+        libc::SYS_setxattr,
+        libc::SYS_removexattr,
+        libc::SYS_utimensat,
+        463,
+        466,
+    ];
+    for (program, expected) in [
+        (&SERVICE_WITHOUT_FOLDERS, EPERM),
+        (&CONNECTING_WITHOUT_FOLDERS, EPERM),
+        (&SERVICE, ALLOW),
+        (&CONNECTING_SERVICE, ALLOW),
+    ] {
+        for number in changes {
+            assert_eq!(answer(program, number, &[]), expected, "{number}");
+        }
+        assert_eq!(answer(program, libc::SYS_openat, &[]), ALLOW);
+    }
 }
 
 #[test]

@@ -204,6 +204,27 @@ fn link_of_the_image_closes_what_it_leads_to_and_opens_nothing() {
     assert!(!report.stdout.contains("SECRET") && report.stdout.ends_with("over\n"), "{report:?}");
 }
 
+/// Found by review: a snapshot's program put a folder in the place of a link of the image, and the rule of the next jail was for
+/// that folder, not for the volume to which the link led.
+#[test]
+fn rule_holds_where_the_links_of_the_image_lead_whatever_an_earlier_jail_put_there() {
+    hutch_testkit::require!(root);
+    let mut bench = bench();
+    let root = bench.folder.path().join("root");
+    symlink("/work/a", root.join("volume")).unwrap();
+    symlink("volume/b", root.join("again")).unwrap();
+    bench.spec.root.upper = Upper::Dir(bench.folder.path().join("upper"));
+    let script = "rm /volume /again && mkdir /volume && touch /volume/file && ln -s /tmp /again && rm -r /app/conf && \
+        ln -s data /app/conf && ls -d /volume /again";
+    assert_eq!(run(&bench, script).stdout, "/again\n/volume\n");
+    close(&mut bench, &[("/volume/file", Hidden), ("/again/key", Read), ("/settings/key", Hidden)]);
+    let script = "cat /work/a/file /volume/file /app/data/key /settings/key; cat /work/a/b/key; \
+        (echo x > /work/a/b/key) 2>/dev/null || echo closed";
+    let report = run(&bench, script);
+    let lines: Vec<&str> = report.stdout.lines().filter(|line| !line.contains(": ")).collect();
+    assert_eq!(lines, ["SECRET", "closed"], "{report:?}");
+}
+
 #[test]
 fn rule_that_cannot_be_enforced_is_refused_by_its_name() {
     hutch_testkit::require!(root);

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use hutch_api::SandboxTemplate;
+use hutch_api::{Sandbox, SandboxTemplate, owner};
 use hutch_attach::{policies_of_kind, version};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::core::{ObjectList, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt};
@@ -28,6 +28,7 @@ struct Versions {
     cluster_policies: u64,
     templates: u64,
     namespaces: u64,
+    sandboxes: u64,
 }
 
 impl Versions {
@@ -37,19 +38,26 @@ impl Versions {
             && known.objects.cluster_policies.seen >= self.cluster_policies
             && known.objects.templates.seen >= self.templates
             && known.objects.namespaces.seen >= self.namespaces
+            && known.objects.sandboxes.seen >= self.sandboxes
     }
 }
 
-/// A Pod, by namespace and uid.
-type Key = (String, String);
+/// A Pod that waits.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Waiting {
+    namespace: String,
+    uid: String,
+    /// Name of the Sandbox that owns it.
+    sandbox: Option<String>,
+}
 
 /// Pods that wait for their rules.
 #[derive(Default)]
 pub(super) struct Fresh {
     /// Those that have come since the versions were read.
-    next: BTreeSet<Key>,
+    next: BTreeSet<Waiting>,
     /// Those that wait for the versions.
-    waiting: BTreeSet<Key>,
+    waiting: BTreeSet<Waiting>,
     reads: JoinSet<kube::Result<Versions>>,
     versions: Option<Versions>,
     again: Option<Instant>,
@@ -57,8 +65,10 @@ pub(super) struct Fresh {
 
 impl Fresh {
     /// Adds a Pod.
-    pub(super) fn add(&mut self, client: &Client, namespace: &str, uid: &str) {
-        self.next.insert((namespace.to_owned(), uid.to_owned()));
+    pub(super) fn add(&mut self, client: &Client, pod: &Pod, uid: &str) {
+        let sandbox = owner::sandbox(pod).map(|owner| owner.name.clone());
+        let namespace = pod.namespace().unwrap_or_default();
+        self.next.insert(Waiting { namespace, uid: uid.to_owned(), sandbox });
         self.read(client);
     }
 
@@ -71,9 +81,12 @@ impl Fresh {
     }
 
     fn begin(&mut self, client: &Client) {
-        let namespaces = self.waiting.iter().map(|(namespace, _)| namespace.clone()).collect();
+        let namespaces = self.waiting.iter().map(|pod| pod.namespace.clone()).collect();
+        let sandboxes =
+            self.waiting.iter().filter_map(|pod| Some((pod.namespace.clone(), pod.sandbox.clone()?)));
+        let sandboxes = sandboxes.collect();
         (self.versions, self.again) = (None, None);
-        self.reads.spawn(versions(client.clone(), namespaces));
+        self.reads.spawn(versions(client.clone(), namespaces, sandboxes));
     }
 
     /// Waits for the next step, which is then taken.
@@ -103,12 +116,16 @@ impl Fresh {
         (self.versions, self.again) = (None, None);
         let settled = std::mem::take(&mut self.waiting);
         self.read(client);
-        settled.into_iter().map(|(_, uid)| uid).collect()
+        settled.into_iter().map(|pod| pod.uid).collect()
     }
 }
 
-/// Reads the versions of all policies, and of the templates and labels of these namespaces.
-async fn versions(client: Client, namespaces: BTreeSet<String>) -> kube::Result<Versions> {
+/// Reads the versions of all policies, of the templates and labels of these namespaces, and of these Sandboxes.
+async fn versions(
+    client: Client,
+    namespaces: BTreeSet<String>,
+    sandboxes: BTreeSet<(String, String)>,
+) -> kube::Result<Versions> {
     let all = ListParams::default();
     let policies = |kind: &str| {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &policies_of_kind(kind));
@@ -126,13 +143,20 @@ async fn versions(client: Client, namespaces: BTreeSet<String>) -> kube::Result<
         let this = ListParams::default().fields(&format!("metadata.name={namespace}"));
         async move { api.list_metadata(&this).await }
     }));
-    let (own, cluster, templates, namespaces) =
-        tokio::try_join!(policies("SandboxPolicy"), policies("ClusterSandboxPolicy"), templates, labels)?;
+    let sandboxes = try_join_all(sandboxes.iter().map(|(namespace, name)| {
+        let api: Api<Sandbox> = Api::namespaced(client.clone(), namespace);
+        // One that is gone has no policies.
+        async move { Ok(api.get_metadata_opt(name).await?.as_ref().map(version).unwrap_or_default()) }
+    }));
+    let (own, cluster) = (policies("SandboxPolicy"), policies("ClusterSandboxPolicy"));
+    let (own, cluster, templates, sandboxes, namespaces) =
+        tokio::try_join!(own, cluster, templates, sandboxes, labels)?;
     Ok(Versions {
         policies: newest(&own),
         cluster_policies: newest(&cluster),
         templates: templates.iter().map(newest).max().unwrap_or_default(),
         namespaces: namespaces.iter().map(newest).max().unwrap_or_default(),
+        sandboxes: sandboxes.into_iter().max().unwrap_or_default(),
     })
 }
 
@@ -150,12 +174,15 @@ mod tests {
 
     #[test]
     fn versions_are_known_when_every_watch_has_reported_them() {
-        let versions = Versions { policies: 5, cluster_policies: 0, templates: 7, namespaces: 2 };
+        let versions =
+            Versions { policies: 5, cluster_policies: 0, templates: 7, namespaces: 2, sandboxes: 8 };
         let mut known = Known::default();
         assert!(!versions.are_known(&known));
         (known.objects.policies.seen, known.objects.namespaces.seen) = (5, 9);
         assert!(!versions.are_known(&known), "templates");
         known.objects.templates.seen = 7;
+        assert!(!versions.are_known(&known), "Sandboxes, whose labels say which policies apply");
+        known.objects.sandboxes.seen = 8;
         assert!(versions.are_known(&known));
         assert!(Versions::default().are_known(&Known::default()), "nothing is stored");
     }

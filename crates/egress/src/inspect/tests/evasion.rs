@@ -57,6 +57,40 @@ async fn trailers_count_as_bytes_of_a_body_and_change_no_meaning() {
     assert!(status == 200 && !echoed.contains("trailer"), "{status} {echoed}");
 }
 
+/// Found by review: they were dropped, since the header went away that lists them.
+#[tokio::test]
+async fn trailers_of_http1_arrive() {
+    let site = Site::new(r#"{"name": "put", AT, "http": [{}]}"#).await;
+    let sent = async |name: &str| {
+        let head = format!(
+            "POST /a HTTP/1.1\r\nHost: localhost:{}\r\nTransfer-Encoding: chunked\r\nTrailer: {name}\r\n\
+             Connection: close\r\n\r\n2\r\nab\r\n0\r\n{name}: sum\r\n\r\n",
+            site.port
+        );
+        site.raw(&head).await
+    };
+    let answer = sent("x-sum").await;
+    assert!(answer.contains("trailer x-sum: sum\n") && answer.contains("trailer: x-sum\n"), "{answer}");
+    let answer = sent("x-http-method-override").await;
+    assert!(!answer.contains("trailer x-http-method-override"), "{answer}");
+}
+
+/// Found by review: the values of one body took some hundred times its bytes.
+#[tokio::test]
+async fn body_with_too_many_values_is_refused_before_they_are_read() {
+    let site = Site::new(r#"{"name": "mcp", AT, "mcp": [{"tools": ["a"]}]}"#).await;
+    let call = |values: usize| {
+        let values = vec![r#"{"":0}"#; values].join(",");
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"a","arguments":[{values}]}}}}"#
+        )
+    };
+    let answer = site.post("/mcp", &call(5000)).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = site.post("/mcp", &call(50_000)).await;
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("more values"), "{answer}");
+}
+
 #[tokio::test]
 async fn headers_of_http2_are_those_that_a_server_of_http1_reads() {
     let denied = r#"{"headers": [{"name": "x-mode", "exact": "evil"}], "decision": "Deny"}"#;

@@ -107,6 +107,9 @@ pub(super) struct Documents {
     pub(super) tests: Vec<PolicyTest>,
 }
 
+/// Levels for a test, or why nothing is reachable.
+pub(super) type Levels = Result<Vec<Arc<Level>>, String>;
+
 impl Documents {
     /// Adds the documents of a file.
     ///
@@ -137,29 +140,50 @@ impl Documents {
         Ok(())
     }
 
-    /// Returns the levels for a test, or why nothing is reachable.
-    pub(super) fn levels(&self, test: &PolicyTest, now: Timestamp) -> Result<Vec<Arc<Level>>, String> {
+    /// Returns the levels for a test, or why nothing is reachable. A test with a `sandbox` is for a server, others are for
+    /// commands too.
+    ///
+    /// # Errors
+    /// A policy is invalid on a server.
+    pub(super) fn levels(&self, test: &PolicyTest, now: Timestamp) -> anyhow::Result<Levels> {
         let (mut cluster, mut namespaced) = (Policies::new(), Policies::new());
         let subject = test.subject();
         for object in &self.policies {
-            let stored = StoredPolicy::new(object.clone()).map_err(|error| error.to_string())?;
             let name = object.name().to_owned();
+            let stored = match &test.sandbox {
+                Some(_) => StoredPolicy::new(object.clone()),
+                None => StoredPolicy::of_file(object.clone()),
+            };
+            let stored = stored.with_context(|| format!("policy {name:?}, for a test with `sandbox`"))?;
             match object.kind {
                 Kind::ClusterSandboxPolicy => cluster.insert((String::new(), name), stored),
                 Kind::SandboxPolicy => namespaced.insert((subject.namespace.clone(), name), stored),
             };
         }
         if test.sandbox.is_some() {
-            let found =
-                applying(&subject, &cluster, &namespaced, None, now).map_err(|error| error.to_string())?;
-            return Ok(found.levels);
+            let found = match applying(&subject, &cluster, &namespaced, None, now) {
+                Ok(found) => found.levels,
+                Err(error) => return Ok(Err(error.to_string())),
+            };
+            let named: Vec<&str> = self
+                .policies
+                .iter()
+                .filter(|policy| policy.needs_annotation())
+                .map(PolicyObject::name)
+                .collect();
+            return Ok(match found.is_empty() && !named.is_empty() {
+                true => Err(format!(
+                    "no policy applies: {} has no `appliesTo`, so an annotation of the Sandbox must name it; without `sandbox`, \
+                     it is tested by itself",
+                    named.join(", ")
+                )),
+                false => Ok(found),
+            });
         }
         let all = cluster.values().map(|policy| (Authority::Cluster, policy));
         let all = all.chain(namespaced.values().map(|policy| (Authority::Namespace, policy)));
-        Ok(all
-            .filter_map(|(authority, policy)| policy.level(authority, now))
-            .map(|(level, _)| level)
-            .collect())
+        let levels = all.filter_map(|(authority, policy)| policy.level(authority, now));
+        Ok(Ok(levels.map(|(level, _)| level).collect()))
     }
 }
 

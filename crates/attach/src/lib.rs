@@ -15,6 +15,6 @@ pub use links::{Link, Links};
 pub use message::egress_of;
 pub use mirror::{Mirror, version};
 pub use objects::{Closed, Labels, Objects, PENDING, SandboxFacts, TemplateFacts, policy, provider};
-pub use peers::{AllBehind, Behind, Chosen, Ground, PeerRefusal, Services, choose, peers};
+pub use peers::{AllBehind, Behind, Chosen, Ground, PeerRefusal, Reachable, Services, choose};
 pub use service::ServiceFacts;
 pub use watch::{Events, logged, policies_of_kind, watch, watch_metadata};

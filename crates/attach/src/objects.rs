@@ -63,6 +63,8 @@ pub struct TemplateFacts {
     network: Option<NetworkLevel>,
     /// The controller writes no NetworkPolicy for its Pods.
     pub unmanaged: bool,
+    /// Uid.
+    pub uid: String,
 }
 
 impl TemplateFacts {
@@ -70,7 +72,8 @@ impl TemplateFacts {
     pub fn of(object: DynamicObject) -> TemplateFacts {
         let network = NetworkLevel::read(&object.name_any(), &object.data["spec"]);
         let unmanaged = object.data["spec"]["networkPolicyManagement"] == "Unmanaged";
-        TemplateFacts { policies: policies_of(&object), network, unmanaged }
+        let uid = object.uid().unwrap_or_default();
+        TemplateFacts { policies: policies_of(&object), network, unmanaged, uid }
     }
 }
 
@@ -340,7 +343,8 @@ mod tests {
         objects.sandboxes.objects.insert(key("a"), SandboxFacts::of(&owner));
         let (reason, message) = why(&objects, &pod);
         assert!(reason == TEMPLATE_NOT_FOUND && message.contains("SandboxTemplate python"), "{message}");
-        let facts = TemplateFacts { policies: String::new(), network: None, unmanaged: false };
+        let facts =
+            TemplateFacts { policies: String::new(), network: None, unmanaged: false, uid: String::new() };
         objects.templates.objects.insert(key("python"), facts);
         assert!(objects.levels(&pod, now).unwrap().levels.is_empty());
     }

@@ -20,8 +20,9 @@ use crate::mirror::Mirror;
 use crate::objects::Objects;
 use crate::service::ServiceFacts;
 
-/// Maximum Services of a Pod.
+/// Maximum Services of a Pod, and ranges of open ports of each: tenants decide how many ports their Services have.
 const SERVICES: usize = 128;
+const RANGES: usize = 32;
 
 /// Services that are known.
 pub type Services = Mirror<ServiceFacts>;
@@ -145,22 +146,47 @@ struct Candidate<P> {
     subject: OnceCell<Option<Arc<Subject>>>,
 }
 
-/// Returns the Services through which a Pod of the namespace `from` with these levels reaches Sandboxes.
-pub fn peers<P>(services: &Services, levels: &[Arc<Level>], from: &str, all: &AllBehind<P>) -> Vec<Peer> {
+/// Services that Pods reach, remembered for those with the same levels: most have.
+pub struct Reachable<'a, P> {
+    services: &'a Services,
+    /// Sandboxes behind all Services.
+    pub all: AllBehind<P>,
+    /// By the namespace of a Pod, and the places of its levels in memory.
+    known: HashMap<(String, Vec<usize>), Vec<Peer>>,
+}
+
+impl<'a, P> Reachable<'a, P> {
+    /// `all` are the Sandboxes behind these Services.
+    pub fn new(services: &'a Services, all: AllBehind<P>) -> Reachable<'a, P> {
+        Reachable { services, all, known: HashMap::new() }
+    }
+
+    /// Returns the Services through which a Pod of the namespace `from` with these levels reaches Sandboxes.
+    pub fn of(&mut self, levels: &[Arc<Level>], from: &str) -> Vec<Peer> {
+        if !names_sandboxes(levels) {
+            return Vec::new();
+        }
+        let places = levels.iter().map(|level| Arc::as_ptr(level).addr()).collect();
+        let known = self.known.entry((from.to_owned(), places));
+        known.or_insert_with(|| peers(self.services, levels, from, &self.all)).clone()
+    }
+}
+
+fn peers<P>(services: &Services, levels: &[Arc<Level>], from: &str, all: &AllBehind<P>) -> Vec<Peer> {
     let mut peers = Vec::new();
     // Those of its own namespace first: other tenants decide how many there are elsewhere.
     let of = |own: bool| all.iter().filter(move |((namespace, _), _)| (namespace == from) == own);
+    // Many Services may lead to one Sandbox.
+    let mut opened: HashMap<*const Subject, Vec<PortRange>> = HashMap::new();
     for (key, behind) in of(true).chain(of(false)) {
         let Some(service) = services.objects.get(key) else { continue };
-        let mut ports: Vec<PortRange> = behind
-            .iter()
-            .flat_map(|Behind { subject, pod }| {
-                let pod = pod.as_ref().map(|(_, pod)| &**pod);
-                service.open(open_ports(levels, from, subject), pod)
-            })
-            .collect();
-        ports.sort_unstable();
-        ports.dedup();
+        let ports = behind.iter().flat_map(|Behind { subject, pod }| {
+            let pod = pod.as_ref().map(|(_, pod)| &**pod);
+            let open =
+                opened.entry(Arc::as_ptr(subject)).or_insert_with(|| open_ports(levels, from, subject));
+            service.open(open.clone(), pod)
+        });
+        let ports = merged(ports.collect());
         if ports.is_empty() {
             continue;
         }
@@ -174,6 +200,24 @@ pub fn peers<P>(services: &Services, levels: &[Arc<Level>], from: &str, all: &Al
         peers.push(Peer { service: key.1.clone(), namespace: key.0.clone(), ports });
     }
     peers
+}
+
+/// Returns the ranges of these without those that are in others, at most [`RANGES`].
+fn merged(mut ports: Vec<PortRange>) -> Vec<PortRange> {
+    ports.sort_unstable_by_key(PortRange::first);
+    let mut merged: Vec<PortRange> = Vec::new();
+    for range in ports {
+        let full = merged.len() == RANGES;
+        match merged.last_mut() {
+            Some(last) if range.first() <= last.last().saturating_add(1) => {
+                let end = last.last().max(range.last());
+                *last = PortRange::new(last.first(), end).unwrap_or(*last);
+            }
+            _ if !full => merged.push(range),
+            _ => break,
+        }
+    }
+    merged
 }
 
 /// Decides to which Pod a connection of a Pod with these levels leads.

@@ -1,6 +1,6 @@
 //! Services, as far as they lead to Pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use hutch_api::owner;
 use hutch_policy::PortRange;
@@ -9,6 +9,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
 type Labels = BTreeMap<String, String>;
+
+/// Maximum ports of a Service, and of a Pod as far as a Service names them. Further ones lead nowhere.
+const PORTS: usize = 512;
 
 /// A Service, as far as it leads to Pods.
 #[derive(Debug, Default, PartialEq)]
@@ -36,7 +39,7 @@ impl ServiceFacts {
             return ServiceFacts::default();
         }
         let headless = spec.cluster_ip.as_deref() == Some("None");
-        let ports = (!headless).then(|| spec.ports.iter().flatten().filter_map(port).collect());
+        let ports = (!headless).then(|| spec.ports.iter().flatten().take(PORTS).filter_map(port).collect());
         ServiceFacts { owner, selector: spec.selector.unwrap_or_default(), ports }
     }
 
@@ -59,30 +62,42 @@ impl ServiceFacts {
     pub fn target(&self, asked: u16, pod: Option<&Pod>) -> Option<u16> {
         let Some(ports) = &self.ports else { return Some(asked) };
         let (_, target) = ports.iter().find(|(port, _)| *port == asked)?;
-        target.number(pod)
+        target.number(&named_ports(pod))
     }
 
     /// Returns the ports of the Service that lead to open ports of a Pod.
     pub fn open(&self, open: Vec<PortRange>, pod: Option<&Pod>) -> Vec<PortRange> {
-        let Some(ports) = &self.ports else { return open };
+        let Some(ports) = self.ports.as_ref().filter(|_| !open.is_empty()) else { return open };
+        let named = named_ports(pod);
         let is_open = |target: &Target| {
-            target.number(pod).is_some_and(|port| open.iter().any(|range| range.contains(port)))
+            target.number(&named).is_some_and(|port| open.iter().any(|range| range.contains(port)))
         };
         let ports = ports.iter().filter(|(_, target)| is_open(target));
         ports.filter_map(|(port, _)| PortRange::new(*port, *port)).collect()
     }
 }
 
+/// Ports of a Pod by their names.
+type Named<'a> = HashMap<&'a str, i32>;
+
+/// Returns the ports of a Pod that have names. Of several with one name, the first counts.
+fn named_ports(pod: Option<&Pod>) -> Named<'_> {
+    let containers = pod.and_then(|pod| pod.spec.as_ref()).into_iter().flat_map(|spec| &spec.containers);
+    let ports = containers.flat_map(|container| container.ports.iter().flatten()).take(PORTS);
+    let mut named = Named::new();
+    for port in ports {
+        if let Some(name) = &port.name {
+            named.entry(name).or_insert(port.container_port);
+        }
+    }
+    named
+}
+
 impl Target {
-    fn number(&self, pod: Option<&Pod>) -> Option<u16> {
+    fn number(&self, named: &Named<'_>) -> Option<u16> {
         match self {
             Target::Number(number) => Some(*number),
-            Target::Name(name) => {
-                let containers = pod?.spec.as_ref()?.containers.iter();
-                let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
-                let port = ports.find(|port| port.name.as_ref() == Some(name))?;
-                u16::try_from(port.container_port).ok()
-            }
+            Target::Name(name) => u16::try_from(*named.get(name.as_str())?).ok(),
         }
     }
 }

@@ -68,7 +68,7 @@ const PROTECTED: [(&str, Placeholder); 13] = [
 
 /// Entries to protect in a home: what the caller's next shell, `git` or `ssh` reads. A placeholder has the effect of a missing
 /// entry.
-const OF_HOME: [(&str, Placeholder); 14] = [
+const OF_HOME: [(&str, Placeholder); 17] = [
     (".profile", Placeholder::File("")),
     (".bash_profile", Placeholder::File(READ_LOGIN)),
     (".bash_login", Placeholder::File(READ_PROFILE)),
@@ -83,6 +83,10 @@ const OF_HOME: [(&str, Placeholder); 14] = [
     (".gitconfig", Placeholder::File("")),
     (".config/git/config", Placeholder::File("")),
     (".ssh", Placeholder::Folder),
+    // They name programs that kubectl, docker and hutch itself run.
+    (".kube/config", Placeholder::File("")),
+    (".docker/config.json", Placeholder::File("{}\n")),
+    (".config/hutch", Placeholder::Folder),
 ];
 /// A login shell of bash reads only the first of `.bash_profile`, `.bash_login` and `.profile`. So a placeholder reads the next.
 const READ_LOGIN: &str =
@@ -91,13 +95,18 @@ const READ_PROFILE: &str = "if [ -r ~/.profile ]; then . ~/.profile; fi\n";
 
 /// Returns true if a path of a workspace, which may be a home, is a protected entry, in one, or above one.
 pub(super) fn is_protected(path: &Path, is_home: bool) -> bool {
-    entries(is_home).any(|(entry, _)| path.starts_with(entry) || entry.starts_with(path))
+    of_workspace(is_home).any(|(entry, _)| path.starts_with(entry) || entry.starts_with(path))
 }
 
 /// Returns the protected entries of a folder, which may be a home.
-fn entries<'a>(is_home: bool) -> impl Iterator<Item = (&'a Path, Placeholder)> {
-    let of_home = if is_home { &OF_HOME[..] } else { &[] };
-    PROTECTED.iter().chain(of_home).map(|(path, kind)| (Path::new(*path), *kind))
+pub(super) fn of_workspace(is_home: bool) -> impl Iterator<Item = (&'static Path, Placeholder)> {
+    let fixed = PROTECTED.iter().map(|(path, kind)| (Path::new(*path), *kind));
+    fixed.chain(of_home().filter(move |_| is_home))
+}
+
+/// Returns the further protected entries of a home.
+pub(super) fn of_home() -> impl Iterator<Item = (&'static Path, Placeholder)> {
+    OF_HOME.iter().map(|(path, kind)| (Path::new(*path), *kind))
 }
 
 /// Marks a placeholder, so that the next run knows one that a killed run left.
@@ -152,7 +161,7 @@ impl Protection {
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
         let allowed = |path: &Path| rules.allow.iter().any(|allowed| path.starts_with(allowed));
         let (repository, held) = all.repository(workspace.path()).with_context(named)?;
-        let fixed = entries(rules.is_home).filter(|(path, _)| !allowed(path));
+        let fixed = of_workspace(rules.is_home).filter(|(path, _)| !allowed(path));
         let fixed = fixed.map(|(path, kind)| (path, kind, false));
         let further = rules.further.iter().map(|(path, kind)| (path.as_path(), *kind, true));
         let repository = repository.iter().map(|(path, kind)| (path.as_path(), *kind, false));
@@ -166,7 +175,7 @@ impl Protection {
         let above_hidden = rules.hidden.iter().flat_map(|path| path.ancestors().skip(1));
         let above_hidden = above_hidden.filter(|path| *path != Path::new(""));
         on_the_way.extend(above_hidden.filter(|path| !all.is_mounted(path)).map(Path::to_owned));
-        on_the_way.extend(held);
+        on_the_way.extend(held.into_iter().filter(|path| !all.is_mounted(path)));
         let mount = |path: PathBuf, read_only| Mount {
             target: target.join(&path),
             source: MountSource::Beneath { folder: workspace.clone(), path },
@@ -191,7 +200,8 @@ impl Protection {
                     let is_folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
                     let kind = if last { kind } else { Placeholder::Folder };
                     self.share(&here, kind)?;
-                    if last || !is_folder {
+                    // Of a folder that the caller names, the files may have names elsewhere: those of a package, for example.
+                    if !is_folder || last && !is_named {
                         self.check_names(&here, &status)?;
                     }
                     if !is_folder && !last {
@@ -244,8 +254,12 @@ impl Protection {
         };
         let mut found = Some(path.to_owned()).filter(|_| is_linked(status));
         if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
-            let folder = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY);
-            let folder = folder.with_context(|| path.display().to_string())?;
+            let caller = rustix::process::geteuid();
+            let folder = match self.open(path, OFlags::RDONLY | OFlags::DIRECTORY) {
+                // The command has no more rights, and cannot take any: the folder is another user's.
+                Err(Errno::ACCESS) if !caller.is_root() && status.st_uid != caller.as_raw() => return Ok(()),
+                folder => folder.with_context(|| path.display().to_string())?,
+            };
             for entry in rustix::fs::Dir::read_from(&folder)? {
                 let entry = entry?;
                 let status = rustix::fs::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -309,9 +323,9 @@ impl Protection {
     /// Removes the placeholders of all folders, and returns what is new or changed of what programs of this machine run.
     pub(super) fn finish(mut all: Vec<Protection>) -> Change {
         // Of each folder first: one may be within another.
-        let shared: Vec<Vec<PathBuf>> = all.iter_mut().map(Protection::remove_placeholders).collect();
-        let changes = all.iter().zip(&shared).map(|(of, shared)| {
-            let change = of.before.compare(&of.workspace, shared);
+        all.iter_mut().for_each(Protection::remove_placeholders);
+        let changes = all.iter().map(|of| {
+            let change = of.before.compare(&of.workspace, &|path| of.is_placeholder(path));
             match &of.shown_at {
                 Some(target) => change.at(target),
                 None => change,
@@ -320,34 +334,32 @@ impl Protection {
         Change::all(changes)
     }
 
-    /// Removes what is below a folder before the folder. Returns the placeholders that are still there, as they were made:
-    /// another run uses them.
-    fn remove_placeholders(&mut self) -> Vec<PathBuf> {
-        let mut shared = Vec::new();
-        for made in std::mem::take(&mut self.made).into_iter().rev() {
-            self.remove(&made);
-            if made.removes && self.is_same(&made) && is_as_made(&made.entry, made.kind) {
-                shared.push(made.path);
-            }
+    /// Removes what is below a folder before the folder.
+    fn remove_placeholders(&mut self) {
+        for made in std::mem::take(&mut self.made).iter().rev() {
+            self.remove(made);
         }
-        shared
     }
 
-    /// Returns true if a placeholder is still the entry that was made.
-    fn is_same(&self, made: &Made) -> bool {
+    /// Returns true for a placeholder of another run, as it was made.
+    fn is_placeholder(&self, path: &Path) -> bool {
+        let Ok(entry) = self.open(path, OFlags::RDONLY) else { return false };
+        let known = of_workspace(true).filter(|(known, _)| path.ends_with(known)).map(|(_, kind)| kind);
+        let mut kinds = known.chain([Placeholder::Folder, Placeholder::File("")]);
+        rustix::fs::fgetxattr(&entry, MARK, &mut [0_u8; 8]).is_ok()
+            && kinds.any(|kind| is_as_made(&entry, kind))
+    }
+
+    /// Removes a placeholder, if it is still the one that was made, unless another run uses it.
+    fn remove(&self, made: &Made) {
         let same = || {
             let (ours, now) =
                 (rustix::fs::fstat(&made.entry).ok()?, self.open(&made.path, OFlags::PATH).ok()?);
             let now = rustix::fs::fstat(&now).ok()?;
             Some((ours.st_dev, ours.st_ino) == (now.st_dev, now.st_ino))
         };
-        same() == Some(true)
-    }
-
-    /// Removes a placeholder, if it is still the one that was made, unless another run uses it.
-    fn remove(&self, made: &Made) {
         let alone = rustix::fs::flock(&made.entry, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if !made.removes || !alone || !self.is_same(made) || !is_as_made(&made.entry, made.kind) {
+        if !made.removes || !alone || same() != Some(true) || !is_as_made(&made.entry, made.kind) {
             return;
         }
         let flags = match made.kind {
@@ -368,7 +380,7 @@ impl Protection {
 impl Drop for Protection {
     /// Where the command did not start.
     fn drop(&mut self) {
-        drop(self.remove_placeholders());
+        self.remove_placeholders();
     }
 }
 
@@ -419,7 +431,7 @@ pub(crate) fn allowed(text: &str) -> Result<PathBuf, String> {
     if !plain || path.as_os_str().is_empty() {
         return Err("must be a path within the workspace, such as .git/config".to_owned());
     }
-    if !entries(true).any(|(protected, _)| protected.starts_with(&path)) {
+    if !of_workspace(true).any(|(protected, _)| protected.starts_with(&path)) {
         let names: Vec<&str> = PROTECTED.iter().map(|(path, _)| *path).collect();
         return Err(format!(
             "is not protected; protected are {}, and startup files in a home",

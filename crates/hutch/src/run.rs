@@ -6,6 +6,7 @@ mod caches;
 mod config;
 mod egress;
 mod files;
+mod guard;
 mod gvisor;
 mod hide;
 mod mounts;
@@ -37,10 +38,11 @@ use hutch_policy::Level;
 use rustix::io::Errno;
 
 use crate::cli::{Isolation, RunArguments};
+use crate::client::plain;
 use crate::image::ImageFolders;
 use crate::mount::MountArgument;
 use crate::paths::absolute;
-use crate::protect::{Placeholder, Protection, Rules};
+use crate::protect::Protection;
 use screened::Screened;
 use workspace::Workspace;
 
@@ -63,7 +65,8 @@ pub(crate) fn main(mut arguments: RunArguments) -> ! {
         (None, None) => Ok(()),
     };
     let status = configured.and_then(|()| start(&mut arguments)).unwrap_or_else(|error| {
-        eprintln!("hutch: {error:#}");
+        // It may name files of the workspace.
+        eprintln!("hutch: {}", plain(&format!("{error:#}")));
         CANNOT_START
     });
     hutch_jail::run::leave(status)
@@ -113,7 +116,7 @@ fn run(
     let matching = arguments.listed.as_deref().map_or(&[][..], |listed| &listed.deny_matching);
     let hidden = hide::mounts(&arguments.deny_read, matching, &spec, &workspace.path)?;
     network.check_sources(&spec, &hidden.mounts)?;
-    let protections = protect(arguments, &workspace, &hidden.named, &mut spec)?;
+    let protections = guard::protect(arguments, &workspace, &hidden.named, &mut spec)?;
     spec.mounts.extend(hidden.mounts);
     let options = RunOptions {
         timeout: arguments.timeout,
@@ -230,63 +233,6 @@ impl Shown {
     }
 }
 
-/// Adds mounts over the files of a writable folder that programs of this machine run.
-fn protect(
-    arguments: &RunArguments,
-    workspace: &Workspace,
-    hidden: &[PathBuf],
-    spec: &mut Spec,
-) -> anyhow::Result<Vec<Protection>> {
-    let (mut mounts, mut protections) = (Vec::new(), Vec::new());
-    let listed = arguments.listed.as_deref();
-    let denied = by_every_name(listed.map_or(&[], |listed| &listed.deny_write));
-    let opened = listed.map_or(&[][..], |listed| &listed.write_within);
-    // Later commands run what is there.
-    let images = ImageFolders::of_user().map(|images| (images.folder().to_owned(), true)).ok();
-    let images = by_every_name(images.as_slice());
-    for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
-        let MountSource::Beneath { folder, path } = &mount.source else { continue };
-        let source = if path == Path::new("") { folder.path().to_owned() } else { folder.path().join(path) };
-        // A part of a folder that can otherwise only be read is not, unless it is denied itself.
-        let is_open = |denied: &Path| opened.contains(&source) && source != denied;
-        if denied.iter().any(|(denied, _)| source.starts_with(denied) && !is_open(denied)) {
-            mount.read_only = true;
-        }
-        if mount.read_only {
-            continue; // nothing in it can be written
-        }
-        ensure!(
-            !images.iter().any(|(images, _)| source.starts_with(images)),
-            "{}: images of hutch are there, which later commands run; show it with `:ro`",
-            source.display()
-        );
-        if path != Path::new("") {
-            continue; // it is a file
-        }
-        let further = further(&[&denied[..], &images].concat(), folder.path());
-        let is_workspace = mount.target == workspace.path;
-        let allow = if is_workspace { &arguments.allow_write[..] } else { &[] };
-        let within = hidden.iter().filter_map(|hidden| hidden.strip_prefix(&mount.target).ok());
-        let hidden: Vec<PathBuf> = within.map(Path::to_owned).collect();
-        let is_home = is_home(folder.path());
-        let rules = Rules { is_workspace, is_home, allow, further: &further, hidden: &hidden };
-        let (over, protection) = Protection::prepare(folder, &mount.target, &rules)?;
-        mounts.extend(over);
-        protections.push(protection);
-    }
-    spec.mounts.extend(mounts);
-    Ok(protections)
-}
-
-/// Returns paths by every name, as entries that are a folder or not.
-fn by_every_name(paths: &[(PathBuf, bool)]) -> Vec<(PathBuf, bool)> {
-    let names = |(path, is_folder): &(PathBuf, bool)| {
-        let is_folder = *is_folder;
-        every_name(path.clone()).map(move |name| (name, is_folder))
-    };
-    paths.iter().flat_map(names).collect()
-}
-
 /// Returns a path as it is named, and as it is without links: a mount has one of these names.
 fn every_name(path: PathBuf) -> impl Iterator<Item = PathBuf> {
     let named = below_root(&path);
@@ -308,15 +254,6 @@ fn without_links(path: &Path) -> PathBuf {
         Ok(rest) if rest != Path::new("") => plain.join(rest),
         _ => plain,
     }
-}
-
-/// Returns those of the paths that are in a folder, as entries to protect there.
-fn further(paths: &[(PathBuf, bool)], folder: &Path) -> Vec<(PathBuf, Placeholder)> {
-    let within = |(path, is_folder): &(PathBuf, bool)| {
-        let rest = path.strip_prefix(folder).ok().filter(|rest| *rest != Path::new(""))?;
-        Some((rest.to_owned(), if *is_folder { Placeholder::Folder } else { Placeholder::File("") }))
-    };
-    paths.iter().filter_map(within).collect()
 }
 
 /// Returns 126 and 127 as a shell does, else the status of Hutch.
@@ -410,13 +347,6 @@ fn is_root(folder: &CheckedFolder) -> anyhow::Result<bool> {
     Ok((folder.st_dev, folder.st_ino) == (root.dev(), root.ino()))
 }
 
-/// Returns true if a folder is the home of the caller, by any name.
-fn is_home(folder: &Path) -> bool {
-    let found = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
-    let home = std::env::var_os("HOME").and_then(|home| found(Path::new(&home)));
-    home.is_some() && home == found(folder)
-}
-
 /// Returns the image's user; if that is root, the owner of the workspace, because processes inside cannot write files of
 /// other users.
 fn user(image: &Resolved, workspace: Option<&CheckedFolder>) -> anyhow::Result<User> {
@@ -483,31 +413,3 @@ fn host(mount: &HostMount) -> Mount {
 
 /// Result of [`gvisor::run`] and of the native jail.
 type Ran = Result<Outcome, Error>;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_have_every_name_that_a_mount_can_have() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path().canonicalize().unwrap();
-        std::fs::create_dir_all(folder.join("work/docs")).unwrap();
-        std::os::unix::fs::symlink(folder.join("work"), folder.join("link")).unwrap();
-        std::fs::write(folder.join("work/docs/a"), "").unwrap();
-        let names = |path: &str| -> Vec<String> {
-            let all = by_every_name(&[(folder.join(path), false)]);
-            let beneath =
-                |(path, _): &(PathBuf, bool)| path.strip_prefix(&folder).unwrap().display().to_string();
-            all.iter().map(beneath).collect()
-        };
-        assert_eq!(names("work/docs/a"), ["work/docs/a"]);
-        assert_eq!(names("link/docs/a"), ["link/docs/a", "work/docs/a"]);
-        assert_eq!(names("link/missing/b"), ["link/missing/b", "work/missing/b"]);
-        assert_eq!(names("missing"), ["missing"]);
-        // Where the machine has a link right below its root, only what it leads to counts.
-        if std::fs::read_link("/bin").is_ok_and(|target| target == Path::new("usr/bin")) {
-            assert_eq!(by_every_name(&[("/bin/x".into(), false)]), [(PathBuf::from("/usr/bin/x"), false)]);
-        }
-    }
-}

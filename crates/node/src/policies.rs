@@ -17,8 +17,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use hutch_api::{Sandbox, SandboxTemplate};
 use hutch_attach::{
-    AllBehind, Chosen, Conflicts, Link, Links, PeerRefusal, ServiceFacts, TemplateFacts, choose, logged,
-    peers as peers_of, policies_of_kind, policy, watch, watch_metadata,
+    AllBehind, Chosen, Conflicts, Link, Links, PeerRefusal, Reachable, ServiceFacts, TemplateFacts, choose,
+    logged, policies_of_kind, policy, watch, watch_metadata,
 };
 use hutch_policy::{Level, NOT_ENFORCEABLE, PARTLY_ENFORCED, Peer, names_sandboxes};
 use jiff::Timestamp;
@@ -43,8 +43,9 @@ pub(crate) use proxy::NoProxy;
 const EVENTS: u32 = 20;
 /// Maximum time until the policies are applied again when one of them ends: the clock of the machine may be set.
 const RECHECK: Duration = Duration::from_secs(10);
-/// Maximum connections between Pods that are being made.
-const DIALS: usize = 256;
+/// Maximum connections between Pods that are being made, and of one Pod.
+const DIALS: usize = 2048;
+const DIALS_OF_ONE: usize = 64;
 /// Maximum time to connect to a Pod.
 const DIAL: Duration = Duration::from_secs(10);
 
@@ -65,6 +66,8 @@ struct Served {
     /// Credentials of which the proxy knows, and whether it gets their values.
     granted: (Arc<Vec<Offer>>, bool),
     events: u32,
+    /// Places of connections to other Pods that are being made.
+    dials: Arc<Semaphore>,
 }
 
 /// The policies of all Pods that are served.
@@ -180,6 +183,7 @@ impl Policies {
             conflicts: Conflicts::default(),
             granted: (Arc::default(), true),
             events: 0,
+            dials: Arc::new(Semaphore::new(DIALS_OF_ONE)),
         };
         let served = self.served.entry(uid).or_insert_with(new);
         decide(&self.known, &*self.egress, &self.node, served);
@@ -217,9 +221,10 @@ impl Policies {
         }
         if self.have_peers() {
             let all = self.behind(None);
+            let mut reachable = Reachable::new(&self.known.services, all);
             for served in self.served.values_mut() {
                 let Served { live, levels, peers, .. } = served;
-                let found = peers_of(&self.known.services, levels, &live.id.namespace, &all);
+                let found = reachable.of(levels, &live.id.namespace);
                 if found != *peers {
                     self.egress.set_peers(&live.id.uid, &live.id.namespace, found.clone());
                     *peers = found;
@@ -231,7 +236,7 @@ impl Policies {
                 let from = served.get(uid)?;
                 Some((from.levels.as_slice(), from.live.id.namespace.as_str()))
             };
-            self.links.keep(&all, from, |live| live.id.uid.clone());
+            self.links.keep(&reachable.all, from, |live| live.id.uid.clone());
         }
     }
 
@@ -282,15 +287,14 @@ impl Policies {
     /// Connects a Pod to another one, if its levels allow it now.
     fn dial(&mut self, request: PeerRequest) {
         let PeerRequest { pod, service, port, connects, answer } = request;
-        let chosen = match self.served.get(&pod) {
-            Some(served) => {
-                let from = &served.live.id.namespace;
-                let all = self.behind(Some(&service));
-                choose(&self.known.services, &served.levels, from, &service, port, &all)
-            }
-            None => return,
-        };
-        let Ok(place) = self.dials.clone().try_acquire_owned() else {
+        let Some(served) = self.served.get(&pod) else { return };
+        let from = &served.live.id.namespace;
+        let all = self.behind(Some(&service));
+        let chosen = choose(&self.known.services, &served.levels, from, &service, port, &all);
+        // Its own first, so that one Pod leaves places to others.
+        let own = served.dials.clone().try_acquire_owned();
+        let place = own.and_then(|own| Ok((own, self.dials.clone().try_acquire_owned()?)));
+        let Ok(place) = place else {
             let _ = answer.send(Err(PeerRefusal::Unreachable("too many connections are being made".into())));
             return;
         };

@@ -149,28 +149,65 @@ pub fn would_refuse<L: Borrow<Level>>(
     observing.filter_map(|level| objection(level, level.egress.as_ref()?, from, to, port)).next()
 }
 
-/// Returns the ports of another sandbox that [`may_reach`] allows.
+/// Rules of a level that are about a port.
+#[derive(Debug, Clone, Copy, Default)]
+struct About {
+    allow: i32,
+    deny: i32,
+}
+
+impl About {
+    fn allows(self) -> bool {
+        self.allow > 0 && self.deny == 0
+    }
+}
+
+/// Returns the ports of another sandbox that [`may_reach`] allows, as at most 32 ranges. It looks at each range of a rule once:
+/// tenants decide how many there are.
 pub fn open_ports<L: Borrow<Level>>(levels: &[L], from: &str, to: &Subject) -> Vec<PortRange> {
-    let rules = enforcing(levels).flat_map(|(_, egress)| &egress.rules);
-    let rules = rules.filter(|rule| rule.sandboxes.iter().any(|target| target.matches(from, to)));
-    // The decision changes only where a range begins or ends.
-    let ends =
-        rules.flat_map(|rule| &rule.ports).flat_map(|range| [range.first(), range.last().saturating_add(1)]);
-    let mut borders: Vec<u16> = ends.collect();
-    borders.sort_unstable();
-    borders.dedup();
-    let mut open: Vec<(u16, u16)> = Vec::new();
-    for (index, first) in borders.iter().enumerate() {
-        let last = borders.get(index + 1).map_or(u16::MAX, |next| next - 1);
-        let allowed = NonZeroU16::new(*first).is_some_and(|port| may_reach(levels, from, to, port).is_ok());
+    if !opens(levels) {
+        return Vec::new();
+    }
+    // At each port: the levels of which a rule begins or ends to count there.
+    let (mut changes, mut number): (Vec<(u32, usize, Decision, i32)>, usize) = (Vec::new(), 0);
+    for (index, (_, egress)) in enforcing(levels).enumerate() {
+        number = index + 1;
+        for rule in
+            egress.rules.iter().filter(|rule| rule.sandboxes.iter().any(|target| target.matches(from, to)))
+        {
+            for range in &rule.ports {
+                changes.push((range.first().into(), index, rule.decision, 1));
+                changes.push((u32::from(range.last()) + 1, index, rule.decision, -1));
+            }
+        }
+    }
+    changes.sort_unstable_by_key(|(port, ..)| *port);
+    let mut about = vec![About::default(); number];
+    let mut allowing = 0;
+    let mut open: Vec<(u32, u32)> = Vec::new();
+    for (place, (port, index, decision, change)) in changes.iter().enumerate() {
+        let level = &mut about[*index];
+        let before = level.allows();
+        match decision {
+            Decision::Allow => level.allow += change,
+            Decision::Deny => level.deny += change,
+        }
+        allowing = allowing + usize::from(level.allows()) - usize::from(before);
+        // Until the next change, of which several may be at one port.
+        let next = changes.get(place + 1).map_or(u32::from(u16::MAX) + 1, |(next, ..)| *next);
+        if allowing < number || *port == next || *port == 0 {
+            continue;
+        }
         let full = open.len() == RANGES;
         match open.last_mut() {
-            Some((_, end)) if allowed && end.checked_add(1) == Some(*first) => *end = last,
-            _ if allowed && !full => open.push((*first, last)),
+            Some((_, end)) if *end == *port => *end = next,
+            _ if !full => open.push((*port, next)),
             _ => {}
         }
     }
-    open.into_iter().filter_map(|(first, last)| PortRange::new(first, last)).collect()
+    let range =
+        |(first, end): (u32, u32)| PortRange::new(u16::try_from(first).ok()?, u16::try_from(end - 1).ok()?);
+    open.into_iter().filter_map(range).collect()
 }
 
 /// Returns true if a rule of these levels is about other sandboxes.

@@ -54,6 +54,10 @@ impl Helper {
     /// Runs the program. Its output is never shown, because it may hold a secret.
     async fn run(&self, server: &str) -> Result<Option<(String, Secret)>, String> {
         let mut command = Command::new(&self.program);
+        // It is searched on this path too. Relative folders depend on the working directory, in which others may have written.
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let absolute = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+        command.env("PATH", std::env::join_paths(absolute).map_err(|error| error.to_string())?);
         command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let child = command.process_group(0).kill_on_drop(true).spawn();
         let mut group = Group(child.map_err(|e| format!("cannot be started: {e}"))?);

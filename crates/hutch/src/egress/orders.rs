@@ -1,7 +1,7 @@
 //! Orders to the proxy of which tenants decide how large they are.
 
 use hutch_egress::control::Order;
-use hutch_policy::{Facts, Identity, Level};
+use hutch_policy::{Facts, Identity, Level, Peer};
 use hutch_privsep::Channel;
 
 /// Maximum bytes of an order that a tenant influences.
@@ -28,7 +28,14 @@ fn strictest(order: Order) -> Order {
             let sandbox_facts = Identity { name, namespace, ..Identity::default() };
             Order::Facts { sandbox, facts: Facts { sandbox: sandbox_facts, ..Facts::default() } }
         }
-        Order::Peers { sandbox, namespace, .. } => Order::Peers { sandbox, namespace, peers: Vec::new() },
+        // The first are those of its own namespace.
+        Order::Peers { sandbox, namespace, mut peers } => {
+            let bytes = |peers: &[Peer]| serde_json::to_vec(peers).map_or(usize::MAX, |bytes| bytes.len());
+            while !peers.is_empty() && bytes(&peers) > ORDER / 2 {
+                peers.truncate(peers.len() / 2);
+            }
+            Order::Peers { sandbox, namespace, peers }
+        }
         Order::Credentials { sandbox, .. } => Order::Credentials { sandbox, credentials: Vec::new() },
         other => other,
     }

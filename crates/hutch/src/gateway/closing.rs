@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
+use hutch_api::label;
 use hutch_attach::Mirror;
 use hutch_policy::Selector;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyEgressRule};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 
 /// Content of a NetworkPolicy about the connections that Pods make.
@@ -17,8 +19,8 @@ pub(super) struct Closing {
     selector: Option<Selector>,
     /// Ways that it opens. `None` if it says nothing about connections that Pods make.
     egress: Option<Vec<NetworkPolicyEgressRule>>,
-    /// Kind and name of the object that controls it.
-    controller: Option<(String, String)>,
+    /// Uid of the object that controls it.
+    controller: Option<String>,
 }
 
 impl Closing {
@@ -27,7 +29,7 @@ impl Closing {
         let (name, namespace) = (policy.name_any(), policy.namespace().unwrap_or_default());
         let owners = policy.metadata.owner_references.unwrap_or_default();
         let controller = owners.into_iter().find(|owner| owner.controller == Some(true));
-        let controller = controller.map(|owner| (owner.kind, owner.name));
+        let controller = controller.map(|owner| owner.uid);
         let spec = policy.spec.unwrap_or_default();
         let selector = serde_json::to_value(spec.pod_selector.unwrap_or_default());
         let selector = selector.and_then(serde_json::from_value).ok();
@@ -67,9 +69,9 @@ impl<'a> Closings<'a> {
         all
     }
 
-    /// Returns why a Pod has another way out than the gateway. `owners` are the kind and the name of its Sandbox and, if it has
-    /// the label of one, its template: what they control is written by the controller.
-    pub(super) fn way_out(&self, pod: &Pod, owners: &[(&str, &str)]) -> Option<String> {
+    /// Returns why a Pod has another way out than the gateway. `owners` are the uids of its Sandbox and, if it has the label of
+    /// one, of its template: what they control is written by the controller.
+    pub(super) fn way_out(&self, pod: &Pod, owners: &[&str]) -> Option<String> {
         if !self.complete {
             return Some(
                 "the NetworkPolicies of the cluster are not known: may the gateway list them?".to_owned(),
@@ -81,18 +83,16 @@ impl<'a> Closings<'a> {
         });
         let all = of_labels.chain(self.others.get(namespace.as_str())).flatten();
         let selecting: Vec<&Closing> = all.copied().filter(|policy| policy.selects(pod)).collect();
-        let is_own = |policy: &&Closing| {
-            let controller = policy.controller.as_ref().map(|(kind, name)| (kind.as_str(), name.as_str()));
-            controller.is_some_and(|controller| owners.contains(&controller))
-        };
+        let is_own =
+            |policy: &&Closing| policy.controller.as_deref().is_some_and(|uid| owners.contains(&uid));
         let Some(own) = selecting.iter().copied().find(is_own) else {
             return Some("no NetworkPolicy of its template or Sandbox selects the Pod".to_owned());
         };
         let ways = own.egress.as_deref().unwrap_or_default();
-        if ways.iter().any(leads_beyond_pods) {
+        if !ways.iter().all(leads_to_a_gateway) || ways.len() > 1 {
             let name = &own.name;
             return Some(format!(
-                "NetworkPolicy {name} opens addresses: has the controller no --egress-gateway?"
+                "NetworkPolicy {name} opens more than a gateway: has the controller no --egress-gateway?"
             ));
         }
         let opens = |policy: &&Closing| policy.egress.iter().flatten().any(|rule| !ways.contains(rule));
@@ -101,10 +101,22 @@ impl<'a> Closings<'a> {
     }
 }
 
-/// Returns true for a rule that opens more than Pods that it selects.
-fn leads_beyond_pods(rule: &NetworkPolicyEgressRule) -> bool {
-    let to = rule.to.as_deref().unwrap_or_default();
-    to.is_empty() || to.iter().any(|peer| peer.ip_block.is_some())
+/// Returns true for a rule as the controller writes it: one port of one address, or of Pods with labels in a namespace with a
+/// name.
+fn leads_to_a_gateway(rule: &NetworkPolicyEgressRule) -> bool {
+    let (Some([to]), Some([_])) = (rule.to.as_deref(), rule.ports.as_deref()) else { return false };
+    match &to.ip_block {
+        Some(block) => {
+            block.except.is_none() && ["/32", "/128"].iter().any(|length| block.cidr.ends_with(length))
+        }
+        None => {
+            let labels = |selector: &Option<LabelSelector>| {
+                selector.as_ref().and_then(|selector| selector.match_labels.clone()).unwrap_or_default()
+            };
+            labels(&to.namespace_selector).contains_key(label::NAMESPACE_NAME)
+                && !labels(&to.pod_selector).is_empty()
+        }
+    }
 }
 
 #[cfg(test)]
@@ -115,11 +127,10 @@ mod tests {
 
     use super::*;
 
-    fn policy(name: &str, controller: Option<(&str, &str)>, selector: Value, egress: Value) -> NetworkPolicy {
-        let owners: Vec<Value> = controller
-            .map(|(kind, name)| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "u", "controller": true}))
-            .into_iter()
-            .collect();
+    fn policy(name: &str, controller: Option<&str>, selector: Value, egress: Value) -> NetworkPolicy {
+        let owner =
+            |uid| json!({"apiVersion": "v1", "kind": "K", "name": "n", "uid": uid, "controller": true});
+        let owners: Vec<Value> = controller.map(owner).into_iter().collect();
         serde_json::from_value(json!({
             "metadata": {"name": name, "namespace": "d", "ownerReferences": owners},
             "spec": {"podSelector": selector, "policyTypes": ["Ingress", "Egress"], "egress": egress},
@@ -129,58 +140,45 @@ mod tests {
 
     #[test]
     fn pod_is_closed_if_its_own_policy_opens_the_gateway_and_no_other_one_more() {
-        let gateway = json!([{"to": [{"podSelector": {"matchLabels": {"app": "hutch-egress"}}}], "ports": [{"port": 3128}]}]);
-        let internet = json!([{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]);
+        let pods = json!([{
+            "to": [{
+                "podSelector": {"matchLabels": {"app": "hutch-egress"}},
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "agent-sandbox-system"}},
+            }],
+            "ports": [{"port": 3128}],
+        }]);
+        let block = |cidr: &str| json!([{"to": [{"ipBlock": {"cidr": cidr}}], "ports": [{"port": 3128}]}]);
+        let internet = block("0.0.0.0/0");
+        let every_pod = json!([{"to": [{"namespaceSelector": {}}], "ports": [{"port": 80}]}]);
         let (of_template, any) = (json!({"matchLabels": {"template": "t"}}), json!({}));
-        let (template, sandbox) = (("SandboxTemplate", "t"), ("Sandbox", "s"));
-        let own = || policy("t", Some(template), of_template.clone(), gateway.clone());
-        let expressions =
+        let own = || policy("t", Some("ut"), of_template.clone(), pods.clone());
+        let two = |one: &Value, other: &Value| json!([one[0], other[0]]);
+        let expression =
             |operator: &str| json!({"matchExpressions": [{"key": "template", "operator": operator}]});
-        let cases: [(&str, Vec<NetworkPolicy>, Option<&str>); 12] = [
+        let other = |selector: &Value, egress: &Value| policy("x", None, selector.clone(), egress.clone());
+        let of =
+            |controller: Option<&str>, egress: &Value| policy("t", controller, any.clone(), egress.clone());
+        let cases: [(&str, Vec<NetworkPolicy>, Option<&str>); 16] = [
             ("none", vec![], Some("no NetworkPolicy of its template")),
             ("own", vec![own()], None),
-            ("of the Sandbox", vec![policy("s", Some(sandbox), any.clone(), gateway.clone())], None),
+            ("of the Sandbox", vec![of(Some("us"), &pods)], None),
+            ("at an address", vec![of(Some("us"), &block("192.0.2.1/32"))], None),
+            ("foreign", vec![of(None, &pods)], Some("no NetworkPolicy")),
+            ("of another template", vec![of(Some("uo"), &pods)], Some("no NetworkPolicy")),
+            ("without a gateway", vec![of(Some("ut"), &internet)], Some("t opens more than a gateway")),
+            ("to all", vec![of(Some("ut"), &json!([{}]))], Some("t opens more")),
+            ("to every Pod", vec![of(Some("ut"), &every_pod)], Some("t opens more")),
+            ("to every Pod too", vec![of(Some("ut"), &two(&pods, &every_pod))], Some("t opens more")),
+            ("closed by another one", vec![own(), other(&any, &json!([]))], None),
+            ("opened by another one", vec![own(), other(&any, &internet)], Some("x opens a further")),
             (
-                "foreign",
-                vec![policy("t", None, of_template.clone(), gateway.clone())],
-                Some("no NetworkPolicy"),
-            ),
-            (
-                "of another template",
-                vec![policy("o", Some(("SandboxTemplate", "o")), any.clone(), gateway.clone())],
-                Some("no NetworkPolicy"),
-            ),
-            (
-                "without a gateway",
-                vec![policy("t", Some(template), any.clone(), internet.clone())],
-                Some("t opens addresses"),
-            ),
-            (
-                "to all",
-                vec![policy("t", Some(template), any.clone(), json!([{}]))],
-                Some("t opens addresses"),
-            ),
-            ("closed by another one", vec![own(), policy("x", None, any.clone(), json!([]))], None),
-            (
-                "opened by another one",
-                vec![own(), policy("x", None, any.clone(), internet.clone())],
+                "opened by another one to Pods",
+                vec![own(), other(&any, &every_pod)],
                 Some("x opens a further"),
             ),
-            (
-                "of other Pods",
-                vec![own(), policy("x", None, json!({"matchLabels": {"app": "y"}}), internet.clone())],
-                None,
-            ),
-            (
-                "by an expression",
-                vec![own(), policy("x", None, expressions("Exists"), internet.clone())],
-                Some("x opens"),
-            ),
-            (
-                "not by an expression",
-                vec![own(), policy("x", None, expressions("DoesNotExist"), internet)],
-                None,
-            ),
+            ("of other Pods", vec![own(), other(&json!({"matchLabels": {"app": "y"}}), &internet)], None),
+            ("by an expression", vec![own(), other(&expression("Exists"), &internet)], Some("x opens")),
+            ("not by an expression", vec![own(), other(&expression("DoesNotExist"), &internet)], None),
         ];
         let pod: Pod = serde_json::from_value(
             json!({"metadata": {"name": "s", "namespace": "d", "labels": {"template": "t"}}, "spec": {"containers": []}}),
@@ -188,7 +186,7 @@ mod tests {
         .unwrap();
         let mut unknown = Mirror::default();
         unknown.take(watcher::Event::Apply(own()), Closing::of);
-        let found = Closings::new(&unknown).way_out(&pod, &[template]);
+        let found = Closings::new(&unknown).way_out(&pod, &["ut"]);
         assert!(found.unwrap().contains("not known"));
         for (name, policies, expected) in cases {
             let mut mirror = Mirror::default();
@@ -197,7 +195,7 @@ mod tests {
                 mirror.take(watcher::Event::InitApply(policy), Closing::of);
             }
             mirror.take(watcher::Event::InitDone, Closing::of);
-            let found = Closings::new(&mirror).way_out(&pod, &[sandbox, template]);
+            let found = Closings::new(&mirror).way_out(&pod, &["us", "ut"]);
             match (&found, expected) {
                 (None, None) => {}
                 (Some(found), Some(expected)) => assert!(found.contains(expected), "{name}: {found}"),

@@ -107,37 +107,30 @@ fn trusts(pod: &Pod) -> bool {
 
 /// Returns why no NetworkPolicy closes the network of a Pod.
 fn open(pod: &Pod, objects: &Objects, (plugin, closings): (Plugin, &Closings<'_>)) -> Option<String> {
-    let of_plugin = match plugin {
-        Plugin::Ignores => Some("the network plugin of the cluster does not enforce NetworkPolicy"),
-        Plugin::Unknown => {
-            Some("it is not known whether the network plugin of the cluster enforces NetworkPolicy")
+    match plugin {
+        Plugin::Ignores => {
+            return Some("the network plugin of the cluster does not enforce NetworkPolicy".to_owned());
         }
-        Plugin::Enforces => None,
-    };
-    if let Some(why) = of_plugin.or_else(|| open_template(pod, objects)) {
-        return Some(why.to_owned());
+        Plugin::Unknown => {
+            let why = "it is not known whether the network plugin of the cluster enforces NetworkPolicy";
+            return Some(why.to_owned());
+        }
+        Plugin::Enforces => {}
     }
-    let sandbox = owner::sandbox(pod)?;
-    let template = objects.subject(pod)?.template;
-    let of_template = template.as_ref().filter(|_| pod.labels().contains_key(label::TEMPLATE_REF_HASH));
-    let owners = [("Sandbox", sandbox.name.as_str())].into_iter();
-    let owners: Vec<_> = owners.chain(of_template.map(|name| ("SandboxTemplate", name.as_str()))).collect();
+    let (sandbox, subject) = (owner::sandbox(pod)?, objects.subject(pod)?);
+    let mut owners = vec![sandbox.uid.as_str()];
+    // With the label of a template, it may have the NetworkPolicy of that alone.
+    let label = pod.labels().get(label::TEMPLATE_REF_HASH);
+    if let Some(name) = subject.template.as_ref().filter(|name| label == Some(&hutch_api::name_hash(name))) {
+        let Some(template) = objects.template(&subject.namespace, Some(name)) else {
+            return Some("the template of the Sandbox is gone, and its NetworkPolicy with it".to_owned());
+        };
+        if template.unmanaged {
+            return Some("the NetworkPolicy of the template is unmanaged".to_owned());
+        }
+        owners.push(&template.uid);
+    }
     closings.way_out(pod, &owners)
-}
-
-/// Returns why the NetworkPolicy of its template does not close the network of a Pod that has the label of one.
-fn open_template(pod: &Pod, objects: &Objects) -> Option<&'static str> {
-    let subject = objects.subject(pod)?;
-    // Without the label of a template, the Sandbox has a NetworkPolicy of its own.
-    let selected = pod.labels().get(label::TEMPLATE_REF_HASH)?;
-    let of_template = subject.template.as_ref().filter(|name| hutch_api::name_hash(name) == *selected);
-    let Some(name) = of_template else {
-        return Some("the Pod has the label of another template, and perhaps no NetworkPolicy selects it");
-    };
-    let Some(template) = objects.template(&subject.namespace, Some(name)) else {
-        return Some("the template of the Sandbox is gone, and its NetworkPolicy with it");
-    };
-    template.unmanaged.then_some("the NetworkPolicy of the template is unmanaged")
 }
 
 /// A condition that is to be written.

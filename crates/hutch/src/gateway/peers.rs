@@ -7,10 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_attach::{AllBehind, Chosen, Ground, Objects, PeerRefusal, Services, peers};
+use hutch_attach::{AllBehind, Chosen, Ground, Objects, PeerRefusal, Reachable, Services};
 use hutch_egress::Reason;
 use hutch_egress::control::Order;
-use hutch_policy::{Level, Peer};
 use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::net::{TcpStream, UnixStream};
@@ -20,37 +19,21 @@ use tokio::time::timeout;
 
 use crate::egress::peers::{ground, reason};
 
-/// Maximum connections that are being made.
-const DIALS: usize = 256;
+/// Maximum connections that are being made, and those of one Pod.
+const DIALS: usize = 2048;
+const DIALS_OF_ONE: usize = 64;
 /// Maximum time to connect.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Services of each Pod that policies open, remembered for those with the same levels: most of a cluster have.
-pub(super) struct Reachable<'a> {
+/// Returns the Services that Pods reach. `served` are Pods that have an address.
+pub(super) fn reachable<'a>(
+    objects: &Objects,
     services: &'a Services,
-    all: AllBehind<IpAddr>,
-    known: HashMap<(String, Vec<usize>), Vec<Peer>>,
-}
-
-impl<'a> Reachable<'a> {
-    /// `served` are Pods that have an address.
-    pub(super) fn new(
-        objects: &Objects,
-        services: &'a Services,
-        served: impl Iterator<Item = &'a Arc<Pod>>,
-    ) -> Reachable<'a> {
-        // Nothing new leads to a Pod that is being deleted: it may lose its address at any time.
-        let live = served.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let all = behind(objects, services, None, live);
-        Reachable { services, all, known: HashMap::new() }
-    }
-
-    /// Returns the Services that a Pod of a namespace with these levels reaches.
-    pub(super) fn of(&mut self, levels: &[Arc<Level>], from: &str) -> Vec<Peer> {
-        let places = levels.iter().map(|level| Arc::as_ptr(level).addr()).collect();
-        let known = self.known.entry((from.to_owned(), places));
-        known.or_insert_with(|| peers(self.services, levels, from, &self.all)).clone()
-    }
+    served: impl Iterator<Item = &'a Arc<Pod>>,
+) -> Reachable<'a, IpAddr> {
+    // Nothing new leads to a Pod that is being deleted: it may lose its address at any time.
+    let live = served.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    Reachable::new(services, behind(objects, services, None, live))
 }
 
 /// Returns the Pods behind a Service, or behind each, of these.
@@ -116,19 +99,21 @@ impl Drop for Unanswered {
 /// Connections that are being made.
 pub(super) struct Dials {
     places: Arc<Semaphore>,
+    /// Places of single Pods that have one, by their number.
+    own: HashMap<u64, Arc<Semaphore>>,
     done: mpsc::UnboundedSender<Dialed>,
 }
 
 impl Dials {
     pub(super) fn new() -> (Dials, mpsc::UnboundedReceiver<Dialed>) {
         let (done, dialed) = mpsc::unbounded_channel();
-        (Dials { places: Arc::new(Semaphore::new(DIALS)), done }, dialed)
+        (Dials { places: Arc::new(Semaphore::new(DIALS)), own: HashMap::new(), done }, dialed)
     }
 
     /// Answers a request of the proxy by what was chosen. Returns that, and the task of the connection. Without `connects`, only
     /// the decision is requested.
     pub(super) fn start(
-        &self,
+        &mut self,
         request: (u64, u64),
         connects: bool,
         chosen: Result<Chosen<IpAddr>, PeerRefusal>,
@@ -143,7 +128,12 @@ impl Dials {
             Ok(chosen) => chosen,
             Err(refusal) => return send(Err(reason(refusal))),
         };
-        let Ok(place) = self.places.clone().try_acquire_owned() else {
+        // Its own first, so that one Pod leaves places to others.
+        self.own.retain(|_, places| places.available_permits() < DIALS_OF_ONE);
+        let own = self.own.entry(request.0).or_insert_with(|| Arc::new(Semaphore::new(DIALS_OF_ONE)));
+        let own = own.clone().try_acquire_owned();
+        let place = own.and_then(|own| Ok((own, self.places.clone().try_acquire_owned()?)));
+        let Ok(place) = place else {
             return send(Err(Reason::Unreachable("too many connections are being made".to_owned())));
         };
         let (by, address, port) = (chosen.by.clone(), chosen.place, chosen.port);
@@ -179,7 +169,7 @@ mod tests {
     /// The client waited for 20 seconds.
     #[tokio::test]
     async fn connection_that_is_no_longer_allowed_while_it_is_made_is_refused_at_once() {
-        let (dials, mut done) = Dials::new();
+        let (mut dials, mut done) = Dials::new();
         let place = "127.0.0.1".parse().expect("an address");
         let chosen = || Ok(Chosen { place, port: 1, observed: None, by: Ground::default() });
         let (_, task) = dials.start((1, 2), true, chosen()).expect("a task");

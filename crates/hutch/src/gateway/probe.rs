@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::condition::Plugin;
@@ -39,6 +40,8 @@ const REFUSALS: usize = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum time of an attempt.
 const CONNECT: Duration = Duration::from_secs(2);
+/// Maximum clients whose report is read at once. Others wait.
+const REPORTS: usize = 64;
 /// Words of a report.
 const OPEN: &str = "open";
 const CLOSED: &str = "closed";
@@ -172,22 +175,31 @@ async fn accept(listener: &TcpListener) {
     }
 }
 
-/// Waits for the report of the Pod that knows the nonce.
+/// Waits for the report of the Pod that knows the nonce. Other Pods may connect too, and say nothing.
 async fn report(open: &TcpListener, nonce: &str) -> Plugin {
+    let mut reports = JoinSet::new();
     loop {
-        let Ok((client, _)) = open.accept().await else {
-            sleep(PAUSE).await;
-            continue;
-        };
-        let mut line = String::new();
-        // Anything else has not come from the Pod.
-        let _ = timeout(CONNECT, client.take(128).read_to_string(&mut line)).await;
-        match line.trim_end().split_once(' ') {
-            Some((sent, OPEN)) if sent == nonce => return Plugin::Ignores,
-            Some((sent, CLOSED)) if sent == nonce => return Plugin::Enforces,
-            _ => {}
+        tokio::select! {
+            accepted = open.accept(), if reports.len() < REPORTS => match accepted {
+                Ok((client, _)) => drop(reports.spawn(read_report(client))),
+                Err(_) => sleep(PAUSE).await,
+            },
+            Some(line) = reports.join_next() => {
+                match line.unwrap_or_default().trim_end().split_once(' ') {
+                    Some((sent, OPEN)) if sent == nonce => return Plugin::Ignores,
+                    Some((sent, CLOSED)) if sent == nonce => return Plugin::Enforces,
+                    _ => {}
+                }
+            }
         }
     }
+}
+
+async fn read_report(client: TcpStream) -> String {
+    let mut line = String::new();
+    // Anything else has not come from the Pod.
+    let _ = timeout(CONNECT, client.take(128).read_to_string(&mut line)).await;
+    line
 }
 
 /// Runs in the Pod.

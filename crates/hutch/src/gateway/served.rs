@@ -21,7 +21,7 @@ use kube::runtime::watcher;
 use super::closing::{Closing, Closings};
 use super::condition::{Conditions, Plugin, condition};
 use super::credentials::Credentials;
-use super::peers::{Reachable, behind};
+use super::peers::{behind, reachable};
 use crate::audit_log::Subject;
 use crate::egress::orders::send;
 
@@ -209,7 +209,7 @@ impl Served {
         let mistakes = [reported, mistakes].concat();
         let plugin = (self.plugin, closings, self.ends_tls);
         let condition = condition(pod, objects, plugin, found.as_ref(), (denied, mistakes));
-        self.conditions.set(pod, condition, self.awaits_probe);
+        self.conditions.set(pod, condition, self.awaits_probe && found.is_ok());
         let closed = |closed: Closed| Applying { until: closed.until, ..Applying::default() };
         let Applying { levels, until } = found.unwrap_or_else(closed);
         self.until = [self.until, until].into_iter().flatten().min();
@@ -266,7 +266,7 @@ impl Served {
         if self.links.is_empty() && !self.known.values().any(concerned) {
             return Ok(());
         }
-        let mut reachable = Reachable::new(objects, &self.services, live.iter().copied());
+        let mut reachable = reachable(objects, &self.services, live.iter().copied());
         for known in self.known.values_mut().filter(|known| concerned(known)) {
             let peers = reachable.of(&known.levels, &known.namespace);
             if peers != known.peers {

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 
 use super::{BENEATH, is_trusted};
 
@@ -89,13 +90,13 @@ impl Snapshot {
         Snapshot { key, files }
     }
 
-    /// Returns new and changed files, but for placeholders that another run uses.
-    pub(super) fn compare(&self, workspace: &OwnedFd, shared: &[PathBuf]) -> Change {
+    /// Returns new and changed files, but for placeholders, which another run uses.
+    pub(super) fn compare(&self, workspace: &OwnedFd, is_placeholder: &dyn Fn(&Path) -> bool) -> Change {
         let mut found = BTreeSet::new();
         let mut more = 0;
         let unchecked = walk(workspace, &mut |path, status| {
             let is_known = self.files.get(&self.key.hash_one(path)) == Some(&version(&self.key, status));
-            if is_known || shared.iter().any(|shared| shared == path) {
+            if is_known || is_placeholder(path) {
                 return;
             }
             found.insert((rank(path), shown(path)));
@@ -149,8 +150,10 @@ fn read_folder(
 ) -> bool {
     let name = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(folder) = rustix::fs::openat2(workspace, name, flags, Mode::empty(), BENEATH) else {
-        return false;
+    let folder = match rustix::fs::openat2(workspace, name, flags, Mode::empty(), BENEATH) {
+        Ok(folder) => folder,
+        // It is gone: a placeholder of another run, for example.
+        Err(errno) => return errno == Errno::NOENT,
     };
     let Ok(entries) = rustix::fs::Dir::read_from(&folder) else { return false };
     for entry in entries {

@@ -65,6 +65,8 @@ impl Protection {
         let kind = |name: &str| match self.open(Path::new(name), OFlags::PATH) {
             Ok(entry) => Some(FileType::from_raw_mode(rustix::fs::fstat(&entry).ok()?.st_mode)),
             Err(Errno::LOOP) => Some(FileType::Symlink),
+            // On another mount, which may be gone at the next run.
+            Err(Errno::XDEV) => Some(FileType::Directory),
             Err(_) => None,
         };
         let has_config = matches!(kind("config"), Some(FileType::RegularFile | FileType::Symlink));

@@ -164,7 +164,7 @@ fn restrict(
             let Some(rest) = within.filter(|_| arguments.read_only) else {
                 bail!("`Write` within a folder that is not to be written is possible in the workspace only");
             };
-            let is_home = workspace.is_some_and(super::is_home);
+            let is_home = workspace.is_some_and(super::guard::is_home);
             ensure!(!is_protected(rest, is_home), "programs of this machine run it, so it stays protected");
             ensure!(path.is_dir(), "a folder that can be written in a read-only workspace must exist");
             listed.write_within.push(plain);

@@ -79,7 +79,7 @@ fn closed(path: &Path) -> std::io::Result<PathBuf> {
 const MAX_LINKS: usize = 64;
 
 /// Returns the first link on the way to a path that a mount shows for writing.
-fn replaceable(path: &Path, spec: &Spec) -> Option<PathBuf> {
+pub(super) fn replaceable(path: &Path, spec: &Spec) -> Option<PathBuf> {
     let shows = |mount: &Mount, path: &Path| {
         let discards = matches!(mount.source, MountSource::Layered { .. });
         !mount.read_only && !discards && source(mount).is_some_and(|(source, _)| path.starts_with(source))
@@ -118,33 +118,21 @@ fn places(path: &Path, is_folder: bool, spec: &Spec, mounted: &Mounted) -> Vec<(
     let of_image = layers.filter_map(|layer| path.strip_prefix(layer).ok());
     let of_image = of_image.filter(|rest| *rest != Path::new(""));
     let mut places: Vec<_> = of_image.map(|rest| (Path::new("/").join(rest), is_folder)).collect();
-    let place = mounted.place(path);
     for mount in &spec.mounts {
         let Some((source, shows_folder)) = source(mount) else { continue };
-        // By its name, and wherever a bind mount shows it.
-        let of_source = place.as_ref().zip(mounted.place(&source));
-        let of_source = of_source.as_ref().map(|(place, source)| (*place, source));
-        let rests =
-            [path.strip_prefix(&source).ok(), of_source.and_then(|(place, source)| place.within(source))];
-        let shows_a_part = source.starts_with(path)
-            || of_source.is_some_and(|(place, source)| source.within(place).is_some());
-        let below = rests.into_iter().flatten().filter(|rest| !is_covered(mount, rest, spec));
-        let mut found: Vec<_> = below.map(|rest| beneath(&mount.target, rest)).collect();
-        found.dedup();
-        match found.is_empty() {
-            true if shows_a_part => places.push((mount.target.clone(), shows_folder)),
-            _ => places.extend(found.into_iter().map(|target| {
-                let is_folder = if target == mount.target { shows_folder } else { is_folder };
-                (target, is_folder)
-            })),
+        let shows_mounts = matches!(spec.ids, Ids::Caller);
+        let rests = mounted.within(path, &source, shows_mounts).into_iter();
+        let found: Vec<_> = rests.filter(|rest| !is_covered(mount, rest, spec)).collect();
+        // It shows a part of the path alone.
+        if found.is_empty() && mounted.is_within(&source, path) {
+            places.push((mount.target.clone(), shows_folder));
         }
+        places.extend(found.into_iter().map(|rest| match rest == Path::new("") {
+            true => (mount.target.clone(), shows_folder),
+            false => (mount.target.join(rest), is_folder),
+        }));
     }
     places
-}
-
-/// Joins paths; joining nothing would add a slash.
-fn beneath(folder: &Path, rest: &Path) -> PathBuf {
-    if rest == Path::new("") { folder.to_owned() } else { folder.join(rest) }
 }
 
 /// Returns true if a path in a folder is on another mount there, which a jail of root does not show, and there is nothing at the

@@ -83,14 +83,13 @@ fn check_source<'a>(
     mounted: &Mounted,
 ) -> anyhow::Result<()> {
     let Some(source) = path_of(mount) else { return Ok(()) };
-    let place = mounted.place(&source);
+    let shows_mounts = !rustix::process::geteuid().is_root();
     for other in taken.filter(|other| !(mount.read_only && other.read_only)) {
         let Some(path) = path_of(other) else { continue };
         // A bind mount may show one in the other although their paths differ.
-        let places = place.as_ref().zip(mounted.place(&path));
-        let meet = places.is_some_and(|(one, two)| one.within(&two).is_some() || two.within(one).is_some());
+        let meet = |one: &Path, two: &Path| !mounted.within(one, two, shows_mounts).is_empty();
         ensure!(
-            !meet && !source.starts_with(&path) && !path.starts_with(&source),
+            !meet(&source, &path) && !meet(&path, &source),
             "it overlaps with {}, which can be written in one of the two places only; make both read-only",
             path.display()
         );

@@ -21,7 +21,7 @@ struct Entry {
 
 /// Place of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+struct Place {
     device: String,
     path: PathBuf,
 }
@@ -42,7 +42,7 @@ impl Mounted {
     }
 
     /// Returns the place of an absolute path without links.
-    pub(super) fn place(&self, path: &Path) -> Option<Place> {
+    fn place(&self, path: &Path) -> Option<Place> {
         let over = |entry: &Entry| path.strip_prefix(&entry.at).map(Path::to_owned).ok();
         // The last one of the longest covers the others.
         let found = self.0.iter().filter_map(|entry| Some((entry, over(entry)?)));
@@ -51,9 +51,42 @@ impl Mounted {
     }
 }
 
+impl Mounted {
+    /// Returns the paths in a folder at which a file, or a part of it, shows: by its name, and by bind mounts; also by mounts
+    /// below the folder if these are shown.
+    pub(super) fn within(&self, file: &Path, folder: &Path, shows_mounts: bool) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = file.strip_prefix(folder).map(Path::to_owned).into_iter().collect();
+        let Some(place) = self.place(file) else { return found };
+        let of_folder = self.place(folder);
+        found.extend(of_folder.and_then(|of_folder| place.within(&of_folder).map(Path::to_owned)));
+        let below = self.0.iter().filter(|entry| shows_mounts && entry.at != folder);
+        found.extend(below.filter_map(|entry| {
+            let at = entry.at.strip_prefix(folder).ok()?;
+            let shown = Place { device: entry.device.clone(), path: entry.root.clone() };
+            match place.within(&shown) {
+                Some(rest) => Some(below_folder(at, rest)),
+                None => shown.within(&place).map(|_| at.to_owned()),
+            }
+        }));
+        let mut known = std::collections::HashSet::new();
+        found.retain(|path| known.insert(path.clone()));
+        found
+    }
+
+    /// Returns true if a file is in a folder, or is it, by its name or by a bind mount.
+    pub(super) fn is_within(&self, file: &Path, folder: &Path) -> bool {
+        !self.within(file, folder, false).is_empty()
+    }
+}
+
+/// Joins paths; joining nothing would add a slash.
+fn below_folder(folder: &Path, rest: &Path) -> PathBuf {
+    if rest == Path::new("") { folder.to_owned() } else { folder.join(rest) }
+}
+
 impl Place {
     /// Returns the path relative to a folder in which it is, or which it is.
-    pub(super) fn within(&self, folder: &Place) -> Option<&Path> {
+    fn within(&self, folder: &Place) -> Option<&Path> {
         (self.device == folder.device).then(|| self.path.strip_prefix(&folder.path).ok()).flatten()
     }
 }
@@ -101,6 +134,25 @@ mod tests {
         assert_eq!(place("/aliases"), Place { device: "8:1".into(), path: "/aliases".into() });
         assert_eq!(Mounted::default().place(Path::new("/a")), None);
         assert!(Mounted::read().place(Path::new("/proc/self")).is_some());
+    }
+
+    #[test]
+    fn file_shows_by_its_name_and_by_every_mount() {
+        let mounted = Mounted::parse(MOUNTS);
+        let within = |file: &str, folder: &str, mounts| -> Vec<String> {
+            let found = mounted.within(Path::new(file), Path::new(folder), mounts).into_iter();
+            found.map(|path| path.display().to_string()).collect()
+        };
+        assert_eq!(within("/home/u/p/key", "/home/u/p", true), ["key"]);
+        assert_eq!(within("/alias/p/key", "/home/u/p", false), ["key"]);
+        assert_eq!(within("/home/u/my disk/x", "/home/u", false), ["my disk/x"]);
+        // The file system of `/sub` is shown below the home, but for what another one covers.
+        assert_eq!(within("/home/u/my disk/sub/x", "/", true), ["home/u/my disk/sub/x", "sub/x"]);
+        assert_eq!(within("/home/u/p", "/", true), ["home/u/p", "alias/p"]);
+        assert_eq!(within("/home", "/alias", true), [""; 0]);
+        assert_eq!(within("/home", "/", true), ["home", "alias"], "a part of it");
+        assert!(mounted.is_within(Path::new("/alias/p"), Path::new("/home")));
+        assert!(!mounted.is_within(Path::new("/home"), Path::new("/alias")));
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl Place {
             } else if arguments.read_only {
                 let rest = path.strip_prefix(&self.workspace).unwrap_or(path);
                 ensure!(
-                    !is_protected(rest, super::is_home(&self.workspace)),
+                    !is_protected(rest, super::guard::is_home(&self.workspace)),
                     "{}: programs of this machine run {}, so it stays protected; name what is to be written beside it",
                     named.field,
                     path.display()

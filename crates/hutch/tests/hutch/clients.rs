@@ -35,13 +35,18 @@ fn cells_on_one_machine() {
 #[test]
 fn asynchronous_cells_on_one_machine() {
     hutch_testkit::require!(root, kubectl, async_sandbox_client);
-    on_one_machine(&["up direct async", "up pod async"]);
+    on_one_machine(few(&["up direct async", "up pod async"], &["up direct async"]));
 }
 
 #[test]
 fn cells_of_snapshots_on_one_machine() {
     hutch_testkit::require!(root, kubectl, runsc, sandbox_client);
     on_one_machine(&["hutch up"]);
+}
+
+/// Returns the columns that CI runs: each way to a sandbox with one kind of client. `scripts/slow-tests` runs all.
+fn few(all: &'static [&'static str], few: &'static [&'static str]) -> &'static [&'static str] {
+    if std::env::var_os("HUTCH_SLOW_TESTS").is_some_and(|value| value == "1") { all } else { few }
 }
 
 fn on_one_machine(columns: &[&str]) {
@@ -63,13 +68,15 @@ fn on_one_machine(columns: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn cells_on_a_cluster() {
     hutch_testkit::require!(root, kubernetes, kubectl, sandbox_client);
-    on_a_cluster(&["cluster tunnel", "cluster direct", "cluster pod", "cluster pod tunnel", "cluster"]).await;
+    let all = &["cluster tunnel", "cluster direct", "cluster pod", "cluster pod tunnel", "cluster"];
+    on_a_cluster(few(all, &["cluster tunnel", "cluster pod", "cluster"])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn asynchronous_cells_on_a_cluster() {
     hutch_testkit::require!(root, kubernetes, kubectl, async_sandbox_client);
-    on_a_cluster(&["cluster direct async", "cluster pod async", "cluster pod tunnel async"]).await;
+    let all = &["cluster direct async", "cluster pod async", "cluster pod tunnel async"];
+    on_a_cluster(few(all, &["cluster pod tunnel async"])).await;
 }
 
 async fn on_a_cluster(columns: &'static [&'static str]) {

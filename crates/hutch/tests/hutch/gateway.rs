@@ -348,8 +348,9 @@ async fn closed_by_what_a_cluster_does_not_enforce(running: &Running) {
     running.apply(&files);
     running.until_request(own, "403 000").await;
     let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")]['reason', 'message']}";
-    let expected =
-        "PolicyNotEnforceable policy \"files\": spec.files is enforced by `hutch up` alone: no egress";
+    let expected = "NotEnforced the network plugin of the cluster does not enforce NetworkPolicy: programs that ignore the \
+        gateway may reach the network; through the gateway: policy \"files\": spec.files is enforced by `hutch up` alone: \
+        no egress";
     let holds = async || running.kubectl(&["get", "sandbox", "one", "-o", path]) == expected;
     running.cluster.until("the condition names the field", holds).await.unwrap();
     files["spec"]["onUnsupported"] = "Report".into();

@@ -41,10 +41,178 @@ fn images_of_later_runs_cannot_be_written() {
         refused(
             &home.run(Caller::Ordinary, &["--mount", &source], "true"),
             125,
-            &["images of hutch", "`:ro`"],
+            &["later commands of hutch read", "`:ro`"],
         );
     }
     succeeded("read-only", &home.run(Caller::Ordinary, &["--mount", &format!("{images}:ro")], "true"));
+}
+
+/// By another path of the same folder.
+#[test]
+fn images_of_later_runs_cannot_be_written_by_a_bind_mount() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    succeeded("the image is there", &home.run(Caller::Ordinary, &[], "true"));
+    let source = home.path("home").display().to_string();
+    let _mounted = Mounted::new(&["--bind", &source], home.path("alias"));
+    let script = "for image in /c/hutch/images/*/etc; do echo x > $image/new; done; find /c -name new";
+    let output = home.run(Caller::Ordinary, &["--mount", "@/alias/.cache:/c"], script);
+    assert_eq!(text(&output.stdout), "", "{}", text(&output.stderr));
+}
+
+#[test]
+fn files_that_flags_name_cannot_be_written() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        make(&home, &["work/root/etc/a", "work/sub/a"]);
+        let write = |name: &str, text: String| {
+            std::fs::write(home.path(name), text).expect("written");
+            home.own(name);
+        };
+        let spec = r#"{"files": [{"path": "/workspace/sub", "access": "Read"}]}"#;
+        let policy = format!(
+            r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "a"}}, "spec": {spec}}}"#
+        );
+        write("work/policy.json", policy);
+        let settings = r#"{"network": {"allowedDomains": [], "deniedDomains": []},
+            "filesystem": {"allowWrite": ["."], "denyWrite": [], "denyRead": []}}"#;
+        write("work/settings.json", settings.to_owned());
+        let change = "for file in policy.json settings.json; do echo x > $file; rm -f $file; mv $file moved; done; \
+            echo x > root/etc/a; mv root r; echo x > other && cat other";
+        let mut rounds: Vec<(&[&str], &[&str])> = vec![
+            (&["--policy", "@/work/policy.json"], &["policy.json"]),
+            (&["--settings", "@/work/settings.json"], &["settings.json"]),
+        ];
+        // A root without programs runs nothing; it is refused only after the folders are protected.
+        let whole = [("work/policy.json", "policy.json"), ("work/settings.json", "settings.json")];
+        for (options, kept) in rounds.drain(..) {
+            let before: Vec<String> = whole
+                .iter()
+                .map(|(name, _)| std::fs::read_to_string(home.path(name)).unwrap_or_default())
+                .collect();
+            let output = match options[0] {
+                "--settings" => home.run_at(caller, &home.path("work"), options, change),
+                _ => home.run(caller, options, change),
+            };
+            assert_eq!(text(&output.stdout), "x\n", "{caller:?} {options:?}: {}", text(&output.stderr));
+            for ((name, short), before) in whole.iter().zip(before) {
+                if kept.contains(short) {
+                    assert_eq!(home.read(name), before, "{caller:?} {options:?}");
+                } else {
+                    std::fs::write(home.path(name), before).expect("written");
+                    home.own(name);
+                    let _ = std::fs::remove_file(home.path("work/moved"));
+                }
+            }
+        }
+        std::fs::write(home.path("data/policy.json"), whole_network()).expect("written");
+        home.own("data/policy.json");
+        for mount in ["@/data/policy.json:/p", "@/data:/d"] {
+            let options = ["--policy", "@/data/policy.json", "--mount", mount];
+            let output = home.run(caller, &options, "echo x > /d/policy.json; echo x > /d/new && cat /d/new");
+            match mount.ends_with("/p") {
+                true => refused(&output, 125, &["policy.json", "`:ro`"]),
+                false => assert_eq!(text(&output.stdout), "x\n", "{caller:?}: {}", text(&output.stderr)),
+            }
+            assert_eq!(home.read("data/policy.json"), whole_network());
+        }
+    }
+}
+
+/// A policy without rules for files.
+fn whole_network() -> &'static str {
+    r#"{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {"name": "a"},
+        "spec": {"egress": {"rules": [{"name": "a", "hosts": ["a.example"]}]}}}"#
+}
+
+#[test]
+fn paths_that_are_not_to_be_written_are_closed_by_every_mount_and_link() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    make(&home, &["work/docs/a", "work/.git/hooks/a", "data/key"]);
+    let source = home.path("work").display().to_string();
+    let _mounted = Mounted::new(&["--bind", &source], home.path("alias"));
+    let denied = format!(r#"["{source}/docs", "{source}/new"]"#);
+    let settings = format!(
+        r#"{{"network": {{"allowedDomains": [], "deniedDomains": []}},
+            "filesystem": {{"allowWrite": ["."], "denyWrite": {denied}, "denyRead": []}}}}"#
+    );
+    std::fs::write(home.path("settings.json"), settings).expect("written");
+    for caller in callers() {
+        let script = "echo x > docs/a; echo x > docs/b; echo x > new; cat docs/a";
+        let output = home.run_at(caller, &home.path("alias"), &["--settings", "@/settings.json"], script);
+        assert_eq!(text(&output.stdout), "SECRET\n", "{caller:?}: {}", text(&output.stderr));
+        assert!(!home.path("work/docs/b").exists() && !home.path("work/new").exists(), "{caller:?}");
+    }
+    // Mounts in the workspace, which an ordinary user's command sees.
+    let [data, git] = ["data", "work/.git"].map(|name| home.path(name).display().to_string());
+    let _data = Mounted::new(&["--bind", &data], home.path("work/sub"));
+    let _git = Mounted::new(&["--bind", &git], home.path("work/again"));
+    let script = "cat sub/key; echo x > again/hooks/new; echo x > again/config; cat sub/file";
+    let output = home.run(Caller::Ordinary, &["--deny-read", "@/data/key"], script);
+    assert_eq!(text(&output.stdout), "before\n", "{}", text(&output.stderr));
+    assert!(!home.path("work/.git/hooks/new").exists() && !home.path("work/.git/config").exists());
+    // A link on the way that the command could replace.
+    std::fs::create_dir(home.path("work/real")).expect("made");
+    std::os::unix::fs::symlink("real", home.path("work/current")).expect("a link");
+    std::os::unix::fs::symlink(home.path("work/current"), home.path("link")).expect("a link");
+    let denied = format!(r#"["{}/f"]"#, home.path("link").display());
+    let settings = format!(
+        r#"{{"network": {{"allowedDomains": [], "deniedDomains": []}},
+            "filesystem": {{"allowWrite": ["."], "denyWrite": {denied}, "denyRead": []}}}}"#
+    );
+    std::fs::write(home.path("settings.json"), settings).expect("written");
+    let output =
+        home.run_at(Caller::Ordinary, &home.path("work"), &["--settings", "@/settings.json"], "true");
+    refused(&output, 125, &["current is a symbolic link that the command could replace"]);
+}
+
+#[test]
+fn startup_files_are_protected_also_beside_a_home() {
+    hutch_testkit::require!(root, user_namespaces);
+    // Root runs the command as the owner of the workspace.
+    for (caller, flag, folder) in [
+        (Caller::Ordinary, "--mount", "@/home"),
+        (Caller::Ordinary, "--workspace", "@/home"),
+        (Caller::Ordinary, "--mount", "@"),
+        (Caller::Root, "--workspace", "@/home"),
+        (Caller::Root, "--workspace", "@"),
+    ] {
+        let home = Home::new();
+        home.own("");
+        make(&home, &["home/.config/git/config", "home/.bashrc", "home/.kube/config", "home/.config/app"]);
+        let script = "cd @/home; echo x > .config/git/config; echo x > .bashrc; echo x > .profile; mv .config c; \
+            echo x > .kube/config; mkdir -p .docker; echo x > .docker/config.json; echo x > .config/app";
+        let output = home.run_at(caller, Path::new("/"), &[flag, folder], script);
+        let printed = text(&output.stderr);
+        for file in ["home/.config/git/config", "home/.bashrc", "home/.kube/config"] {
+            assert_eq!(home.read(file), "SECRET\n", "{caller:?} {flag} {folder}: {printed}");
+        }
+        assert_eq!(home.read("home/.config/app"), "x\n", "{caller:?} {flag} {folder}: {printed}");
+        let made = home.path("home/.profile").exists() || home.path("home/.docker").exists();
+        assert!(!made, "{caller:?} {flag} {folder}: {printed}");
+    }
+    let home = Home::new();
+    make(&home, &["home/.config/git/config", "home/.config/app"]);
+    let script = "echo x > /c/git/config; echo y > /c/app";
+    home.run(Caller::Ordinary, &["--mount", "@/home/.config:/c"], script);
+    assert_eq!(
+        (home.read("home/.config/git/config"), home.read("home/.config/app")),
+        ("SECRET\n".into(), "y\n".into())
+    );
+}
+
+#[test]
+fn names_in_errors_are_shown_without_control_characters() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    let name = "work/.git/hooks/a\u{1b}]0;title\u{7}\nhutch: fine";
+    make(&home, &["work/.git/config", name]);
+    std::fs::hard_link(home.path(name), home.path("work/second")).expect("a link");
+    let printed = text(&home.run(Caller::Ordinary, &[], "true").stderr);
+    assert!(printed.contains("hard link") && !printed.contains('\u{1b}'), "{printed:?}");
+    assert_eq!(printed.lines().count(), 1, "{printed:?}");
 }
 
 #[test]

@@ -103,10 +103,12 @@ fn is_separator(c: char) -> bool {
     !c.is_ascii_alphanumeric()
 }
 
-/// Returns the first program `runsc` on a search path.
+/// Returns the first program `runsc` on a search path. Relative folders do not count: they depend on the working directory, in
+/// which code of a jail may have written.
 fn find_in(path: &OsStr) -> Option<PathBuf> {
     let executable = |file: &PathBuf| file.is_file() && rustix::fs::access(file, Access::EXEC_OK).is_ok();
-    std::env::split_paths(path).map(|folder| folder.join("runsc")).find(executable)
+    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
+    folders.map(|folder| folder.join("runsc")).find(executable)
 }
 
 /// Returns the output of the program if it succeeds. It is killed at that time.

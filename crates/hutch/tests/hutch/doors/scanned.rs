@@ -629,12 +629,14 @@ fn cases_of_the_library_for_mcp_are_blocked_and_passed_by_the_guard() {
     let policy = site.policy_of("tools", &json!({"egress": rules, "scanner": {"inbound": "Block"}}));
     let file: File = toml::from_str(CASES).expect("cases");
     let (mut ran, mut benign, mut wrong) = (0, 0, Vec::new());
-    for case in &file.case {
-        // A guard has no values of the sandbox.
-        if case.e == "credential" || case.b || case.n.contains("placeholder") || case.z.is_some() {
-            continue;
-        }
-        let Some(messages) = messages(case) else { continue };
+    // Each one starts a guard. In CI a third of them do; the tests of the scanner judge all of them.
+    let step = if std::env::var_os("HUTCH_SLOW_TESTS").is_some_and(|value| value == "1") { 1 } else { 3 };
+    // A guard has no values of the sandbox.
+    let applies = |case: &&Case| {
+        case.e != "credential" && !case.b && !case.n.contains("placeholder") && case.z.is_none()
+    };
+    let cases = file.case.iter().filter(applies).filter_map(|case| Some((case, messages(case)?)));
+    for (case, messages) in cases.step_by(step) {
         let blocked = guarded(&site, &policy, &messages);
         (ran, benign) = (ran + 1, benign + usize::from(case.e == "none"));
         if blocked != Ok(case.e != "none") {
@@ -642,5 +644,5 @@ fn cases_of_the_library_for_mcp_are_blocked_and_passed_by_the_guard() {
         }
     }
     assert!(wrong.is_empty(), "{} of {ran} cases:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(ran >= 180 && benign >= 60, "{ran} {benign}");
+    assert!(ran * step >= 180 && benign * step >= 60, "{ran} {benign}");
 }

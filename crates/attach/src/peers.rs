@@ -296,3 +296,24 @@ fn pick(below: usize) -> usize {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     CALLS.fetch_add(1, Ordering::Relaxed) % below
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by review: the ports of other tenants' Services made the list of peers too long, and then none were left.
+    #[test]
+    fn ranges_that_touch_are_one_and_the_first_count() {
+        let range = |first, last| PortRange::new(first, last).unwrap();
+        let merged_of =
+            |ports: &[(u16, u16)]| merged(ports.iter().map(|(first, last)| range(*first, *last)).collect());
+        assert_eq!(
+            merged_of(&[(82, 82), (80, 80), (81, 81), (90, 95), (92, 93)]),
+            [range(80, 82), range(90, 95)]
+        );
+        assert_eq!(merged_of(&[(1, u16::MAX), (5, 6)]), [range(1, u16::MAX)]);
+        let apart: Vec<_> = (1..=100).map(|number| (number * 2, number * 2)).collect();
+        assert_eq!(merged_of(&apart).len(), RANGES);
+        assert_eq!(merged_of(&apart)[0], range(2, 2));
+    }
+}

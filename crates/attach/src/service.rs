@@ -154,4 +154,21 @@ mod tests {
         assert_eq!(mapped.target(81, None), None);
         assert!(!mapped.selects(&[("a".to_owned(), "b".to_owned())].into()), "no selector selects nothing");
     }
+    /// Found by review: thousands of names of one Service and one Pod held up the decisions about all others.
+    #[test]
+    fn so_many_ports_of_a_service_and_of_a_pod_count() {
+        let many = 0..2 * PORTS;
+        let ports: Vec<_> = many
+            .clone()
+            .map(|number| serde_json::json!({"port": number + 1, "targetPort": format!("p{number}")}))
+            .collect();
+        let service = service(&serde_json::json!({"clusterIP": "10.96.0.10", "ports": ports}));
+        let ports: Vec<_> = many
+            .map(|number| serde_json::json!({"name": format!("p{number}"), "containerPort": 9000}))
+            .collect();
+        let pod = serde_json::json!({"spec": {"containers": [{"name": "c", "ports": ports}]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(service.open(vec![range(9000, 9000)], Some(&pod)).len(), PORTS);
+        assert_eq!(service.open(Vec::new(), Some(&pod)), []);
+    }
 }

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use crate::egress::{FILES, Process};
+use crate::egress::{Process, files_for_names};
 use crate::runtime::{first_message, runtime};
 
 /// Name of the program as the root process starts it. Not a command for users.
@@ -110,7 +110,8 @@ pub(crate) fn main() -> ExitCode {
 fn run() -> anyhow::Result<()> {
     let input = rustix::stdio::stdin();
     let (Start { id, hosts }, _) = first_message(c"hutch-callout")?;
-    let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
+    let readable = files_for_names();
+    let readable: Vec<&Path> = readable.iter().map(PathBuf::as_path).collect();
     confine(&Confinement { uid: id, gid: id, writable: &[], readable: &readable, connects: true })
         .context("cannot be confined")?;
     let input = input.try_clone_to_owned().context("the channel")?;

@@ -29,9 +29,11 @@ use crate::runtime::{one_thread_woken, runtime};
 pub(crate) use process::Process;
 
 pub(crate) const NAME: &str = "hutch-egress";
+/// File with the name servers.
+const RESOLVER: &str = "/etc/resolv.conf";
 /// Files by which names are resolved, and by which a static program reads random numbers.
-pub(crate) const FILES: [&str; 8] = [
-    "/etc/resolv.conf",
+const FILES: [&str; 8] = [
+    RESOLVER,
     "/etc/hosts",
     "/etc/nsswitch.conf",
     "/etc/host.conf",
@@ -40,6 +42,19 @@ pub(crate) const FILES: [&str; 8] = [
     "/dev/random",
     "/dev/urandom",
 ];
+/// Returns the files that a program needs which resolves names. Where the file with the name servers is a link, the folder in
+/// which programs of the machine write it is one of them: after a change of the network, another file has its name.
+pub(crate) fn files_for_names() -> Vec<PathBuf> {
+    let files = FILES.iter().map(PathBuf::from).filter(|file| file.exists());
+    files.chain(folder_of_resolver(Path::new(RESOLVER))).collect()
+}
+
+/// Returns the folder of the file to which a link leads, if only what the machine has written since its start is there.
+fn folder_of_resolver(link: &Path) -> Option<PathBuf> {
+    let folder = link.canonicalize().ok()?.parent()?.to_owned();
+    (folder.starts_with("/run") && folder != Path::new("/run")).then_some(folder)
+}
+
 /// Files in which distributions keep the authorities that the machine trusts, as one bundle.
 const BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -254,7 +269,8 @@ fn serve() -> anyhow::Result<()> {
     let processors = rustix::thread::sched_getaffinity(None).map_or(1, |all| all.count());
     let awake = (awake && processors > 1).then(Arc::<Awake>::default);
     let way = Way::new(bundle, outside.proxy).with_credentials(issued).with_awake(awake.clone());
-    let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
+    let readable = files_for_names();
+    let readable: Vec<&Path> = readable.iter().map(PathBuf::as_path).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;
     let runtime = match audience {
@@ -456,6 +472,27 @@ mod tests {
     use hutch_egress::Denial;
 
     use super::*;
+
+    #[test]
+    fn folder_of_name_servers_is_readable_only_below_run() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let link = folder.path().join("resolv.conf");
+        for (target, expected) in [("/etc/hostname", None), ("/run", None), ("/proc/version", None)] {
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(target, &link).expect("a link");
+            assert_eq!(folder_of_resolver(&link), expected, "{target}");
+        }
+        // Something in a folder below it, if the machine has any.
+        let below = std::fs::read_dir("/run").into_iter().flatten().flatten();
+        let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let file = below.filter_map(|entry| std::fs::read_dir(entry.path()).ok()?.next()?.ok());
+        let plain = |path: &std::path::PathBuf| path.canonicalize().is_ok_and(|plain| plain == *path);
+        if let Some(file) = file.map(|entry| entry.path()).find(plain) {
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(&file, &link).expect("a link");
+            assert_eq!(folder_of_resolver(&link).as_deref(), file.parent());
+        }
+    }
 
     #[test]
     fn of_a_file_with_authorities_only_whole_certificates_are_kept() {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 
-use crate::egress::{FILES, Process};
+use crate::egress::{Process, files_for_names};
 use crate::runtime::{first_message, runtime};
 
 /// Name of the program as the root process starts it. Not a command for users.
@@ -147,7 +147,8 @@ fn run() -> anyhow::Result<()> {
     config.take_credentials();
     // Before the process is confined: it then cannot read the authorities.
     let connections = Connections::new(config, Limits::default())?;
-    let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
+    let readable = files_for_names();
+    let readable: Vec<&Path> = readable.iter().map(PathBuf::as_path).collect();
     let writable = [Path::new(".")];
     confine(&Confinement { uid: id, gid: id, writable: &writable, readable: &readable, connects: true })
         .context("cannot be confined")?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::answer::Lease;
 use self::answer::{messages, read};
-use crate::egress::{FILES, Process};
+use crate::egress::{Process, files_for_names};
 use crate::runtime::{first_message, runtime};
 
 /// Name of the program as the root process starts it. Not a command for users.
@@ -136,7 +136,8 @@ fn run() -> anyhow::Result<()> {
     for file in files {
         std::fs::File::from(file).read_to_end(&mut authorities).context("the authorities")?;
     }
-    let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
+    let readable = files_for_names();
+    let readable: Vec<&Path> = readable.iter().map(PathBuf::as_path).collect();
     confine(&Confinement { uid: id, gid: id, writable: &[], readable: &readable, connects: true })
         .context("cannot be confined")?;
     let server = Arc::new(Server::new(address, &authorities)?);

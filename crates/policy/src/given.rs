@@ -59,7 +59,7 @@ pub fn check_given(policy: &Value) -> Result<(), InvalidPolicy> {
     };
     let reason = match field.ends_with(".ports") {
         true => "is empty: write ports, or leave the field out for its default",
-        false => "is empty, which would allow everything: write what is allowed, or leave the field out",
+        false => "is empty, which would restrict nothing: write what is meant, or leave the field out",
     };
     Err(InvalidPolicy { field, reason: reason.to_owned() })
 }

@@ -57,6 +57,17 @@ mod tests {
             Order::Facts { sandbox: 1, facts } => assert_eq!(facts, Facts { sandbox, ..Facts::default() }),
             other => panic!("{other:?}"),
         }
+        // Of peers, the first stay: those of the own namespace.
+        let peer = |number: usize| Peer {
+            service: format!("{number}-{}", "s".repeat(50)),
+            namespace: "team".to_owned(),
+            ports: (0..32).filter_map(|at| hutch_policy::PortRange::new(at * 2 + 1, at * 2 + 1)).collect(),
+        };
+        let peers: Vec<Peer> = (0..1000).map(peer).collect();
+        match strictest(Order::Peers { sandbox: 1, namespace: "team".to_owned(), peers: peers.clone() }) {
+            Order::Peers { peers: left, .. } => assert!(!left.is_empty() && peers.starts_with(&left)),
+            other => panic!("{other:?}"),
+        }
         match strictest(Order::Level { id: 2, level }) {
             Order::Level { id: 2, level } => {
                 assert_eq!(level.mode, hutch_policy::Mode::Enforce);

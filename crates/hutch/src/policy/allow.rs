@@ -48,6 +48,7 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     let (sandbox, name) =
         (attached.sandbox.name_any(), format!("{OWN_POLICY}{}", attached.sandbox.name_any()));
     let levels = attached.applying()?.levels;
+    attached.check_enforceable()?;
     let is_own = |level: &Level| level.authority == Authority::Namespace && level.name == name;
     let (own, mut others): (Vec<_>, Vec<_>) = levels.into_iter().partition(|level| is_own(level));
     let mut note = "";
@@ -306,7 +307,7 @@ mod tests {
         let rule = serde_json::to_string(&rule("x.example", None)).expect("a rule");
         opens(&format!("[{rule}]"), "x.example").expect("it is open");
         let denied = opens(
-            &format!(r#"[{rule}, {{"name": "no", "hosts": ["*.example"], "decision": "Deny"}}]"#),
+            &format!(r#"[{rule}, {{"name": "no", "hosts": ["x.example"], "decision": "Deny"}}]"#),
             "x.example",
         );
         let denied = denied.expect_err("closed").to_string();

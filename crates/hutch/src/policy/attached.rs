@@ -114,6 +114,12 @@ impl Attached {
         closed.then_some(reported.message.as_str())
     }
 
+    /// Refuses to open something for a Sandbox whose network stays closed.
+    pub(super) fn check_enforceable(&self) -> anyhow::Result<()> {
+        let Some(why) = self.not_enforceable() else { return Ok(()) };
+        bail!("the Sandbox reports that its policies are not enforceable: {why}; nothing was written")
+    }
+
     /// Returns what conditions see of the Sandbox.
     pub(super) fn facts(&self) -> Facts {
         let facts = SandboxFacts::of(&self.sandbox).facts(&self.sandbox.name_any(), &self.subject.namespace);

@@ -177,7 +177,7 @@ fn read_folder(
             continue;
         }
         let Ok(status) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        if trusted {
+        if trusted && !is_sample(&path) {
             visit(&path, &status);
         }
         if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
@@ -185,6 +185,12 @@ fn read_folder(
         }
     }
     true
+}
+
+/// Returns true for a sample that `git init` makes, which git does not run: a real hook would be hard to see among them.
+fn is_sample(path: &Path) -> bool {
+    path.extension() == Some(OsStr::new("sample"))
+        && path.parent().is_some_and(|folder| folder.ends_with(".git/hooks"))
 }
 
 /// Returns a path of any bytes on one line.

@@ -162,7 +162,9 @@ fn restrict(
         Access::Write => {
             let within = in_workspace.filter(|rest| *rest != Path::new(""));
             let Some(rest) = within.filter(|_| arguments.read_only) else {
-                bail!("`Write` within a folder that is not to be written is possible in the workspace only");
+                bail!(
+                    "`Write` has an effect only within the workspace, and only if the workspace itself has `Read`"
+                );
             };
             let is_home = workspace.is_some_and(super::guard::is_home);
             ensure!(!is_protected(rest, is_home), "programs of this machine run it, so it stays protected");

@@ -59,10 +59,7 @@ impl Tools {
         let path = variable("PATH").unwrap_or_default();
         let folders: Vec<PathBuf> =
             std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
-        // Code inside can put a link into the workspace, such as into a virtual environment.
-        let others: Vec<PathBuf> =
-            folders.iter().filter(|folder| !folder.starts_with(workspace)).cloned().collect();
-        shown.extend(go_outside(&others, &shown));
+        shown.extend(go_outside(&folders, &shown, workspace));
         let is_shown = |folder: &Path| {
             folder.starts_with(SHOWN)
                 || ["/bin", "/sbin"].iter().any(|link| folder == Path::new(link))
@@ -103,17 +100,22 @@ pub(super) fn out_of_reach(mounts: &[MountArgument], home: &Path, uid: u32) -> b
 }
 
 /// Returns the folder of Go, if it is not shown already.
-fn go_outside(folders: &[PathBuf], shown: &[PathBuf]) -> Option<PathBuf> {
-    let program = folders.iter().map(|folder| folder.join("go")).find(|program| program.is_file())?;
-    let program = program.canonicalize().ok()?;
-    let root = program.parent()?.parent()?.to_owned();
-    // A link may lead to any program, above which there may be a folder of the caller.
-    let is_go = program == root.join("bin/go")
-        && root.join("VERSION").is_file()
-        && root.join("pkg").is_dir()
-        && root.join("src").is_dir();
+fn go_outside(folders: &[PathBuf], shown: &[PathBuf], workspace: &Path) -> Option<PathBuf> {
+    let root_of = |folder: &PathBuf| {
+        let program = folder.join("go").canonicalize().ok()?;
+        let root = program.parent()?.parent()?.to_owned();
+        // A link may lead to any program, above which there may be a folder of the caller. Code inside can put one into the
+        // workspace, such as into a virtual environment.
+        let is_go = program == root.join("bin/go")
+            && root.join("VERSION").is_file()
+            && root.join("pkg").is_dir()
+            && root.join("src").is_dir();
+        let is_led_out = folder.starts_with(workspace) && !root.starts_with(workspace);
+        (is_go && !is_led_out).then_some(root)
+    };
+    let root = folders.iter().find_map(root_of)?;
     let is_shown = root.starts_with(SHOWN) || shown.iter().any(|path| root.starts_with(path));
-    (is_go && !is_shown).then_some(root)
+    (!is_shown).then_some(root)
 }
 
 #[cfg(test)]

@@ -422,7 +422,7 @@ fn rules_for_files_that_cannot_be_enforced_are_refused() {
         (r#"{"path": "docs", "access": "Read"}"#, "not a path of a rule"),
         (
             r#"{"path": "/workspace/docs", "access": "Read"}, {"path": "/workspace/docs/a", "access": "Write"}"#,
-            "in the workspace only",
+            "only within the workspace",
         ),
         (
             r#"{"path": "/workspace", "access": "Read"}, {"path": "/workspace/.git", "access": "Write"}"#,

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use hutch_image::Reference;
-use hutch_jail::{MountSource, Spec};
+use hutch_jail::{Mount, MountSource, Spec};
 
-use super::place::Mounted;
+use super::place::{Mounted, below_folder};
 use super::workspace::Workspace;
 use super::{every_name, hide};
 use crate::cli::RunArguments;
@@ -33,22 +33,23 @@ pub(super) fn protect(
     spec: &mut Spec,
 ) -> anyhow::Result<Vec<Protection>> {
     let (mut mounts, mut protections) = (Vec::new(), Vec::new());
+    let is_writable = |mount: &Mount| !mount.read_only && matches!(mount.source, MountSource::Beneath { .. });
+    if !spec.mounts.iter().any(is_writable) {
+        return Ok(protections);
+    }
     let listed = arguments.listed.as_deref();
     let denied = denied(listed.map_or(&[], |listed| &listed.deny_write), spec)?;
     let opened = listed.map_or(&[][..], |listed| &listed.write_within);
     let read = by_every_name(read_by_later_runs(arguments, workspace));
     let mounted = Mounted::read();
-    let shows_mounts = !rustix::process::geteuid().is_root();
     for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };
-        let source = if path == Path::new("") { folder.path().to_owned() } else { folder.path().join(path) };
+        let source = below_folder(folder.path(), path);
         let is_in = |closed: &Closed| mounted.is_within(&source, &closed.path);
         // A part of a folder that can otherwise only be read is not, unless it is denied itself.
         let is_open = |closed: &Closed| opened.contains(&source) && source != closed.path;
         if denied.iter().any(|denied| is_in(denied) && !is_open(denied)) {
             mount.read_only = true;
-        }
-        if mount.read_only {
             continue; // nothing in it can be written
         }
         if let Some(read) = read.iter().find(|read| is_in(read)) {
@@ -62,6 +63,7 @@ pub(super) fn protect(
             continue; // it is a file
         }
         let is_home = is_home(folder.path());
+        let shows_mounts = !rustix::process::geteuid().is_root() && mounted.has_below(folder.path());
         let mut further = [denied.clone(), read.clone()].concat();
         further.extend(homes(folder.path()).iter().flat_map(|home| beside_home(home, folder.path())));
         let places = |closed: &Closed| {
@@ -74,7 +76,7 @@ pub(super) fn protect(
         };
         let mut further: Vec<_> = further.iter().flat_map(places).collect();
         // Where a further mount shows a protected entry again.
-        let again = of_workspace(is_home).flat_map(|(entry, placeholder)| {
+        let again = of_workspace(is_home).filter(|_| shows_mounts).flat_map(|(entry, placeholder)| {
             let path = folder.path().join(entry);
             let all = places(&Closed { path, placeholder });
             all.into_iter().filter(move |(rest, _)| rest != entry)
@@ -82,8 +84,9 @@ pub(super) fn protect(
         further.extend(again);
         let is_workspace = mount.target == workspace.path;
         let allow = if is_workspace { &arguments.allow_write[..] } else { &[] };
-        let within = hidden.iter().filter_map(|hidden| hidden.strip_prefix(&mount.target).ok());
-        let hidden: Vec<PathBuf> = within.map(Path::to_owned).collect();
+        let within =
+            hidden.iter().filter_map(|hidden| Some(hidden.strip_prefix(&mount.target).ok()?.to_owned()));
+        let hidden: Vec<PathBuf> = within.collect();
         let rules = Rules { is_workspace, is_home, allow, further: &further, hidden: &hidden };
         let (over, protection) = Protection::prepare(folder, &mount.target, &rules)?;
         mounts.extend(over);

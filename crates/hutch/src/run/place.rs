@@ -73,6 +73,11 @@ impl Mounted {
         found
     }
 
+    /// Returns true if something is mounted below a folder.
+    pub(super) fn has_below(&self, folder: &Path) -> bool {
+        self.0.iter().any(|entry| entry.at != folder && entry.at.starts_with(folder))
+    }
+
     /// Returns true if a file is in a folder, or is it, by its name or by a bind mount.
     pub(super) fn is_within(&self, file: &Path, folder: &Path) -> bool {
         !self.within(file, folder, false).is_empty()
@@ -80,7 +85,7 @@ impl Mounted {
 }
 
 /// Joins paths; joining nothing would add a slash.
-fn below_folder(folder: &Path, rest: &Path) -> PathBuf {
+pub(super) fn below_folder(folder: &Path, rest: &Path) -> PathBuf {
     if rest == Path::new("") { folder.to_owned() } else { folder.join(rest) }
 }
 

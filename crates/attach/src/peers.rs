@@ -20,9 +20,8 @@ use crate::mirror::Mirror;
 use crate::objects::Objects;
 use crate::service::ServiceFacts;
 
-/// Maximum Services of a Pod, and ranges of open ports of each: tenants decide how many ports their Services have.
+/// Maximum Services of a Pod.
 const SERVICES: usize = 128;
-const RANGES: usize = 32;
 
 /// Services that are known.
 pub type Services = Mirror<ServiceFacts>;
@@ -202,12 +201,12 @@ fn peers<P>(services: &Services, levels: &[Arc<Level>], from: &str, all: &AllBeh
     peers
 }
 
-/// Returns the ranges of these without those that are in others, at most [`RANGES`].
+/// Returns the ranges of these without those that are in others, at most [`Peer::RANGES`].
 fn merged(mut ports: Vec<PortRange>) -> Vec<PortRange> {
     ports.sort_unstable_by_key(PortRange::first);
     let mut merged: Vec<PortRange> = Vec::new();
     for range in ports {
-        let full = merged.len() == RANGES;
+        let full = merged.len() == Peer::RANGES;
         match merged.last_mut() {
             Some(last) if range.first() <= last.last().saturating_add(1) => {
                 let end = last.last().max(range.last());
@@ -313,7 +312,7 @@ mod tests {
         );
         assert_eq!(merged_of(&[(1, u16::MAX), (5, 6)]), [range(1, u16::MAX)]);
         let apart: Vec<_> = (1..=100).map(|number| (number * 2, number * 2)).collect();
-        assert_eq!(merged_of(&apart).len(), RANGES);
+        assert_eq!(merged_of(&apart).len(), Peer::RANGES);
         assert_eq!(merged_of(&apart)[0], range(2, 2));
     }
 }

@@ -154,6 +154,7 @@ mod tests {
         assert_eq!(mapped.target(81, None), None);
         assert!(!mapped.selects(&[("a".to_owned(), "b".to_owned())].into()), "no selector selects nothing");
     }
+
     /// Found by review: thousands of names of one Service and one Pod held up the decisions about all others.
     #[test]
     fn so_many_ports_of_a_service_and_of_a_pod_count() {

@@ -26,6 +26,8 @@ use crate::refusal::{Reason, private_advice};
 const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum bytes of the answer of a proxy.
 const HEAD: usize = 8 << 10;
+/// Lookups of the name of a proxy at once: each takes a thread of those of all sandboxes.
+static LOOKUPS: Semaphore = Semaphore::const_new(8);
 
 /// Reason why a destination cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -162,12 +164,7 @@ impl UpstreamProxy {
         }
         opened(&head).map(|()| stream)
     }
-}
 
-/// Lookups of the name of a proxy at once: each takes a thread of those of all sandboxes.
-static LOOKUPS: Semaphore = Semaphore::const_new(8);
-
-impl UpstreamProxy {
     /// Connects to the proxy itself.
     async fn open(&self) -> io::Result<TcpStream> {
         if let Ok(address) = self.address.parse::<SocketAddr>() {

@@ -42,19 +42,6 @@ const FILES: [&str; 8] = [
     "/dev/random",
     "/dev/urandom",
 ];
-/// Returns the files that a program needs which resolves names. Where the file with the name servers is a link, the folder in
-/// which programs of the machine write it is one of them: after a change of the network, another file has its name.
-pub(crate) fn files_for_names() -> Vec<PathBuf> {
-    let files = FILES.iter().map(PathBuf::from).filter(|file| file.exists());
-    files.chain(folder_of_resolver(Path::new(RESOLVER))).collect()
-}
-
-/// Returns the folder of the file to which a link leads, if only what the machine has written since its start is there.
-fn folder_of_resolver(link: &Path) -> Option<PathBuf> {
-    let folder = link.canonicalize().ok()?.parent()?.to_owned();
-    (folder.starts_with("/run") && folder != Path::new("/run")).then_some(folder)
-}
-
 /// Files in which distributions keep the authorities that the machine trusts, as one bundle.
 const BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -76,6 +63,19 @@ const LAST_LINES: Duration = Duration::from_millis(300);
 
 /// Number of the sandbox of `hutch run`.
 const SANDBOX: u64 = 0;
+
+/// Returns the files that a program needs which resolves names. Where the file with the name servers is a link, the folder in
+/// which programs of the machine write it is one of them: after a change of the network, another file has its name.
+pub(crate) fn files_for_names() -> Vec<PathBuf> {
+    let files = FILES.iter().map(PathBuf::from).filter(|file| file.exists());
+    files.chain(folder_of_resolver(Path::new(RESOLVER))).collect()
+}
+
+/// Returns the folder of the file to which a link leads, if only what the machine has written since its start is there.
+fn folder_of_resolver(link: &Path) -> Option<PathBuf> {
+    let folder = link.canonicalize().ok()?.parent()?.to_owned();
+    (folder.starts_with("/run") && folder != Path::new("/run")).then_some(folder)
+}
 
 /// First message to the process; orders follow.
 #[derive(Serialize, Deserialize)]

@@ -18,8 +18,6 @@ use crate::rule::EgressRule;
 
 /// Domain of the names of Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";
-/// Maximum ranges of ports of one peer.
-const RANGES: usize = 32;
 
 /// Service through which a sandbox reaches another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +31,9 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Maximum ranges of ports: tenants decide how many ports their Services have.
+    pub const RANGES: usize = 32;
+
     /// Returns the names of the Service, for a sandbox of the namespace `from`.
     pub fn names(&self, from: &str) -> Vec<HostName> {
         let Peer { service, namespace, .. } = self;
@@ -198,7 +199,7 @@ pub fn open_ports<L: Borrow<Level>>(levels: &[L], from: &str, to: &Subject) -> V
         if allowing < number || *port == next || *port == 0 {
             continue;
         }
-        let full = open.len() == RANGES;
+        let full = open.len() == Peer::RANGES;
         match open.last_mut() {
             Some((_, end)) if *end == *port => *end = next,
             _ if !full => open.push((*port, next)),

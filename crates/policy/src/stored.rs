@@ -13,6 +13,8 @@ use crate::object::{InvalidPolicy, PolicyObject};
 
 /// Maximum policies of a sandbox.
 const LEVELS: usize = 8;
+/// Maximum characters of the reason why a policy cannot be read.
+const WHY: usize = 300;
 
 /// Namespace of a policy, empty for one of the cluster, and its name.
 pub type PolicyKey = (String, String);
@@ -55,8 +57,9 @@ impl StoredPolicy {
     /// # Errors
     /// The policy is invalid. [`StoredPolicy::unreadable`] then takes its place.
     pub fn new(object: PolicyObject) -> Result<StoredPolicy, InvalidPolicy> {
-        object.check_for_server()?;
-        StoredPolicy::of_file(object)
+        let policy = StoredPolicy::of_file(object)?;
+        policy.object().map_or(Ok(()), PolicyObject::check_for_server)?;
+        Ok(policy)
     }
 
     /// Returns a policy of a file, which may be for a command alone.
@@ -76,6 +79,9 @@ impl StoredPolicy {
     /// Returns a policy that cannot be read, for this reason.
     pub fn unreadable(object: &serde_json::Value, why: String) -> StoredPolicy {
         let reach = PolicyObject::reach(object);
+        // It may repeat texts of the policy, and becomes a part of conditions.
+        let plain = why.chars().map(|c| if c.is_control() { ' ' } else { c });
+        let why = plain.take(WHY).collect();
         StoredPolicy { object: Err(Unreadable { reach, why }), steps: Vec::new() }
     }
 
@@ -472,6 +478,10 @@ mod tests {
         ] {
             assert_eq!(closes(spec, &subject), expected, "{spec} {subject:?}");
         }
+        let long = StoredPolicy::unreadable(&serde_json::Value::Null, "\u{1b}".repeat(1000));
+        let all = Policies::from([(("team".to_owned(), "x".to_owned()), long)]);
+        let error = applying(&subject(), &none, &all, None, at(0)).unwrap_err();
+        assert_eq!(error, NotEnforceable::Invalid("x".into(), " ".repeat(WHY)));
         let names: Vec<String> = (0..9).map(|number| format!("p{number}")).collect();
         let specs: Vec<_> = names.iter().map(|name| (name.as_str(), r#"{"appliesTo": {}}"#)).collect();
         let error = applying(&subject(), &none, &policies(&specs), None, at(0)).unwrap_err();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use hutch_policy::{Access, PolicyFiles, access_at};
 
+use super::place::below_folder;
 use super::workspace::{ALIAS, TEMPORARY};
 use crate::cli::{Listed, RunArguments};
 use crate::protect::is_protected;
@@ -122,10 +123,7 @@ fn rules_of(policies: &[PolicyFiles], path: &Path) -> String {
 /// Returns the path that a file has on the machine.
 fn outside(path: &Path, workspace: Option<&Path>) -> anyhow::Result<PathBuf> {
     match (path.strip_prefix(ALIAS), workspace) {
-        (Ok(rest), Some(workspace)) if !workspace.starts_with(ALIAS) => {
-            // Joining nothing would add a slash.
-            Ok(if rest == Path::new("") { workspace.to_owned() } else { workspace.join(rest) })
-        }
+        (Ok(rest), Some(workspace)) if !workspace.starts_with(ALIAS) => Ok(below_folder(workspace, rest)),
         (Ok(_), None) => bail!("there is no --workspace"),
         _ => Ok(path.to_owned()),
     }

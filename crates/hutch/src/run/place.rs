@@ -1,5 +1,6 @@
 //! Where files are in their file systems, whatever bind mount their paths go through.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -49,9 +50,7 @@ impl Mounted {
         let (entry, rest) = found.max_by_key(|(entry, _)| entry.at.components().count())?;
         Some(Place { device: entry.device.clone(), path: entry.root.join(rest) })
     }
-}
 
-impl Mounted {
     /// Returns the paths in a folder at which a file, or a part of it, shows: by its name, and by bind mounts; also by mounts
     /// below the folder if these are shown.
     pub(super) fn within(&self, file: &Path, folder: &Path, shows_mounts: bool) -> Vec<PathBuf> {
@@ -68,7 +67,7 @@ impl Mounted {
                 None => shown.within(&place).map(|_| at.to_owned()),
             }
         }));
-        let mut known = std::collections::HashSet::new();
+        let mut known = HashSet::new();
         found.retain(|path| known.insert(path.clone()));
         found
     }

@@ -1,5 +1,6 @@
 //! Unmodified clients, method by method: the script in `tests/clients` runs a function for each cell of the tables in
-//! `docs/clients.md`, on one machine and in front of a real API server. The tables say what ran, or these tests fail.
+//! `docs/clients.md`, on one machine and in front of a real API server. The tables say what ran, or these tests fail. CI runs each
+//! way to a sandbox with one kind of client.
 
 mod cluster;
 mod script;
@@ -8,6 +9,7 @@ use serde_json::Value;
 
 use self::script::{Script, Settings, documented, rendered};
 use crate::harness::Up;
+use crate::killed::rounds;
 
 #[test]
 fn document_has_the_tables_of_the_script() {
@@ -35,18 +37,13 @@ fn cells_on_one_machine() {
 #[test]
 fn asynchronous_cells_on_one_machine() {
     hutch_testkit::require!(root, kubectl, async_sandbox_client);
-    on_one_machine(few(&["up direct async", "up pod async"], &["up direct async"]));
+    on_one_machine(&["up direct async", "up pod async"][..rounds(1, 2)]);
 }
 
 #[test]
 fn cells_of_snapshots_on_one_machine() {
     hutch_testkit::require!(root, kubectl, runsc, sandbox_client);
     on_one_machine(&["hutch up"]);
-}
-
-/// Returns the columns that CI runs: each way to a sandbox with one kind of client. `scripts/slow-tests` runs all.
-fn few(all: &'static [&'static str], few: &'static [&'static str]) -> &'static [&'static str] {
-    if std::env::var_os("HUTCH_SLOW_TESTS").is_some_and(|value| value == "1") { all } else { few }
 }
 
 fn on_one_machine(columns: &[&str]) {
@@ -68,15 +65,15 @@ fn on_one_machine(columns: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn cells_on_a_cluster() {
     hutch_testkit::require!(root, kubernetes, kubectl, sandbox_client);
-    let all = &["cluster tunnel", "cluster direct", "cluster pod", "cluster pod tunnel", "cluster"];
-    on_a_cluster(few(all, &["cluster tunnel", "cluster pod", "cluster"])).await;
+    let all = &["cluster tunnel", "cluster pod", "cluster", "cluster direct", "cluster pod tunnel"];
+    on_a_cluster(&all[..rounds(3, 5)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn asynchronous_cells_on_a_cluster() {
     hutch_testkit::require!(root, kubernetes, kubectl, async_sandbox_client);
-    let all = &["cluster direct async", "cluster pod async", "cluster pod tunnel async"];
-    on_a_cluster(few(all, &["cluster pod tunnel async"])).await;
+    let all = &["cluster direct async", "cluster pod tunnel async", "cluster pod async"];
+    on_a_cluster(&all[..rounds(2, 3)]).await;
 }
 
 async fn on_a_cluster(columns: &'static [&'static str]) {

@@ -65,46 +65,24 @@ fn files_that_flags_name_cannot_be_written() {
     hutch_testkit::require!(root, user_namespaces);
     for caller in callers() {
         let home = Home::new();
-        make(&home, &["work/root/etc/a", "work/sub/a"]);
-        let write = |name: &str, text: String| {
-            std::fs::write(home.path(name), text).expect("written");
-            home.own(name);
-        };
-        let spec = r#"{"files": [{"path": "/workspace/sub", "access": "Read"}]}"#;
-        let policy = format!(
-            r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "a"}}, "spec": {spec}}}"#
-        );
-        write("work/policy.json", policy);
-        let settings = r#"{"network": {"allowedDomains": [], "deniedDomains": []},
-            "filesystem": {"allowWrite": ["."], "denyWrite": [], "denyRead": []}}"#;
-        write("work/settings.json", settings.to_owned());
-        let change = "for file in policy.json settings.json; do echo x > $file; rm -f $file; mv $file moved; done; \
-            echo x > root/etc/a; mv root r; echo x > other && cat other";
-        let mut rounds: Vec<(&[&str], &[&str])> = vec![
-            (&["--policy", "@/work/policy.json"], &["policy.json"]),
-            (&["--settings", "@/work/settings.json"], &["settings.json"]),
-        ];
-        // A root without programs runs nothing; it is refused only after the folders are protected.
-        let whole = [("work/policy.json", "policy.json"), ("work/settings.json", "settings.json")];
-        for (options, kept) in rounds.drain(..) {
-            let before: Vec<String> = whole
-                .iter()
-                .map(|(name, _)| std::fs::read_to_string(home.path(name)).unwrap_or_default())
-                .collect();
+        make(&home, &["work/sub/a"]);
+        let rule = r#"{"path": "/workspace/sub", "access": "Read"}"#;
+        let [_, policy] = file_rules(&home, rule);
+        std::fs::rename(policy, home.path("work/policy.json")).expect("moved");
+        write_settings(&home, "work/settings.json", "[]");
+        for (options, file) in [
+            (["--policy", "@/work/policy.json"], "policy.json"),
+            (["--settings", "@/work/settings.json"], "settings.json"),
+        ] {
+            let before = home.read(&format!("work/{file}"));
+            let script =
+                format!("echo x > {file}; rm -f {file}; mv {file} moved; echo x > other && cat other");
             let output = match options[0] {
-                "--settings" => home.run_at(caller, &home.path("work"), options, change),
-                _ => home.run(caller, options, change),
+                "--settings" => home.run_at(caller, &home.path("work"), &options, &script),
+                _ => home.run(caller, &options, &script),
             };
             assert_eq!(text(&output.stdout), "x\n", "{caller:?} {options:?}: {}", text(&output.stderr));
-            for ((name, short), before) in whole.iter().zip(before) {
-                if kept.contains(short) {
-                    assert_eq!(home.read(name), before, "{caller:?} {options:?}");
-                } else {
-                    std::fs::write(home.path(name), before).expect("written");
-                    home.own(name);
-                    let _ = std::fs::remove_file(home.path("work/moved"));
-                }
-            }
+            assert_eq!(home.read(&format!("work/{file}")), before, "{caller:?} {options:?}");
         }
         std::fs::write(home.path("data/policy.json"), whole_network()).expect("written");
         home.own("data/policy.json");
@@ -118,6 +96,16 @@ fn files_that_flags_name_cannot_be_written() {
             assert_eq!(home.read("data/policy.json"), whole_network());
         }
     }
+}
+
+/// Writes settings that let the working directory be written, but for these paths: a list as JSON.
+fn write_settings(home: &Home, name: &str, denied: &str) {
+    let settings = format!(
+        r#"{{"network": {{"allowedDomains": [], "deniedDomains": []}},
+            "filesystem": {{"allowWrite": ["."], "denyWrite": {denied}, "denyRead": []}}}}"#
+    );
+    std::fs::write(home.path(name), settings).expect("written");
+    home.own(name);
 }
 
 /// A policy without rules for files.
@@ -134,11 +122,7 @@ fn paths_that_are_not_to_be_written_are_closed_by_every_mount_and_link() {
     let source = home.path("work").display().to_string();
     let _mounted = Mounted::new(&["--bind", &source], home.path("alias"));
     let denied = format!(r#"["{source}/docs", "{source}/new"]"#);
-    let settings = format!(
-        r#"{{"network": {{"allowedDomains": [], "deniedDomains": []}},
-            "filesystem": {{"allowWrite": ["."], "denyWrite": {denied}, "denyRead": []}}}}"#
-    );
-    std::fs::write(home.path("settings.json"), settings).expect("written");
+    write_settings(&home, "settings.json", &denied);
     for caller in callers() {
         let script = "echo x > docs/a; echo x > docs/b; echo x > new; cat docs/a";
         let output = home.run_at(caller, &home.path("alias"), &["--settings", "@/settings.json"], script);
@@ -158,11 +142,7 @@ fn paths_that_are_not_to_be_written_are_closed_by_every_mount_and_link() {
     std::os::unix::fs::symlink("real", home.path("work/current")).expect("a link");
     std::os::unix::fs::symlink(home.path("work/current"), home.path("link")).expect("a link");
     let denied = format!(r#"["{}/f"]"#, home.path("link").display());
-    let settings = format!(
-        r#"{{"network": {{"allowedDomains": [], "deniedDomains": []}},
-            "filesystem": {{"allowWrite": ["."], "denyWrite": {denied}, "denyRead": []}}}}"#
-    );
-    std::fs::write(home.path("settings.json"), settings).expect("written");
+    write_settings(&home, "settings.json", &denied);
     let output =
         home.run_at(Caller::Ordinary, &home.path("work"), &["--settings", "@/settings.json"], "true");
     refused(&output, 125, &["current is a symbolic link that the command could replace"]);

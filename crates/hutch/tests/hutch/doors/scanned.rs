@@ -630,7 +630,7 @@ fn cases_of_the_library_for_mcp_are_blocked_and_passed_by_the_guard() {
     let file: File = toml::from_str(CASES).expect("cases");
     let (mut ran, mut benign, mut wrong) = (0, 0, Vec::new());
     // Each one starts a guard. In CI a third of them do; the tests of the scanner judge all of them.
-    let step = if std::env::var_os("HUTCH_SLOW_TESTS").is_some_and(|value| value == "1") { 1 } else { 3 };
+    let step = crate::killed::rounds(3, 1);
     // A guard has no values of the sandbox.
     let applies = |case: &&Case| {
         case.e != "credential" && !case.b && !case.n.contains("placeholder") && case.z.is_none()

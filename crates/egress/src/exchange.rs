@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use crate::body::{Body, full, without_body};
 use crate::check::names;
 use crate::credentials::{self, Guarded, Placed, completed, place};
-use crate::headers::{head_bytes, is_websocket, join_cookies, keep_end_to_end, misleads};
+use crate::headers::{head_bytes, is_plain, is_websocket, join_cookies, keep_end_to_end, never_sent};
 use crate::heads::Heads;
 use crate::origin::Origin;
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, WITH_USER, problem};
@@ -52,8 +52,6 @@ const UNREAD_TIME: Duration = Duration::from_secs(2);
 const UNREADABLE_CALLS: &str = "its body may have calls of JSON-RPC that cannot be read in one way";
 /// Maximum headers of a request, as of HTTP/1.1.
 const HEADERS: usize = 100;
-/// Maximum bytes of a method.
-const METHOD: usize = 20;
 
 /// Requests of one connection.
 #[derive(Clone)]
@@ -176,15 +174,19 @@ fn path_of(parts: &Parts) -> Result<Path, String> {
     Path::read(path).map_err(|error| error.to_string())
 }
 
-/// Returns true if a method can be a name, and not text that the scanner would have to read.
-fn is_plain(method: &Method) -> bool {
-    let method = method.as_str();
-    method.len() <= METHOD && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-')
-}
-
 /// Returns the answer to a refused request: a problem with this advice, or an error of JSON-RPC to a call with this id.
 pub(crate) fn answer(refusal: &Refusal, advice: &str, id: Option<serde_json::Value>) -> Response<Body> {
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);
+    answer_with(status, refusal, advice, id)
+}
+
+/// Returns the answer as [`answer`] does, with another status.
+pub(crate) fn answer_with(
+    status: StatusCode,
+    refusal: &Refusal,
+    advice: &str,
+    id: Option<serde_json::Value>,
+) -> Response<Body> {
     let (kind, text) = match id {
         None => ("application/problem+json", problem(refusal, status.as_u16(), advice)),
         Some(id) => {
@@ -270,12 +272,7 @@ impl Exchange {
 
     /// Checks that the request is for the destination, and ends at the same place for every server.
     fn check(&self, parts: &Parts) -> Result<(), String> {
-        if parts.method == Method::CONNECT || parts.method == Method::TRACE {
-            return Err(format!("the method {}", parts.method));
-        }
-        if !is_plain(&parts.method) {
-            return Err(format!("its method is not at most {METHOD} capital letters and hyphens"));
-        }
+        never_sent(&parts.method, &parts.headers).map_or(Ok(()), Err)?;
         let mut hosts = parts.headers.get_all(header::HOST).iter();
         let host = match (hosts.next(), hosts.next()) {
             (_, Some(_)) => return Err("two hosts".to_owned()),
@@ -298,7 +295,7 @@ impl Exchange {
         if lengths > 1 || (lengths == 1 && parts.headers.contains_key(header::TRANSFER_ENCODING)) {
             return Err("two lengths of the body".to_owned());
         }
-        misleads(&parts.headers).map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Returns the path by which these rules decide. One that servers read in several ways is refused where a rule decides

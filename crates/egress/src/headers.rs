@@ -2,7 +2,7 @@
 
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
-use http::{HeaderValue, Request, Version};
+use http::{HeaderValue, Method, Request, Version};
 use hutch_policy::is_same_header;
 use hyper::body::Incoming;
 
@@ -27,6 +27,9 @@ const OVERRIDES: [&str; 6] = [
     "x-original-uri",
 ];
 
+/// Maximum bytes of a method.
+const METHOD: usize = 20;
+
 /// Headers that say where a body ends. Servers that read `_` as `-` would find another end.
 const FRAMING: [&str; 2] = ["content-length", "transfer-encoding"];
 
@@ -42,6 +45,23 @@ const OF_CONNECTION: [&str; 9] = [
     "transfer-encoding",
     "upgrade",
 ];
+
+/// Returns why a request of this method and with these headers is refused, whatever the policies decide.
+pub fn never_sent(method: &Method, headers: &HeaderMap) -> Option<String> {
+    if *method == Method::CONNECT || *method == Method::TRACE {
+        return Some(format!("the method {method}"));
+    }
+    if !is_plain(method) {
+        return Some(format!("its method is not at most {METHOD} capital letters and hyphens"));
+    }
+    misleads(headers)
+}
+
+/// Returns true if a method can be a name, and not text that the scanner would have to read.
+pub(crate) fn is_plain(method: &Method) -> bool {
+    let method = method.as_str();
+    method.len() <= METHOD && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-')
+}
 
 /// Returns why a server could take a request for another one than was decided: by its headers or trailers.
 pub(crate) fn misleads(headers: &HeaderMap) -> Option<String> {

@@ -76,6 +76,7 @@ pub use credentials::{Issued, Secret};
 pub use ends::Ended;
 pub use gateway::TokenHash;
 pub use ground::Ground;
+pub use headers::never_sent;
 pub use hutch_screen::Found;
 pub use plan::plan;
 pub use record::{Alarm, Decided, Outcome, Record, Recorder};

@@ -5,8 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use hutch_jail::network::{receive_datagram, send_datagram};
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::sockopt::socket_type;
+use rustix::net::{SocketFlags, SocketType, accept_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, TcpStream};
@@ -23,7 +26,7 @@ const ANSWERS: usize = 64;
 /// Pause after a connection could not be accepted, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves the listeners of [`crate::plan()`], in its order, for one sandbox. Returns only when a listener is unusable.
+/// Serves the listeners of [`crate::plan()`] for one sandbox. Returns only when a listener is unusable.
 ///
 /// When `ending` is true, the command has ended, and nothing else is left inside, or about to be. Connections that wait are
 /// then still served, and no others. Each connection holds a receiver.
@@ -37,14 +40,29 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     sandbox.bound_clients();
     sandbox.answer_names();
-    let [dns, dns_v6, tcp, tcp_v6]: [OwnedFd; 4] = listeners
-        .try_into()
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "four listeners are needed"))?;
-    let [tcp, tcp_v6] = [tcp, tcp_v6].map(|socket| TcpListener::from_std(socket.into()));
-    let v4 = accept(tcp?, sandbox.clone(), ending.clone());
-    let v6 = accept(tcp_v6?, sandbox.clone(), ending);
-    tokio::try_join!(answer(dns, &sandbox), answer(dns_v6, &sandbox), v4, v6)?;
+    if !matches!(listeners.len(), 2 | 4) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "two or four listeners are needed"));
+    }
+    // In this task: the caller ends all of them by dropping it.
+    let mut serving = FuturesUnordered::new();
+    for listener in listeners {
+        serving.push(serve_one(listener, &sandbox, ending.clone()));
+    }
+    while let Some(ended) = serving.next().await {
+        ended?;
+    }
     Ok(())
+}
+
+async fn serve_one(
+    listener: OwnedFd,
+    sandbox: &Arc<Sandbox>,
+    ending: watch::Receiver<bool>,
+) -> io::Result<()> {
+    match socket_type(&listener)? == SocketType::STREAM {
+        true => accept(TcpListener::from_std(listener.into())?, sandbox.clone(), ending).await,
+        false => answer(listener, sandbox).await,
+    }
 }
 
 async fn accept(

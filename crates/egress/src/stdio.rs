@@ -1,7 +1,7 @@
 //! Guard of a server of MCP on standard input and output: decides each message of its client.
 //!
-//! The server is the host `stdio`. Only rules with `mcp` that cover this name decide, at any port; their other conditions on
-//! the destination and on requests have no meaning here.
+//! The server is the host `stdio`. Only rules with `mcp` that cover this name decide, and those without that deny it by this
+//! name, at any port; their other conditions on the destination and on requests have no meaning here.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -335,10 +335,12 @@ fn about_stdio(level: &Level, pattern: &HostPattern) -> Level {
     let mut level = level.clone();
     let HostPattern::Exact(name) = pattern else { return level };
     if let Some(egress) = &mut level.egress {
-        egress.rules.retain(|rule| !rule.mcp.is_empty() && rule.matches_name(name));
+        let denies = |rule: &EgressRule| rule.decision == Decision::Deny && rule.hosts.contains(pattern);
+        egress.rules.retain(|rule| (!rule.mcp.is_empty() && rule.matches_name(name)) || denies(rule));
         egress.rules.iter_mut().for_each(|rule| {
-            let EgressRule { name, mcp, when, .. } = std::mem::take(rule);
-            *rule = EgressRule { name, mcp, when, hosts: vec![pattern.clone()], ..EgressRule::default() };
+            let EgressRule { name, mcp, when, decision, .. } = std::mem::take(rule);
+            let hosts = vec![pattern.clone()];
+            *rule = EgressRule { name, mcp, when, decision, hosts, ..EgressRule::default() };
         });
     }
     level
@@ -353,7 +355,7 @@ fn without_arguments(level: &Level) -> Level {
     }
     // A rule without entries would allow everything.
     if let Some(egress) = &mut level.egress {
-        egress.rules.retain(|rule| !rule.mcp.is_empty());
+        egress.rules.retain(|rule| !rule.mcp.is_empty() || rule.decision == Decision::Deny);
     }
     level
 }
@@ -409,6 +411,28 @@ mod tests {
             matches!(two.unwrap().client(call("x").as_bytes()), Verdict::Answer(_)),
             "every level must allow"
         );
+    }
+
+    /// A rule without `mcp` was left out, also one that denies.
+    #[test]
+    fn rule_that_denies_the_server_by_its_name_counts() {
+        let all = json!({"name": "all", "any": true, "mcp": [{}]});
+        let passes = |rule: Value| {
+            let guard = guard_of(&[json!([all, rule])]).unwrap();
+            let list = json!({"jsonrpc": "2.0", "id": 1, "result": {"tools": [{"name": "x"}]}}).to_string();
+            let lists = guard.server(list.as_bytes()).unwrap();
+            let passes = guard.client(call("x").as_bytes()) == Verdict::Pass;
+            assert_eq!(passes, String::from_utf8_lossy(&lists).contains("\"x\""), "{rule}");
+            passes
+        };
+        assert!(!passes(json!({"name": "no", "hosts": ["stdio"], "decision": "Deny"})));
+        assert!(!passes(
+            json!({"name": "no", "hosts": ["stdio"], "decision": "Deny", "when": "!('a' in task)"})
+        ));
+        assert!(passes(json!({"name": "no", "hosts": ["stdio"], "decision": "Deny", "when": "'a' in task"})));
+        // It is about hosts of the network.
+        assert!(passes(json!({"name": "ssh", "any": true, "ports": [22], "decision": "Deny"})));
+        assert!(guard_of(&[json!([{"name": "no", "hosts": ["stdio"], "decision": "Deny"}])]).is_some());
     }
 
     /// Returns a guard with one level of these egress rules.

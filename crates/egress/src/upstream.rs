@@ -131,7 +131,7 @@ impl Upstream {
         };
         tokio::select! {
             response = sent => response,
-            () = too_many.notified() => Err(Reason::Unreachable(format!("more than {INTERIM} interim answers"))),
+            () = too_many.notified() => Err(interim()),
         }
     }
 
@@ -194,8 +194,13 @@ impl Upstream {
     }
 }
 
+/// Returns the reason for an answer with too many interim ones.
+pub(crate) fn interim() -> Reason {
+    Reason::Unreachable(format!("more than {INTERIM} interim answers"))
+}
+
 /// Counts the interim answers to a request. Returns what is notified when there are too many: they would not end.
-fn limit_interim(request: &mut Request<Body>) -> Arc<Notify> {
+pub(crate) fn limit_interim(request: &mut Request<Body>) -> Arc<Notify> {
     let (too_many, count) = (Arc::new(Notify::new()), AtomicUsize::new(0));
     let notify = too_many.clone();
     hyper::ext::on_informational(request, move |_| {

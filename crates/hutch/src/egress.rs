@@ -4,13 +4,13 @@
 pub(crate) mod orders;
 pub(crate) mod peers;
 mod process;
+mod starter;
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +22,6 @@ use hutch_jail::service::{Confinement, confine};
 use hutch_policy::{EgressRule, Level};
 use hutch_privsep::{Channel, receive_now, send_now};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
 
 use crate::credentials::{self, Wanted};
 use crate::runtime::{one_thread_woken, runtime};
@@ -51,11 +50,6 @@ const BUNDLES: [&str; 4] = [
 ];
 /// Maximum bytes of such a file.
 const BUNDLE_BYTES: u64 = 8 << 20;
-/// Maximum refusals that wait to be sent.
-const REFUSALS: usize = 64;
-/// Decisions that wait to be sent, and those that wait for their record. One that cannot wait is refused after its time.
-const DECISIONS: usize = 1024;
-const RECORDED: usize = 8192;
 /// Maximum refusals that are printed, each once.
 const PRINTED: usize = 100;
 /// Maximum time to print what is left when the process ends.
@@ -283,7 +277,7 @@ fn serve() -> anyhow::Result<()> {
         let channel = Arc::new(Channel::new(input)?);
         let reporter = match audience {
             Audience::User => printed.clone().into_reporter(),
-            Audience::Starter => to_starter(channel.clone()),
+            Audience::Starter => starter::to_starter(channel.clone()),
             Audience::Log => Arc::new(|_| ()),
         };
         let recorder = (audience == Audience::Log).then(to_output);
@@ -293,63 +287,6 @@ fn serve() -> anyhow::Result<()> {
     // A command waits for the end of this process, and its threads end with it.
     runtime.shutdown_background();
     served
-}
-
-/// Returns a reporter that sends all news. Refusals are dropped when many wait to be sent, and so are decisions; these and
-/// refused names are counted. Allowed names are not dropped, and each sandbox has a bounded number of them.
-fn to_starter(channel: Arc<Channel>) -> Reporter {
-    let (names, mut named) = mpsc::unbounded_channel();
-    let (records, mut recorded) = mpsc::channel(RECORDED);
-    let (refusals, mut refused) = mpsc::channel(REFUSALS);
-    let (decisions, mut decided) = mpsc::channel(DECISIONS);
-    let lost = Arc::new(AtomicU64::new(0));
-    let counted = lost.clone();
-    tokio::spawn(async move {
-        loop {
-            // Neither many refusals nor many decisions keep the others.
-            let other = async {
-                tokio::select! {
-                    news = refused.recv() => news,
-                    news = decided.recv() => news,
-                }
-            };
-            let news: Option<News> = tokio::select! {
-                biased;
-                news = named.recv() => news,
-                news = recorded.recv() => news,
-                news = other => news,
-            };
-            let Some(news) = news else { return };
-            // A closed channel is the end of this process.
-            let _ = channel.send(&news, &[]).await;
-            let count = counted.swap(0, Ordering::Relaxed);
-            if count > 0 {
-                let _ = channel.send(&News::Lost { count }, &[]).await;
-            }
-        }
-    });
-    Arc::new(move |news| {
-        let _ = match news {
-            // Each sandbox has a bounded number of connections too.
-            News::Named { .. } | News::Dial { .. } | News::Unserved { .. } => names.send(news).is_ok(),
-            News::Decided { wait: Some(_), .. }
-            | News::Used { wait: Some(_), .. }
-            | News::Resolved { wait: Some(_), .. } => records.try_send(news).is_ok(),
-            // A name has no other record, and those of one sandbox leave room for the refused connections of others.
-            News::Refused { ref refusal, .. } if refusal.reason.is_about_a_name() => {
-                let sent = refusals.capacity() > REFUSALS / 2 && refusals.try_send(news).is_ok();
-                lost.fetch_add(u64::from(!sent), Ordering::Relaxed);
-                sent
-            }
-            News::Refused { .. } | News::Unidentified { .. } => refusals.try_send(news).is_ok(),
-            News::Decided { .. } | News::Used { .. } | News::Resolved { .. } | News::Ended { .. } => {
-                let sent = decisions.try_send(news).is_ok();
-                lost.fetch_add(u64::from(!sent), Ordering::Relaxed);
-                sent
-            }
-            News::Lost { .. } => false,
-        };
-    })
 }
 
 /// Returns a recorder that prints each decision before it takes effect. The process ends if it cannot.

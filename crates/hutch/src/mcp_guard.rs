@@ -65,6 +65,9 @@ async fn guard(arguments: &McpGuardArguments) -> anyhow::Result<u8> {
         levels.iter().all(|level| level.credentials.is_empty()),
         "--policy: spec.credentials: has an effect only for requests of HTTP, not for a server on standard input"
     );
+    if run::all_observe(&levels) {
+        eprintln!("hutch: --policy: all policies only observe, so nothing allows a message");
+    }
     let guard = Guard::new(&levels, to_errors()).context(
         "--policy: no rule is about a server on standard input and output; it needs `mcp`, and `hosts: [stdio]` or \
          `any: true`",

@@ -46,7 +46,7 @@ use crate::protect::Protection;
 use screened::Screened;
 use workspace::Workspace;
 
-pub(crate) use egress::{Policies, open_private, warn_of_observers, warn_without_effect};
+pub(crate) use egress::{Policies, all_observe, open_private, warn_of_observers, warn_without_effect};
 
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;
@@ -93,7 +93,7 @@ fn run(
     let of_image: Vec<Mount> = image.mounts.iter().map(host).collect();
     let workspace = Workspace::open(arguments, &of_image)?;
     let user = user(&image, workspace.folder.as_ref())?;
-    let shown = Shown::of(arguments, &workspace, &image, user.uid);
+    let shown = Shown::of(arguments, &workspace, &image, user.uid)?;
     let further = [&shown.toolchains[..], &arguments.mount].concat();
     let mut network = egress::Network::of(arguments, policies)?;
     let trusted = network.prepare(&image, &further)?;
@@ -114,7 +114,8 @@ fn run(
         spec.mounts.extend(trust.mounts()?);
     }
     let matching = arguments.listed.as_deref().map_or(&[][..], |listed| &listed.deny_matching);
-    let hidden = hide::mounts(&arguments.deny_read, matching, &spec, &workspace.path)?;
+    let denied = [&arguments.deny_read[..], &shown.secrets].concat();
+    let hidden = hide::mounts(&denied, matching, &spec, &workspace.path)?;
     network.check_sources(&spec, &hidden.mounts)?;
     let protections = guard::protect(arguments, &workspace, &hidden.named, &mut spec)?;
     spec.mounts.extend(hidden.mounts);
@@ -202,18 +203,37 @@ impl Serve for Beside<'_, '_> {
 struct Shown {
     toolchains: Vec<MountArgument>,
     caches: Vec<Mount>,
+    /// Files in toolchains that stay hidden.
+    secrets: Vec<PathBuf>,
     env: Vec<(String, String)>,
 }
 
 impl Shown {
     /// `uid` is that of the command, inside.
-    fn of(arguments: &RunArguments, workspace: &Workspace, image: &Resolved, uid: u32) -> Shown {
+    ///
+    /// # Errors
+    /// The toolchains of the caller are in the workspace, where they could be written.
+    fn of(
+        arguments: &RunArguments,
+        workspace: &Workspace,
+        image: &Resolved,
+        uid: u32,
+    ) -> anyhow::Result<Shown> {
         if !arguments.tools {
-            return Shown::default();
+            return Ok(Shown::default());
         }
         let variable = |name: &str| std::env::var_os(name);
-        let tools = tools::Tools::find(variable, &workspace.path);
         let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
+        if let Some(folder) = workspace.folder.as_ref().filter(|_| !arguments.read_only) {
+            let is_within = home.canonicalize().is_ok_and(|home| home.starts_with(folder.path()));
+            ensure!(
+                !is_within,
+                "--tools: the workspace has your home folder {} in it, so the command could write the toolchains there; name the \
+                 folder of a project with --workspace, or use --read-only",
+                home.display()
+            );
+        }
+        let tools = tools::Tools::find(variable, &workspace.path);
         if tools::out_of_reach(&tools.mounts, &home, uid) && rustix::process::geteuid().is_root() {
             eprintln!(
                 "hutch: --tools: the command runs as uid {uid}, the owner of the workspace, and cannot use the toolchains in \
@@ -229,7 +249,8 @@ impl Shown {
             // The image has modules of its own.
             env.retain(|(name, value)| (name.as_str(), value.as_str()) != caches::MODULES);
         }
-        Shown { toolchains: tools.mounts, caches: caches.mounts, env }
+        let secrets = tools::secrets(&tools.mounts);
+        Ok(Shown { toolchains: tools.mounts, caches: caches.mounts, secrets, env })
     }
 }
 
@@ -267,8 +288,9 @@ fn not_started(arguments: &RunArguments, error: &Error, workspace: &Path) -> any
     } else {
         let remedy = || tools::remedy(|name| std::env::var_os(name), workspace, &arguments.command[0]);
         match remedy().filter(|_| is_missing && !arguments.tools) {
-            Some(remedy) => eprintln!("hutch: {error}; {remedy}"),
-            None => eprintln!("hutch: {error}"),
+            // It may name paths of an image.
+            Some(remedy) => eprintln!("hutch: {}; {remedy}", plain(&error.to_string())),
+            None => eprintln!("hutch: {}", plain(&error.to_string())),
         }
     }
     Ok(if is_missing { 127 } else { 126 })

@@ -3,8 +3,9 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{FileType, SeekFrom};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, splice, tee};
 
 use crate::error::Error;
 
@@ -34,18 +35,58 @@ pub(crate) struct Inlet {
     /// The command's read end; used to query the bytes that the command has not read.
     unread: OwnedFd,
     waiting: Vec<u8>,
+    /// Bytes written to the command's pipe. It can also write there itself.
+    written: u64,
+    lent: Option<Lent>,
+}
+
+/// Bytes of a pipe of the caller that are also in the pipe inside. They leave the caller's when the command has read them, so
+/// that what it does not read stays for the next reader.
+struct Lent {
+    count: usize,
+    /// `/dev/null`, into which they leave.
+    sink: OwnedFd,
+}
+
+impl Lent {
+    /// Removes bytes from the caller's pipe.
+    fn read(&mut self, from: BorrowedFd<'_>, count: usize) {
+        let mut rest = count.min(self.count);
+        while rest > 0 {
+            match splice(from, None, &self.sink, None, rest, SpliceFlags::NONBLOCK) {
+                Ok(moved) if moved > 0 => rest -= moved,
+                Err(Errno::INTR) => {}
+                // Another reader of the same pipe was faster.
+                _ => break,
+            }
+        }
+        self.count -= count.min(self.count);
+    }
 }
 
 impl Inlet {
-    /// Between a stream of the caller and both ends of the pipe inside.
-    pub(crate) fn new(from: BorrowedFd<'static>, into: OwnedFd, unread: OwnedFd) -> Result<Self, Error> {
+    /// Between a stream of the caller and both ends of the pipe inside. `lends`: the stream is a pipe.
+    pub(crate) fn new(
+        from: BorrowedFd<'static>,
+        into: OwnedFd,
+        unread: OwnedFd,
+        lends: bool,
+    ) -> Result<Self, Error> {
         rustix::io::ioctl_fionbio(&into, true).map_err(failed("pipe"))?;
-        Ok(Self { from, into: Some(into), unread, waiting: Vec::new() })
+        let lent = lends.then(|| {
+            // With one buffer it can be written to when all of it was read.
+            fcntl_setpipe_size(&into, 1)?;
+            let sink = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            Ok(Lent { count: 0, sink })
+        });
+        let lent = lent.transpose().map_err(failed("pipe"))?;
+        Ok(Self { from, into: Some(into), unread, waiting: Vec::new(), written: 0, lent })
     }
 
     pub(crate) fn interest(&self) -> Option<PollFd<'_>> {
         let into = self.into.as_ref()?;
-        Some(match self.waiting.is_empty() {
+        let lends = self.lent.as_ref().is_some_and(|lent| lent.count > 0);
+        Some(match self.waiting.is_empty() && !lends {
             true => PollFd::from_borrowed_fd(self.from, PollFlags::IN),
             false => PollFd::new(into, PollFlags::OUT),
         })
@@ -54,6 +95,15 @@ impl Inlet {
     /// Moves a portion.
     pub(crate) fn relay(&mut self) {
         let Some(into) = &self.into else { return };
+        if let Some(lent) = &mut self.lent {
+            lent.read(self.from, lent.count);
+            match tee(self.from, into, PORTION, SpliceFlags::NONBLOCK) {
+                Ok(count) if count > 0 => lent.count = count,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                _ => self.into = None,
+            }
+            return;
+        }
         if self.waiting.is_empty() {
             let mut portion = vec![0; PORTION];
             match rustix::io::read(self.from, &mut portion) {
@@ -67,17 +117,26 @@ impl Inlet {
             }
         }
         match rustix::io::write(into, &self.waiting) {
-            Ok(count) => drop(self.waiting.drain(..count)),
+            Ok(count) => {
+                self.waiting.drain(..count);
+                self.written += count as u64;
+            }
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(_) => self.into = None,
         }
     }
 
-    /// Puts the offset of a file back to what was read inside, as if the command had read from the file itself.
-    pub(crate) fn give_back(self) {
+    /// Puts the offset of a file back to what was read inside, as if the command had read from the file itself, and removes from
+    /// a pipe what was read.
+    pub(crate) fn give_back(mut self) {
+        let unread = rustix::io::ioctl_fionread(&self.unread).unwrap_or(0);
+        if let Some(lent) = &mut self.lent {
+            let unread = usize::try_from(unread).unwrap_or(usize::MAX);
+            return lent.read(self.from, lent.count.saturating_sub(unread));
+        }
         let is_file = rustix::fs::fstat(self.from)
             .is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile);
-        let unread = rustix::io::ioctl_fionread(&self.unread).unwrap_or(0) + self.waiting.len() as u64;
+        let unread = unread.min(self.written) + self.waiting.len() as u64;
         if is_file && unread > 0 {
             let back = i64::try_from(unread).unwrap_or(0);
             // A file that cannot be read anew only means that the next reader misses what this one did not use.

@@ -1,8 +1,8 @@
-//! The standard streams of `hutch run`: passed on, relayed, kept, or joined to a terminal.
+//! The standard streams of `hutch run`: relayed, kept, or joined to a terminal.
 //!
-//! Only anonymous pipes are passed on as they are. A file, a named pipe or a socket of the caller is never open inside,
-//! where its mode, times, attributes, length or flags could be changed through the descriptor: its bytes are relayed.
-//! A device becomes the jail's device of the same number. A folder is refused: it leads to the folders above it.
+//! A file, a pipe or a socket of the caller is never open inside, where its mode, times, attributes, length or flags could be
+//! changed through the descriptor, and a pipe be opened anew for the other direction: its bytes are relayed. A device becomes the
+//! jail's device of the same number. A folder is refused: it leads to the folders above it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -36,8 +36,6 @@ pub(crate) struct Streams {
 
 /// Form of a standard stream inside.
 enum Inside {
-    /// The caller's own descriptor of that number.
-    Caller,
     /// The jail's device of this name.
     Device(&'static str),
     /// An end of a pipe.
@@ -69,7 +67,7 @@ impl Streams {
     pub(crate) fn open(capture: Option<usize>, owner: Option<(u32, u32)>) -> Result<Self, Error> {
         let mut streams = Self {
             terminal: None,
-            inside: [Inside::Device("/dev/null"), Inside::Caller, Inside::Caller],
+            inside: [const { Inside::Device("/dev/null") }; 3],
             inlet: None,
             outlets: Vec::new(),
         };
@@ -100,10 +98,6 @@ impl Streams {
         let device = (rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev));
         match FileType::from_raw_mode(status.st_mode) {
             FileType::Directory => return Err(Error::StreamIsFolder { name: name.into() }),
-            FileType::Fifo if is_anonymous_pipe(host(number)) => {
-                owner.into_iter().for_each(|owner| give_pipe(host(number), owner));
-                return Ok(Inside::Caller);
-            }
             FileType::CharacterDevice if device.0 == 1 => {
                 if let Some((_, path)) = DEVICES.iter().find(|(minor, _)| *minor == device.1) {
                     return Ok(Inside::Device(path));
@@ -114,7 +108,8 @@ impl Streams {
         if number == 0 {
             let (reader, writer) = pipe(owner)?;
             let unread = reader.try_clone().map_err(|_| failed("pipe")(Errno::MFILE))?;
-            self.inlet = Some(Inlet::new(host(0), writer, unread)?);
+            let lends = FileType::from_raw_mode(status.st_mode) == FileType::Fifo;
+            self.inlet = Some(Inlet::new(host(0), writer, unread, lends)?);
             return Ok(Inside::Pipe(reader));
         }
         // One file for both keeps the order of what is written to them.
@@ -147,7 +142,7 @@ impl Streams {
         let mut fds = [0, 1, 2];
         for number in 0..3 {
             fds[number] = match &self.inside[number] {
-                Inside::Caller | Inside::Launched => number as RawFd,
+                Inside::Launched => number as RawFd,
                 Inside::Pipe(fd) => fd.as_raw_fd(),
                 Inside::Same(other) => fds[*other],
                 Inside::Device(path) => {

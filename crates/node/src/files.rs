@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use hutch_jail::{FileAccess, FileRules};
-use hutch_policy::{Access, PolicyFiles, Restrictions, access_at, looser};
+use hutch_policy::{Access, LEVELS as FILE_POLICIES, PolicyFiles, Restrictions, access_at, combined, looser};
 
 /// Maximum bytes of the rules of a container: its jail is described in one message.
 const BYTES: usize = 64 << 10;
@@ -18,6 +18,8 @@ pub(crate) struct Files {
     restrictions: Restrictions,
     /// Those without which nothing is reachable.
     needed: Restrictions,
+    /// Policies with rules, if these are too many to be enforced.
+    too_many: Option<usize>,
 }
 
 /// Rules for files that are not enforced, as users read it.
@@ -53,7 +55,20 @@ impl VolumePart {
 impl Files {
     pub(crate) fn new(policies: Vec<PolicyFiles>) -> Files {
         let (restrictions, needed) = PolicyFiles::combined(&policies);
-        Files { policies, restrictions, needed }
+        Files { policies, restrictions, needed, too_many: None }
+    }
+
+    /// Returns the rules of more policies than may apply, with which no container starts.
+    pub(crate) fn too_many(policies: usize) -> Files {
+        Files { too_many: Some(policies), ..Files::default() }
+    }
+
+    /// Returns true for the rules of these policies, or of as many too many.
+    pub(crate) fn is_of(&self, policies: &Result<Vec<PolicyFiles>, usize>) -> bool {
+        match policies {
+            Ok(policies) => self.too_many.is_none() && self.policies == *policies,
+            Err(count) => self.too_many == Some(*count),
+        }
     }
 
     /// Returns what containers with these rules do not obey of the required ones.
@@ -62,8 +77,8 @@ impl Files {
         if open.is_empty() {
             return None;
         }
-        let policies: BTreeSet<&str> =
-            open.iter().filter_map(|path| Some(required.origin(path)?.0)).collect();
+        let named = open.iter().take(SHOWN);
+        let policies: BTreeSet<&str> = named.filter_map(|path| Some(required.origin(path)?.0)).collect();
         let policies: Vec<String> = policies.iter().map(|name| format!("{name:?}")).collect();
         let paths = shown(open.iter().map(|path| path.display().to_string()));
         let message = format!(
@@ -100,6 +115,11 @@ impl Files {
     /// Returns the rules for the jail of a container with these volumes. A rule for a file of a volume holds at every path at
     /// which the container has the volume, also if only one of the containers `beside` it has the volume at its path.
     pub(crate) fn rules(&self, parts: &[VolumePart], beside: &[VolumePart]) -> Result<FileRules, String> {
+        if let Some(count) = self.too_many {
+            return Err(format!(
+                "spec.files: {count} policies with rules apply; at most {FILE_POLICIES} may"
+            ));
+        }
         if self.restrictions.is_empty() {
             return Ok(FileRules::default());
         }
@@ -114,7 +134,7 @@ impl Files {
         }
         let mut rules = Vec::new();
         let mut bytes = 0;
-        for (path, access) in combine(&levels) {
+        for (path, access) in combined(&levels) {
             let (policy, index) =
                 self.origin(&path).or_else(|| self.origin_elsewhere(&path, &all)).unwrap_or(("", 0));
             let name = format!("policy {policy:?}: spec.files[{index}].path: {}", path.display());
@@ -166,19 +186,6 @@ impl Files {
 #[expect(clippy::disallowed_methods, reason = "paths in a container, which its jail looks up")]
 pub(crate) fn below(folder: &Path, rest: &Path) -> PathBuf {
     if rest == Path::new("") { folder.to_owned() } else { folder.join(rest) }
-}
-
-/// Combines lists of restrictions: the strictest access counts.
-fn combine(levels: &[Restrictions]) -> Restrictions {
-    let paths: BTreeSet<&Path> = levels.iter().flatten().map(|(path, _)| path.as_path()).collect();
-    let mut found = Restrictions::new();
-    for path in paths {
-        let strictest = levels.iter().map(|level| access_at(level, path)).min().unwrap_or(Access::Write);
-        if access_at(&found, path) != strictest {
-            found.push((path.to_owned(), strictest));
-        }
-    }
-    found
 }
 
 /// Joins the first texts.

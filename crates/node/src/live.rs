@@ -318,7 +318,8 @@ impl Live {
     pub(crate) fn require_files(&self, files: Arc<Files>) -> Option<Unenforced> {
         let mut inner = self.inner();
         let problem = inner.files.problems.values().next().cloned().map(Unenforced::Refused);
-        let problem = problem.or_else(|| inner.files.taken.as_ref()?.unenforced(&files));
+        let taken = inner.files.taken.as_ref().filter(|taken| !Arc::ptr_eq(taken, &files));
+        let problem = problem.or_else(|| taken?.unenforced(&files));
         inner.files.required = files;
         drop(inner);
         self.files_known.send_replace(true);

@@ -30,7 +30,7 @@ use kube::{Api, ResourceExt};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::config::{Egress, EgressNews, Offer, PeerAnswer, PeerRequest};
-use crate::files::Unenforced;
+use crate::files::{Files, Unenforced};
 use crate::live::{Enforced, Live};
 use crate::shared::{PolicyNews, Shared};
 use connect::connect;
@@ -56,6 +56,7 @@ struct Served {
     attached: bool,
     /// `true` once its rules for files are known.
     fresh: bool,
+    files: Option<Arc<Files>>,
     levels: Vec<Arc<Level>>,
     peers: Vec<Peer>,
     /// Time at which the levels change by themselves.
@@ -176,6 +177,7 @@ impl Policies {
             live,
             attached: false,
             fresh: false,
+            files: None,
             levels: Vec::new(),
             peers: Vec::new(),
             until: None,
@@ -288,9 +290,6 @@ impl Policies {
     fn dial(&mut self, request: PeerRequest) {
         let PeerRequest { pod, service, port, connects, answer } = request;
         let Some(served) = self.served.get(&pod) else { return };
-        let from = &served.live.id.namespace;
-        let all = self.behind(Some(&service));
-        let chosen = choose(&self.known.services, &served.levels, from, &service, port, &all);
         // Its own first, so that one Pod leaves places to others.
         let own = served.dials.clone().try_acquire_owned();
         let place = own.and_then(|own| Ok((own, self.dials.clone().try_acquire_owned()?)));
@@ -298,6 +297,9 @@ impl Policies {
             let _ = answer.send(Err(PeerRefusal::Unreachable("too many connections are being made".into())));
             return;
         };
+        let from = &served.live.id.namespace;
+        let all = self.behind(Some(&service));
+        let chosen = choose(&self.known.services, &served.levels, from, &service, port, &all);
         match chosen {
             Err(refusal) => drop(answer.send(Err(refusal))),
             Ok(Chosen { by, .. }) if !connects => {
@@ -339,11 +341,13 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
     if let Some(levels) = known.objects.scanning(&pod, now).filter(|_| !keeps) {
         served.live.log_screen.set(&levels);
     }
-    let files = known.files(&pod, now).filter(|_| served.fresh);
+    let last = served.files.as_ref().filter(|_| served.fresh);
+    let files = served.fresh.then(|| known.files(&pod, now, last)).flatten();
+    served.files = files.clone().or(served.files.take());
     // Before the rules for files are known, which is when a container may start.
     let (offers, mistakes) = known.offers(&found.levels);
     served.live.set_offers(offers, credentials::placeholders(&served.live, &pod, known.fork(&pod)));
-    let problem = files.and_then(|files| served.live.require_files(Arc::new(files)));
+    let problem = files.and_then(|files| served.live.require_files(files));
     let problem = node.cannot_capture.clone().map(Unenforced::Refused).or(problem);
     let mut applies = enforced.holds;
     match problem.filter(|_| applies) {

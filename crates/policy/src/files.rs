@@ -1,6 +1,6 @@
 //! Files and folders of a sandbox that its program may not read or write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -84,14 +84,6 @@ pub struct FileRule {
     pub access: Access,
 }
 
-/// Returns the access to a path by the rules of one policy: the most specific path counts. `Write` without a rule.
-fn access(rules: &[FileRule], path: &Path) -> Access {
-    let covering = rules.iter().filter(|rule| path.starts_with(rule.path.as_path()));
-    covering
-        .max_by_key(|rule| rule.path.as_path().components().count())
-        .map_or(Access::Write, |rule| rule.access)
-}
-
 /// Access at the paths at which it differs from that of the folder in which they are, folders first.
 pub type Restrictions = Vec<(PathBuf, Access)>;
 
@@ -101,24 +93,76 @@ pub fn access_at(restrictions: &[(PathBuf, Access)], path: &Path) -> Access {
     covering.map_or(Access::Write, |(_, access)| *access)
 }
 
+/// Paths with an access each, which are asked for the access to ascending paths: in one pass, since a folder comes before what
+/// is in it. The most specific path counts, and of equal ones the last.
+struct Ascending<'a> {
+    paths: Vec<(&'a Path, Access)>,
+    next: usize,
+    /// Those that cover the present path, the outermost first.
+    covering: Vec<(&'a Path, Access)>,
+}
+
+impl<'a> Ascending<'a> {
+    fn new(mut paths: Vec<(&'a Path, Access)>) -> Ascending<'a> {
+        paths.sort_by_key(|(path, _)| *path);
+        Ascending { paths, next: 0, covering: Vec::new() }
+    }
+
+    fn access(&mut self, path: &Path) -> Access {
+        while let Some(one) = self.paths.get(self.next).copied().filter(|(other, _)| *other <= path) {
+            self.leave(one.0);
+            self.covering.push(one);
+            self.next += 1;
+        }
+        self.leave(path);
+        self.covering.last().map_or(Access::Write, |(_, access)| *access)
+    }
+
+    /// Leaves folders in which a path is not.
+    fn leave(&mut self, path: &Path) {
+        while self.covering.last().is_some_and(|(folder, _)| !path.starts_with(folder)) {
+            self.covering.pop();
+        }
+    }
+}
+
+fn borrowed(restrictions: &[(PathBuf, Access)]) -> Vec<(&Path, Access)> {
+    restrictions.iter().map(|(path, access)| (path.as_path(), *access)).collect()
+}
+
 /// Returns the paths at which some restrictions allow more than others require.
 pub fn looser<'a>(these: &'a [(PathBuf, Access)], required: &'a [(PathBuf, Access)]) -> BTreeSet<&'a Path> {
-    let all = required.iter().chain(these).map(|(path, _)| path.as_path());
-    all.filter(|path| access_at(these, path) > access_at(required, path)).collect()
+    let all: BTreeSet<&Path> = required.iter().chain(these).map(|(path, _)| path.as_path()).collect();
+    let [mut these, mut required] = [these, required].map(|one| Ascending::new(borrowed(one)));
+    all.into_iter().filter(|path| these.access(path) > required.access(path)).collect()
 }
 
 /// Combines the rules of several policies: the strictest access counts.
 pub fn restrictions(policies: &[&[FileRule]]) -> Restrictions {
-    let all: BTreeSet<&Path> = policies.iter().copied().flatten().map(|rule| rule.path.as_path()).collect();
-    let mut found: BTreeMap<PathBuf, Access> = BTreeMap::new();
-    for path in all {
-        let strictest = policies.iter().map(|rules| access(rules, path)).min().unwrap_or(Access::Write);
-        let outer = path.ancestors().skip(1).find_map(|folder| found.get(folder)).copied();
-        if outer.unwrap_or(Access::Write) != strictest {
-            found.insert(path.to_owned(), strictest);
+    let rules = policies.iter().map(|rules| rules.iter().map(|rule| (rule.path.as_path(), rule.access)));
+    strictest(rules.map(Iterator::collect).collect())
+}
+
+/// Combines restrictions: the strictest access counts.
+pub fn combined(all: &[Restrictions]) -> Restrictions {
+    strictest(all.iter().map(|restrictions| borrowed(restrictions)).collect())
+}
+
+fn strictest(all: Vec<Vec<(&Path, Access)>>) -> Restrictions {
+    let paths: BTreeSet<&Path> = all.iter().flatten().map(|(path, _)| *path).collect();
+    let mut all: Vec<Ascending<'_>> = all.into_iter().map(Ascending::new).collect();
+    let (mut found, mut outer) = (Restrictions::new(), Vec::<(&Path, Access)>::new());
+    for path in paths {
+        let strictest = all.iter_mut().map(|one| one.access(path)).min().unwrap_or(Access::Write);
+        while outer.last().is_some_and(|(folder, _)| !path.starts_with(folder)) {
+            outer.pop();
+        }
+        if outer.last().map_or(Access::Write, |(_, access)| *access) != strictest {
+            found.push((path.to_owned(), strictest));
+            outer.push((path, strictest));
         }
     }
-    found.into_iter().collect()
+    found
 }
 
 #[cfg(test)]
@@ -126,6 +170,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Access to a path by the rules of one policy as the documents define it.
+    fn access(rules: &[FileRule], path: &Path) -> Access {
+        let covering = rules.iter().filter(|rule| path.starts_with(rule.path.as_path()));
+        covering
+            .max_by_key(|rule| rule.path.as_path().components().count())
+            .map_or(Access::Write, |rule| rule.access)
+    }
 
     /// Paths of rules.
     const PATHS: [&str; 6] = ["/a", "/a/b", "/a/b/c", "/a/c", "/ab", "/d"];
@@ -156,7 +208,7 @@ mod tests {
         })
     }
 
-    fn combined(policies: &[Vec<FileRule>]) -> Restrictions {
+    fn combined_rules(policies: &[Vec<FileRule>]) -> Restrictions {
         let policies: Vec<&[FileRule]> = policies.iter().map(Vec::as_slice).collect();
         restrictions(&policies)
     }
@@ -167,9 +219,9 @@ mod tests {
             policies in prop::collection::vec(any_rules(), 0..4),
             more in any_rules(),
         ) {
-            let before = combined(&policies);
+            let before = combined_rules(&policies);
             let with_more: Policies = policies.iter().cloned().chain([more]).collect();
-            let after = combined(&with_more);
+            let after = combined_rules(&with_more);
             for path in PATHS.into_iter().chain(OTHERS).map(Path::new) {
                 let strictest = with_more.iter().map(|rules| access(rules, path)).min();
                 prop_assert_eq!(Some(access_at(&after, path)), strictest, "{:?}", path);
@@ -182,7 +234,7 @@ mod tests {
         fn order_of_policies_and_their_rules_has_no_meaning_for_files(
             (policies, others) in any_policies_twice(),
         ) {
-            prop_assert_eq!(combined(&policies), combined(&others));
+            prop_assert_eq!(combined_rules(&policies), combined_rules(&others));
         }
     }
 
@@ -230,6 +282,20 @@ mod tests {
         assert_eq!(paths("/a=none", "/a/b=read"), [""; 0], "in a stricter folder");
         assert_eq!(paths("/a=read /a/b=write", "/a=read"), ["/a/b"], "an exception that is gone");
         assert_eq!(paths("/a=read", ""), [""; 0]);
+    }
+
+    /// One tenant's rules kept the decisions for all waiting.
+    #[test]
+    fn many_rules_are_combined_in_one_pass() {
+        let deep = |policy: usize, depth: usize| format!("/{policy}{}=read", "/a".repeat(depth));
+        let policies: Vec<Vec<FileRule>> = (0..8)
+            .map(|policy| rules(&(1..400).map(|depth| deep(policy, depth)).collect::<Vec<_>>().join(" ")))
+            .collect();
+        let all = combined_rules(&policies);
+        assert_eq!(all.len(), 8, "the outermost of each policy");
+        let many: Restrictions =
+            policies.iter().flatten().map(|rule| (rule.path.as_path().to_owned(), Access::None)).collect();
+        assert_eq!(looser(&all, &many).len(), 8 * 399);
     }
 
     #[test]

@@ -56,7 +56,9 @@ pub use decide::{
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;
 pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Session, UnknownField};
-pub use files::{Access, FilePath, FileRule, InvalidPath, Restrictions, access_at, looser, restrictions};
+pub use files::{
+    Access, FilePath, FileRule, InvalidPath, Restrictions, access_at, combined, looser, restrictions,
+};
 pub use given::check_given;
 pub use host::{Host, HostName, InvalidHost};
 pub use http::{
@@ -74,7 +76,7 @@ pub use request::{AmbiguousPath, Call, Path, Request, is_same_header};
 pub use rule::{EgressRule, Protocol, Tls, Traffic};
 pub use scanner::{Door, Exception, InvalidValueHash, ScanAction, ScanRules, ScannerRules, ValueHash};
 pub use stored::{
-    Applying, FieldOfServer, NOT_ENFORCEABLE, NotEnforceable, PARTLY_ENFORCED, Policies, PolicyFiles,
+    Applying, FieldOfServer, LEVELS, NOT_ENFORCEABLE, NotEnforceable, PARTLY_ENFORCED, Policies, PolicyFiles,
     PolicyKey, StoredPolicy, applying, fields_of_server, file_rules, scanning,
 };
 pub use unmet::{ConditionState, Unmet};

@@ -204,6 +204,16 @@ impl PolicyObject {
             }
         }
         for (index, rule) in self.rules().iter().enumerate() {
+            let bodies =
+                rule.http.iter().enumerate().filter_map(|(entry, http)| Some((entry, http.body.as_ref()?)));
+            for (entry, body) in bodies {
+                if let Some(kind) = body.content_types.iter().find(|kind| !is_media_type(kind)) {
+                    let reason =
+                        format!("{kind:?} is no media type such as `application/json`, without parameters");
+                    let field = format!("spec.egress.rules[{index}].http[{entry}].body.contentTypes");
+                    return Err(invalid(field, reason));
+                }
+            }
             let opens = rule.decision == Decision::Allow;
             let cidrs = rule.cidrs.iter();
             let cidrs = cidrs.map(|range| is_never_dialed(range).filter(|_| opens || is_mapped(range)));
@@ -304,14 +314,15 @@ impl PolicyObject {
     }
 
     /// Returns the level that the policy is at a time, for this authority: without the rules that no longer count, and without
-    /// credentials for others than it selects, although an annotation of a Sandbox names it. For a policy that was checked.
+    /// credentials for others than it selects, although an annotation names it. For a policy that was checked.
     pub(crate) fn level_at(&self, authority: Authority, now: Timestamp) -> Level {
         let mut egress = self.spec.egress.clone();
         if let Some(egress) = &mut egress {
             egress.rules.retain(|rule| rule.expires.is_none_or(|expires| now < expires));
         }
         let (name, mode, scanner) = (self.metadata.name.clone(), self.spec.mode, self.spec.scanner.clone());
-        let credentials = match authority == Authority::Claim && self.spec.applies_to.is_some() {
+        let named = matches!(authority, Authority::Claim | Authority::Template);
+        let credentials = match named && self.spec.applies_to.is_some() {
             true => Vec::new(),
             false => self.spec.credentials.clone(),
         };
@@ -455,6 +466,13 @@ fn check_target(
         }
     }
     Ok(())
+}
+
+/// Returns true for a text that can be the media type of a body.
+fn is_media_type(text: &str) -> bool {
+    let is_plain =
+        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && !b"/;,*".contains(&b));
+    text.split_once('/').is_some_and(|(kind, subtype)| is_plain(kind) && is_plain(subtype))
 }
 
 /// Refuses what would have no effect.
@@ -683,6 +701,22 @@ mod tests {
         assert_eq!(production.authority_over(&subject(), None), Some(Authority::Cluster));
         let elsewhere = Subject { namespace_labels: BTreeMap::new(), ..subject() };
         assert_eq!(production.authority_over(&elsewhere, None), None);
+    }
+
+    /// Who may write templates could name a policy for others in one, and got its credentials.
+    #[test]
+    fn credentials_are_for_those_that_the_policy_selects() {
+        let credential =
+            r#""credentials": [{"name": "c", "provider": "p", "hosts": ["a.example"], "env": "C"}]"#;
+        let count = |spec: &str, authority| {
+            let policy = policy("SandboxPolicy", &format!("{{{spec}{credential}}}"));
+            policy.level_at(authority, Timestamp::UNIX_EPOCH).credentials.len()
+        };
+        for authority in [Authority::Template, Authority::Claim] {
+            assert_eq!(count("", authority), 1, "{authority:?}: it is for those that name it");
+            assert_eq!(count(r#""appliesTo": {"sandboxes": ["x"]}, "#, authority), 0, "{authority:?}");
+        }
+        assert_eq!(count(r#""appliesTo": {"sandboxes": ["x"]}, "#, Authority::Namespace), 1);
     }
 
     #[test]

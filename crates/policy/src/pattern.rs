@@ -14,7 +14,7 @@ pub enum InvalidPattern {
     #[error(transparent)]
     Host(#[from] InvalidHost),
     /// `*` alone.
-    #[error("{0:?} stands for every host; write `any: true` in the rule if that is meant")]
+    #[error("{0:?} stands for every host; a rule of a policy with `any: true` is for that")]
     Everything(String),
     /// `*` where it has no meaning.
     #[error("{0:?}: `*` stands alone or once within the first label, and `**` only as the first label")]

@@ -1,7 +1,7 @@
 //! Policies of a server: which of them apply to a sandbox, and the level that each one is.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 
@@ -12,7 +12,7 @@ use crate::network::NetworkLevel;
 use crate::object::{InvalidPolicy, PolicyObject};
 
 /// Maximum policies of a sandbox.
-const LEVELS: usize = 8;
+pub const LEVELS: usize = 8;
 /// Maximum characters of the reason why a policy cannot be read.
 const WHY: usize = 300;
 
@@ -25,8 +25,10 @@ pub type Policies = BTreeMap<PolicyKey, StoredPolicy>;
 #[derive(Debug)]
 pub struct StoredPolicy {
     object: Result<PolicyObject, Unreadable>,
-    /// Levels by the time until which they count, in order. The last one has no end.
-    steps: Vec<Step>,
+    /// Times at which rules end, in order.
+    ends: Vec<Timestamp>,
+    /// Levels until the next of them. Those of the past are not kept, since each is a copy of the rules.
+    step: Mutex<Step>,
 }
 
 /// Policy that cannot be read: it closes everything in its reach.
@@ -42,7 +44,7 @@ struct Unreadable {
 struct Step {
     ends: Option<Timestamp>,
     /// By the order of [`Authority`]; made on first use, so that sandboxes share a level.
-    levels: [OnceLock<Arc<Level>>; 5],
+    levels: [Option<Arc<Level>>; 5],
 }
 
 impl PartialEq for StoredPolicy {
@@ -71,9 +73,7 @@ impl StoredPolicy {
         let mut ends: Vec<_> = object.rules().iter().filter_map(|rule| rule.expires).collect();
         ends.sort_unstable();
         ends.dedup();
-        let ends = ends.into_iter().map(Some).chain([None]);
-        let steps = ends.map(|ends| Step { ends, ..Step::default() }).collect();
-        Ok(StoredPolicy { object: Ok(object), steps })
+        Ok(StoredPolicy { object: Ok(object), ends, step: Mutex::default() })
     }
 
     /// Returns a policy that cannot be read, for this reason.
@@ -82,7 +82,7 @@ impl StoredPolicy {
         // It may repeat texts of the policy, and becomes a part of conditions.
         let plain = why.chars().map(|c| if c.is_control() { ' ' } else { c });
         let why = plain.take(WHY).collect();
-        StoredPolicy { object: Err(Unreadable { reach, why }), steps: Vec::new() }
+        StoredPolicy { object: Err(Unreadable { reach, why }), ends: Vec::new(), step: Mutex::default() }
     }
 
     /// Returns the object; `None` if it cannot be read.
@@ -110,18 +110,27 @@ impl StoredPolicy {
         }
     }
 
-    /// Returns the level for an authority, and the time at which it changes; `None` for a policy that has ended or cannot
-    /// be read.
-    pub fn level(&self, authority: Authority, now: Timestamp) -> Option<(Arc<Level>, Option<Timestamp>)> {
-        let object = self.object()?;
-        if object.expires().is_some_and(|expires| expires <= now) {
-            return None;
+    /// Returns true if the policy counts at a time: it can be read, and has not ended.
+    fn counts(&self, now: Timestamp) -> bool {
+        self.object().is_some_and(|object| object.expires().is_none_or(|expires| now < expires))
+    }
+
+    /// Returns the time at which its levels change after this one.
+    fn until(&self, now: Timestamp) -> Option<Timestamp> {
+        let of_rule = self.ends.iter().find(|ends| now < **ends).copied();
+        [of_rule, self.object().and_then(PolicyObject::expires)].into_iter().flatten().min()
+    }
+
+    /// Returns the level for an authority; `None` for a policy that has ended or cannot be read.
+    pub fn level(&self, authority: Authority, now: Timestamp) -> Option<Arc<Level>> {
+        let object = self.object().filter(|_| self.counts(now))?;
+        let ends = self.ends.iter().find(|ends| now < **ends).copied();
+        let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        if step.ends != ends {
+            *step = Step { ends, ..Step::default() };
         }
-        let step = self.steps.iter().find(|step| step.ends.is_none_or(|ends| now < ends))?;
-        let level = step.levels.get(authority as usize)?;
-        let level = level.get_or_init(|| Arc::new(object.level_at(authority, now)));
-        let changes = [step.ends, object.expires()].into_iter().flatten().min();
-        Some((level.clone(), changes))
+        let level = step.levels.get_mut(authority as usize)?;
+        Some(level.get_or_insert_with(|| Arc::new(object.level_at(authority, now))).clone())
     }
 }
 
@@ -181,24 +190,26 @@ pub fn applying(
     if let Some(name) = named.find(|name| !namespaced.contains_key(&key(name))) {
         return Err(NotEnforceable::NotFound(name.clone()));
     }
-    let mut found = Applying::default();
+    let mut found = Vec::new();
     for ((namespace, name), policy) in cluster.iter().chain(of_namespace(namespaced, &subject.namespace)) {
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
         let applies = policy.over(subject, namespace);
         let applies = applies.map_err(|why| NotEnforceable::Invalid(name.clone(), why.to_owned()))?;
-        let Some((authority, _)) = applies else { continue };
-        let Some((level, changes)) = policy.level(authority, now) else { continue };
-        found.levels.push(level);
-        found.until = [found.until, changes].into_iter().flatten().min();
+        found.extend(applies.filter(|_| policy.counts(now)).map(|(authority, _)| (policy, authority)));
     }
+    let until = found.iter().filter_map(|(policy, _)| policy.until(now)).min();
+    let count = found.len() + usize::from(network.is_some());
+    if count > LEVELS {
+        // Without their levels, which take memory.
+        return Err(NotEnforceable::TooMany(count, until));
+    }
+    let levels = found.into_iter().filter_map(|(policy, authority)| policy.level(authority, now));
+    let mut found = Applying { levels: levels.collect(), until };
     if let Some(network) = network {
         let level = if opens(&found.levels) { &network.beside } else { &network.alone };
         found.levels.push(level.clone());
     }
-    match found.levels.len() {
-        number if number > LEVELS => Err(NotEnforceable::TooMany(number, found.until)),
-        _ => Ok(found),
-    }
+    Ok(found)
 }
 
 /// Rules for files of a policy that applies to a sandbox.
@@ -225,19 +236,26 @@ impl PolicyFiles {
 
 /// Returns the rules for files that apply to a sandbox at a time, of all policies that can be read: also where [`applying`]
 /// is an error.
+///
+/// # Errors
+/// More policies with such rules apply than may: their number.
 pub fn file_rules(
     subject: &Subject,
     cluster: &Policies,
     namespaced: &Policies,
     now: Timestamp,
-) -> Vec<PolicyFiles> {
+) -> Result<Vec<PolicyFiles>, usize> {
     let rules = |(name, object): (&str, &PolicyObject)| PolicyFiles {
         policy: name.to_owned(),
         reports: object.reports_unsupported(),
         rules: object.files().to_vec(),
     };
-    let objects = readable(subject, cluster, namespaced, now);
-    objects.filter(|(_, object)| !object.files().is_empty()).map(rules).collect()
+    let having =
+        || readable(subject, cluster, namespaced, now).filter(|(_, object)| !object.files().is_empty());
+    match having().count() {
+        count if count > LEVELS => Err(count),
+        _ => Ok(having().map(rules).collect()),
+    }
 }
 
 /// Returns the policies that apply to a sandbox at a time, with their names, of all that can be read.
@@ -291,7 +309,7 @@ pub fn scanning(
         policy.object().filter(|object| object.scanner().is_some())?;
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
         let (authority, _) = policy.over(subject, namespace).ok()??;
-        Some(policy.level(authority, now)?.0)
+        policy.level(authority, now)
     };
     cluster.iter().chain(of_namespace(namespaced, &subject.namespace)).filter_map(level).collect()
 }
@@ -388,7 +406,7 @@ mod tests {
         ];
         let all = policies(&specs.each_ref().map(|(name, spec)| (*name, spec.as_str())));
         let names = |subject: &Subject, second| {
-            let found = file_rules(subject, &Policies::new(), &all, at(second)).into_iter();
+            let found = file_rules(subject, &Policies::new(), &all, at(second)).unwrap().into_iter();
             found.map(|found| found.policy).collect::<Vec<_>>()
         };
         assert_eq!(names(&subject(), 0), ["all", "ended"]);
@@ -397,6 +415,45 @@ mod tests {
         let missing = Subject { by_claim: policy_names("named,missing"), ..subject() };
         assert_eq!(names(&missing, 60), ["all", "named"]);
         assert_eq!(names(&Subject { namespace: "other".into(), ..subject() }, 0), [""; 0]);
+    }
+
+    /// The rules of all policies of a tenant were combined at each change.
+    #[test]
+    fn rules_for_files_of_too_many_policies_are_not_combined() {
+        let names: Vec<String> = (0..=LEVELS).map(|number| format!("p{number}")).collect();
+        let spec = r#"{"appliesTo": {}, "files": [{"path": "/a", "access": "Read"}]}"#;
+        let count = |count: usize| {
+            let all: Vec<_> = names.iter().take(count).map(|name| (name.as_str(), spec)).collect();
+            file_rules(&subject(), &Policies::new(), &policies(&all), at(0)).map(|found| found.len())
+        };
+        assert_eq!((count(LEVELS), count(LEVELS + 1)), (Ok(LEVELS), Err(LEVELS + 1)));
+    }
+
+    /// A policy whose rules end one after the other held a copy of them for each of these times, and so did policies that are
+    /// too many.
+    #[test]
+    fn levels_of_the_past_and_of_too_many_policies_are_not_kept() {
+        let rules: Vec<String> = (1..60)
+            .map(|number| {
+                format!(r#"{{"name": "{number}", "any": true, "expires": "1970-01-01T00:00:{number:02}Z"}}"#)
+            })
+            .collect();
+        let spec = format!(r#"{{"appliesTo": {{}}, "egress": {{"rules": [{}]}}}}"#, rules.join(", "));
+        let all = policies(&[("p", &spec)]);
+        let level =
+            |second| applying(&subject(), &Policies::new(), &all, None, at(second)).unwrap().levels.remove(0);
+        let first = Arc::downgrade(&level(0));
+        assert!(first.upgrade().is_some(), "it is kept until its time");
+        level(1);
+        assert!(first.upgrade().is_none());
+        let names: Vec<String> = (0..=LEVELS).map(|number| format!("p{number}")).collect();
+        let all: Vec<_> = names.iter().map(|name| (name.as_str(), spec.as_str())).collect();
+        let all = policies(&all);
+        let error = applying(&subject(), &Policies::new(), &all, None, at(0)).unwrap_err();
+        assert_eq!(error, NotEnforceable::TooMany(LEVELS + 1, Some(at(1))));
+        let has_level =
+            |policy: &StoredPolicy| policy.step.lock().unwrap().levels.iter().any(Option::is_some);
+        assert!(!all.values().any(has_level));
     }
 
     #[test]
@@ -419,7 +476,7 @@ mod tests {
             let verdict = decide(&levels, &host.parse().unwrap(), &Moment::default());
             assert_eq!(verdict.decision, expected, "{host}");
         }
-        assert_eq!(file_rules(&subject(), &none, &all, at(0))[0].rules.len(), 1);
+        assert_eq!(file_rules(&subject(), &none, &all, at(0)).unwrap()[0].rules.len(), 1);
     }
 
     /// Regression: on a cluster, where another API server checks policies, they had no bound.

@@ -7,15 +7,17 @@ use http::{HeaderValue, Request, Response, Uri, header};
 use http_body_util::BodyExt;
 use hutch_policy::{Destination, Peer};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::handshake;
+use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
 use crate::body::Body;
 use crate::connection::peer::Peered;
 use crate::exchange::answer;
 use crate::headers::keep_end_to_end;
+use crate::heads::HEAD_BYTES;
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::Sandbox;
+use crate::upstream::{interim, limit_interim};
 
 /// Passes a request on to a peer, over a connection of its own. Headers for this proxy, which hold the token of the client, stay
 /// here.
@@ -55,7 +57,9 @@ async fn send(
 
     let Peered { server, kept } = sandbox.connect_peer(peer, destination).await?;
     let failed = |error: hyper::Error| refusal(Reason::Unreachable(error.to_string()));
-    let (mut sender, connection) = handshake::<_, Body>(TokioIo::new(server)).await.map_err(failed)?;
+    let mut client = http1::Builder::new();
+    client.max_buf_size(HEAD_BYTES);
+    let (mut sender, connection) = client.handshake::<_, Body>(TokioIo::new(server)).await.map_err(failed)?;
     let (of, to) = (sandbox.clone(), destination.clone());
     tokio::spawn(async move {
         tokio::select! {
@@ -65,8 +69,12 @@ async fn send(
         }
         drop(kept);
     });
-    let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
-    let mut response = sender.send_request(request).await.map_err(failed)?;
+    let mut request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+    let too_many = limit_interim(&mut request);
+    let mut response = tokio::select! {
+        response = sender.send_request(request) => response.map_err(failed)?,
+        () = too_many.notified() => return Err(refusal(interim())),
+    };
     keep_end_to_end(response.headers_mut(), false);
     Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
 }

@@ -13,7 +13,7 @@ use super::named::{self, Named};
 use super::{ByConnect, forward, scan_written, shown};
 use crate::body::Body;
 use crate::connection::Door;
-use crate::exchange::{Exchange, Tunnel, answer, exchange};
+use crate::exchange::{Exchange, Tunnel, answer, answer_with, exchange};
 use crate::heads::Heads;
 use crate::origin::Origin;
 use crate::record::Asked;
@@ -75,8 +75,7 @@ async fn serve_request(
         Err(why) => {
             let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) };
             sandbox.refused(refusal.clone());
-            let mut response = answer(&refusal, "", None);
-            *response.status_mut() = http::StatusCode::BAD_REQUEST;
+            let mut response = answer_with(http::StatusCode::BAD_REQUEST, &refusal, "", None);
             response.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
             return Ok(response);
         }

@@ -32,9 +32,9 @@ pub(crate) enum PolicyCommand {
 pub(crate) struct PolicyExplainArguments {
     #[command(flatten)]
     pub(crate) place: Place,
-    /// Method of the request, for a URL.
-    #[arg(long, value_name = "METHOD", default_value = "GET")]
-    pub(crate) method: String,
+    /// Method of the request, for a URL: GET by default.
+    #[arg(long, value_name = "METHOD")]
+    pub(crate) method: Option<String>,
     /// Format of the output.
     #[arg(long, short, value_enum, default_value = "table")]
     pub(crate) output: PolicyOutput,

@@ -79,9 +79,12 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     let policies: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource("SandboxPolicy"));
     let stored = policies.get_opt(&name).await.map_err(described(format!("SandboxPolicy {name}")))?;
     let is_new = stored.is_none();
-    let (policy, ended) = match stored {
+    let Change { policy, ended, longer } = match stored {
         Some(stored) => changed(stored, &attached.sandbox, rule, now)?,
-        None => (object(&name, &attached.sandbox, vec![rule])?, Vec::new()),
+        None => {
+            let policy = object(&name, &attached.sandbox, vec![rule])?;
+            Change { policy, ended: Vec::new(), longer: Vec::new() }
+        }
     };
     check_opens(&attached.applying_with(policy.clone())?.levels, &arguments.host, &moment)?;
     let written = match is_new {
@@ -94,6 +97,7 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     }
     let until = expires.map(|time| format!(" until {time}")).unwrap_or_default();
     println!("sandbox {sandbox} may connect to {}{until} (SandboxPolicy {name}){note}", arguments.host);
+    longer.iter().for_each(|line| println!("{line}"));
     Ok(0)
 }
 
@@ -189,13 +193,39 @@ fn object(name: &str, sandbox: &Sandbox, rules: Vec<EgressRule>) -> anyhow::Resu
     Ok(object)
 }
 
-/// Returns the stored policy with the rule, and without those that have ended, and the names of these.
+/// A stored policy with a further rule.
+struct Change {
+    policy: DynamicObject,
+    /// Names of rules that have ended, which it no longer has.
+    ended: Vec<String>,
+    /// Lines about rules that would have opened the host for longer, or do.
+    longer: Vec<String>,
+}
+
+/// Returns lines about rules that open what this one opens for a longer time: `same` took its place, `others` stay.
+fn longer(rule: &EgressRule, same: &[EgressRule], others: &[EgressRule]) -> Vec<String> {
+    let Some(end) = rule.expires else { return Vec::new() };
+    let lasts = |old: &&EgressRule| old.expires.is_none_or(|other| other > end);
+    let until =
+        |old: &EgressRule| old.expires.map_or("without an end".to_owned(), |end| format!("until {end}"));
+    let before = same.iter().filter(lasts).map(|old| format!("before, it was open {}", until(old)));
+    let destination = crate::allow::example(&rule.name).ok();
+    let opens = |old: &&EgressRule| {
+        let covers = destination.as_ref().is_some_and(|destination| old.matches(destination));
+        covers && old.decision == Decision::Allow
+    };
+    let still = others.iter().filter(lasts).filter(opens);
+    let still = still.map(|old| format!("rule {:?} of the same policy opens it {}", old.name, until(old)));
+    before.chain(still).collect()
+}
+
+/// Returns the stored policy with the rule, and without those that have ended or open the same.
 fn changed(
     stored: DynamicObject,
     sandbox: &Sandbox,
     rule: EgressRule,
     now: Timestamp,
-) -> anyhow::Result<(DynamicObject, Vec<String>)> {
+) -> anyhow::Result<Change> {
     let name = stored.name_any();
     let policy: PolicyObject = serde_json::to_value(&stored).and_then(serde_json::from_value)?;
     let alone = policy.applies_to().is_some_and(|applies| {
@@ -210,8 +240,15 @@ fn changed(
         owners.clone().any(|owner| owner.kind == "Sandbox" && Some(&owner.uid) != sandbox.uid().as_ref());
     let over = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
     let ended = |old: &EgressRule| is_of_another || over(policy.expires()) || over(old.expires);
-    let (gone, mut rules): (Vec<_>, Vec<_>) =
-        policy.rules().iter().filter(|old| old.name != rule.name).cloned().partition(ended);
+    // However the host is written, such as with the default port.
+    let opens_same = |old: &EgressRule| {
+        old.name == rule.name
+            || (&old.hosts, &old.cidrs, &old.ports) == (&rule.hosts, &rule.cidrs, &rule.ports)
+    };
+    let (gone, rules): (Vec<_>, Vec<_>) = policy.rules().iter().cloned().partition(ended);
+    let (same, mut rules): (Vec<_>, Vec<_>) = rules.into_iter().partition(opens_same);
+    let longer = longer(&rule, &same, &rules);
+    let gone = gone.into_iter().filter(|old| !opens_same(old)).map(|old| old.name).collect();
     rules.push(rule);
     let mut new = object(&name, sandbox, rules)?;
     if let Value::Object(spec) = &stored.data["spec"] {
@@ -232,7 +269,7 @@ fn changed(
         managed_fields: None,
         ..stored.metadata
     };
-    Ok((new, gone.into_iter().map(|rule| rule.name).collect()))
+    Ok(Change { policy: new, ended: gone, longer })
 }
 
 #[cfg(test)]
@@ -325,8 +362,11 @@ mod tests {
         let first = object("allow-a", &sandbox(), vec![rule("x.example", None)]).expect("an object");
         let mut second = sandbox();
         second.metadata.uid = Some("v".into());
-        let (changed, ended) = changed(first, &second, rule("y.example", None), at(5)).expect("changed");
-        assert_eq!((ended, names(&changed)), (vec!["x.example".to_owned()], vec!["y.example".to_owned()]));
+        let changed = changed(first, &second, rule("y.example", None), at(5)).expect("changed");
+        assert_eq!(
+            (changed.ended, names(&changed.policy)),
+            (vec!["x.example".to_owned()], vec!["y.example".to_owned()])
+        );
     }
 
     #[test]
@@ -334,17 +374,42 @@ mod tests {
         let first = object("allow-a", &sandbox(), vec![rule("x.example", Some(10))]).expect("an object");
         assert_eq!(first.data["spec"]["expires"], "1970-01-01T00:00:10Z");
         assert_eq!(first.metadata.owner_references.as_ref().map(Vec::len), Some(1));
-        let (second, ended) =
-            changed(first, &sandbox(), rule("y.example", Some(20)), at(5)).expect("changed");
+        let changed = |stored, rule, now| changed(stored, &sandbox(), rule, at(now)).expect("changed");
+        let Change { policy: second, ended, .. } = changed(first, rule("y.example", Some(20)), 5);
         assert!(ended.is_empty(), "{ended:?}");
         assert_eq!(second.data["spec"]["expires"], "1970-01-01T00:00:20Z");
         assert_eq!(names(&second), ["x.example", "y.example"]);
-        let (third, ended) = changed(second, &sandbox(), rule("z.example", None), at(15)).expect("changed");
+        let Change { policy: third, ended, .. } = changed(second, rule("z.example", None), 15);
         assert_eq!(ended, ["x.example"]);
         assert_eq!(third.data["spec"].get("expires"), None);
         assert_eq!(names(&third), ["y.example", "z.example"], "x has ended");
-        let (again, _) = changed(third, &sandbox(), rule("z.example", Some(99)), at(16)).expect("changed");
+        let Change { policy: again, .. } = changed(third, rule("z.example", Some(99)), 16);
         assert_eq!(names(&again), ["y.example", "z.example"]);
         assert_eq!(again.data["spec"]["expires"], "1970-01-01T00:01:39Z");
+    }
+
+    /// `x.example` and `x.example:443` were two rules, and the end of one closed nothing.
+    #[test]
+    fn rule_that_opens_the_same_is_replaced_and_longer_ones_are_named() {
+        let stored = |rules: Vec<EgressRule>| object("allow-a", &sandbox(), rules).expect("an object");
+        let changed = |rules, new| {
+            let change = changed(stored(rules), &sandbox(), new, at(5)).expect("changed");
+            (names(&change.policy).join(" "), change.longer.join("; "))
+        };
+        let replaced = |old: EgressRule, end| changed(vec![old], rule("x.a.example", end));
+        let ends = "before, it was open without an end".to_owned();
+        assert_eq!(replaced(rule("X.a.example:443", None), Some(20)), ("x.a.example".to_owned(), ends));
+        let ends = "before, it was open until 1970-01-01T00:00:30Z".to_owned();
+        assert_eq!(replaced(rule("x.a.example", Some(30)), Some(20)), ("x.a.example".to_owned(), ends));
+        assert_eq!(replaced(rule("x.a.example", Some(10)), Some(20)).1, "");
+        assert_eq!(replaced(rule("x.a.example", Some(10)), None).1, "");
+        let (kept, line) = changed(
+            vec![rule("*.a.example", None), rule("x.a.example:80", None)],
+            rule("x.a.example", Some(9)),
+        );
+        assert_eq!(kept, "*.a.example x.a.example:80 x.a.example");
+        assert_eq!(line, "rule \"*.a.example\" of the same policy opens it without an end");
+        let deny = EgressRule { decision: Decision::Deny, ..rule("*.a.example", None) };
+        assert_eq!(changed(vec![deny], rule("x.a.example", Some(9))).1, "");
     }
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::ensure;
 use hutch_policy::{Authority, Decision, Destination, Level, Mode, Moment};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -20,13 +21,15 @@ pub(super) fn main(arguments: &PolicyExplainArguments) -> ExitCode {
 }
 
 async fn explain(arguments: &PolicyExplainArguments) -> anyhow::Result<u8> {
+    let (question, method) = (&arguments.question, arguments.method.as_deref());
+    ensure!(question.web.is_some() || method.is_none(), "--method: has an effect with a URL only");
     let attached = Attached::read(&arguments.place, &arguments.sandbox.name).await?;
     let facts = attached.facts();
     let moment = Moment { facts: &facts, seconds: Timestamp::now().as_second(), ..Moment::default() };
-    let details = Details { method: &arguments.method, ..Details::default() };
+    let details = Details { method, ..Details::default() };
     let judgment = match attached.applying() {
         Ok(found) => {
-            let judgment = judge(&found.levels, &arguments.question, &details, &moment);
+            let judgment = judge(&found.levels, question, &details, &moment);
             let judgment = or_peer(judgment, &attached, &found.levels, &arguments.question.destination).await;
             match attached.not_enforceable() {
                 Some(why) => judgment

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use hutch_policy::{
     Authority, Call, Decision, Destination, Forbidden, Host, Level, Mode, Moment, Opinion, Request, Traffic,
     check_address, decide, decide_request, judged_as, may_dial,
@@ -14,9 +15,25 @@ use crate::question::Question;
 /// Parts of a request that a URL does not have.
 #[derive(Default)]
 pub(crate) struct Details<'a> {
-    pub(crate) method: &'a str,
+    /// `None` is GET.
+    pub(crate) method: Option<&'a str>,
     pub(crate) headers: Vec<(&'a str, &'a str)>,
     pub(crate) calls: Option<&'a [Call]>,
+}
+
+impl Details<'_> {
+    /// Returns why the proxy refuses the request whatever the policies decide.
+    fn never_sent(&self, method: &str) -> Option<String> {
+        let Ok(method) = method.parse() else { return Some("it is no method of HTTP".to_owned()) };
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.headers {
+            let (Ok(name), Ok(value)) = (HeaderName::try_from(*name), HeaderValue::try_from(*value)) else {
+                return Some(format!("{name:?} with this value is no header of HTTP"));
+            };
+            headers.append(name, value);
+        }
+        hutch_egress::never_sent(&method, &headers)
+    }
 }
 
 /// Opinion of one policy.
@@ -111,13 +128,16 @@ pub(crate) fn judge(
     }
     // Requests without TLS are always read.
     if verdict.inspect || !web.tls {
+        let method = details.method.unwrap_or("GET");
+        if let Some(why) = details.never_sent(method) {
+            return judgment.but_denied(format!("the proxy refuses such a request: {why}"));
+        }
         let host = question.destination.host.to_string();
-        let without_body =
-            details.calls.is_none() && matches!(details.method, "GET" | "HEAD" | "DELETE" | "OPTIONS");
+        let without_body = details.calls.is_none() && matches!(method, "GET" | "HEAD" | "DELETE" | "OPTIONS");
         let request = Request {
             host: &host,
             port: question.destination.port.get(),
-            method: details.method,
+            method,
             path: &web.path,
             query: &web.query,
             headers: details.headers.clone(),
@@ -209,7 +229,7 @@ mod tests {
     }
 
     fn decided(levels: &[Arc<Level>], text: &str, method: &str) -> (Decision, bool) {
-        let details = Details { method, ..Details::default() };
+        let details = Details { method: Some(method), ..Details::default() };
         let judgment = judge(levels, &text.parse().expect("a question"), &details, &Moment::default());
         (judgment.decision, judgment.ends_tls)
     }
@@ -281,6 +301,18 @@ mod tests {
         assert_eq!(decided(&reads, "https://a.example/x/y", "GET"), (Allow, true));
         assert_eq!(decided(&reads, "https://a.example/x/y", "POST"), (Deny, true));
         assert_eq!(decided(&reads, "https://a.example/z", "GET"), (Deny, true));
+        let any = level(&serde_json::json!([{"name": "r", "hosts": ["a.example"], "http": [{}]}]));
+        for (method, decision) in
+            [("PUT", Allow), ("TRACE", Deny), ("CONNECT", Deny), ("get", Deny), ("", Deny)]
+        {
+            assert_eq!(decided(&any, "https://a.example/", method), (decision, true), "{method}");
+        }
+        for (name, decision) in [("x-a", Allow), ("x-http-method-override", Deny), ("x_original_url", Deny)] {
+            let details = Details { headers: vec![(name, "PUT")], ..Details::default() };
+            let question = "https://a.example/".parse().expect("a question");
+            let judgment = judge(&any, &question, &details, &Moment::default());
+            assert_eq!(judgment.decision, decision, "{name}: {judgment:?}");
+        }
         assert_eq!(decided(&reads, "a.example", "GET"), (Allow, true));
         assert_eq!(decided(&reads, "https://b.example/x/y", "GET"), (Deny, false));
         let joins = level(&serde_json::json!([{"name": "j", "hosts": ["a.example"], "ports": [80, 443]}]));

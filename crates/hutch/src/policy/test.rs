@@ -17,9 +17,6 @@ use super::peer;
 use crate::cli::PolicyTestArguments;
 use crate::question::Question;
 
-/// Method of a request that names none.
-const GET: &str = "GET";
-
 /// Decides the cases. Exit status 1 if one fails, 2 if a file is invalid.
 pub(super) fn main(arguments: &PolicyTestArguments) -> ExitCode {
     let mut documents = Documents::default();
@@ -83,14 +80,22 @@ impl Case {
             (None, None, Some(sandbox)) => return self.judge_peer(levels, from, sandbox),
             _ => bail!("it needs `url`, `host` or `sandbox`, and one of them only"),
         };
+        ensure!(
+            question.web.is_some() || self.has_no_request(),
+            "`method`, `headers` and `mcp` have an effect with `url` only"
+        );
         let calls = self.mcp.as_ref().map(documents::McpCall::calls).transpose()?;
         let lower: Vec<String> = self.headers.keys().map(|name| name.to_ascii_lowercase()).collect();
         let values = self.headers.values().map(|value| value.trim_matches([' ', '\t']));
         let headers = lower.iter().map(String::as_str).zip(values).collect();
-        let method = self.method.as_deref().unwrap_or(GET);
-        let details = Details { method, headers, calls: calls.as_deref() };
+        let details = Details { method: self.method.as_deref(), headers, calls: calls.as_deref() };
         let moment = Moment { facts, seconds: Timestamp::now().as_second(), ..Moment::default() };
         Ok(judge(levels, &question, &details, &moment))
+    }
+
+    /// Returns true if it names nothing that only a request has.
+    fn has_no_request(&self) -> bool {
+        self.method.is_none() && self.headers.is_empty() && self.mcp.is_none()
     }
 
     fn judge_peer(
@@ -100,7 +105,7 @@ impl Case {
         sandbox: &OtherSandbox,
     ) -> anyhow::Result<Judgment> {
         ensure!(
-            self.method.is_none() && self.headers.is_empty() && self.mcp.is_none(),
+            self.has_no_request(),
             "`method`, `headers` and `mcp` have no effect with `sandbox`: what is sent to it is not read"
         );
         let own = sandbox.namespace.as_ref().is_none_or(|namespace| *namespace == from.namespace);

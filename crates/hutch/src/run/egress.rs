@@ -23,6 +23,7 @@ use crate::allow::without_effect;
 use crate::cli::RunArguments;
 use crate::credentials::Wanted;
 use crate::mount::MountArgument;
+use crate::paths::absolute;
 use crate::policy::import::{in_one_line, object, read_file};
 use crate::{egress, upstream_proxy};
 
@@ -71,19 +72,18 @@ impl Network {
         }
         let own = levels.len();
         levels.extend(policies);
-        ensure!(
-            !levels.is_empty() || arguments.allow_private.is_empty(),
-            "--allow-private: has no effect without --allow, --policy, --config or --settings"
-        );
+        let opens = levels.iter().any(|level| level.egress.is_some());
+        let why = match levels.is_empty() {
+            true => "has no effect without --allow, --policy, --config or --settings",
+            false => "has no effect, because no policy has `egress`",
+        };
+        ensure!(opens || arguments.allow_private.is_empty(), "--allow-private: {why}");
+        ensure!(opens || arguments.upstream_proxy.is_none(), "--upstream-proxy: {why}");
         open_private(&mut levels, &arguments.allow_private);
         let upstream = match levels.is_empty() {
             false => upstream_proxy::of(arguments.upstream_proxy.as_ref())?,
             true => None,
         };
-        ensure!(
-            !levels.is_empty() || arguments.upstream_proxy.is_none(),
-            "--upstream-proxy: has no effect without --allow, --policy, --config or --settings"
-        );
         warn_of_observers(&levels);
         warn_of_closed(arguments);
         warn_without_effect(&levels[own..]);
@@ -108,6 +108,13 @@ impl Network {
     /// Refuses files with values that the jail shows.
     pub(super) fn check_sources(&self, spec: &Spec, hidden: &[Mount]) -> anyhow::Result<()> {
         for one in &self.outside.credentials {
+            if let Some(link) = one.file().and_then(|file| hide::replaceable(&absolute(file).ok()?, spec)) {
+                bail!(
+                    "{}: source.file: {} is a symbolic link that the command could replace; name the path of what it leads to",
+                    one.named(),
+                    link.display()
+                );
+            }
             if let Some(shown) = one.file().and_then(|file| hide::shown(file, spec, hidden)) {
                 bail!(
                     "{}: source.file: the sandbox could read it as {}, which --workspace, --mount, --tools or the image \
@@ -224,7 +231,8 @@ pub(crate) fn warn_without_effect(policies: &[Level]) {
     without_effect_in(policies).iter().for_each(|line| eprintln!("hutch: --policy: {line}"));
 }
 
-/// Prints that nothing is reachable because all policies with rules only observe, or that no requests are read for one that does.
+/// Prints that nothing is reachable because no policy has rules or all of these only observe, or that no requests are read for
+/// one that observes.
 pub(crate) fn warn_of_observers(levels: &[Level]) {
     for Level { name, .. } in blind_observers(levels) {
         eprintln!(
@@ -232,10 +240,22 @@ pub(crate) fn warn_of_observers(levels: &[Level]) {
              rules about requests, such as `http: [{{}}]`, or a scanner"
         );
     }
-    let mut with_rules = levels.iter().filter(|level| level.egress.is_some()).peekable();
-    if with_rules.peek().is_some() && with_rules.all(|level| level.mode == Mode::Observe) {
+    if all_observe(levels) {
         eprintln!("hutch: --policy: all policies only observe, so nothing opens the network");
     }
+    let is_closed = levels.iter().all(|level| level.egress.is_none());
+    if let Some(level) = levels.iter().find(|level| is_closed && level.scanner.is_some()) {
+        let name = &level.name;
+        eprintln!(
+            "hutch: --policy: no policy has `egress`, so the network is closed, and the scanner of policy {name:?} reads nothing"
+        );
+    }
+}
+
+/// Returns true if some policies have rules, and all of these only observe.
+pub(crate) fn all_observe(levels: &[Level]) -> bool {
+    let mut with_rules = levels.iter().filter(|level| level.egress.is_some()).peekable();
+    with_rules.peek().is_some() && with_rules.all(|level| level.mode == Mode::Observe)
 }
 
 fn failed(error: std::io::Error) -> Error {

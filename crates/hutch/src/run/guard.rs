@@ -40,7 +40,9 @@ pub(super) fn protect(
     let listed = arguments.listed.as_deref();
     let denied = denied(listed.map_or(&[], |listed| &listed.deny_write), spec)?;
     let opened = listed.map_or(&[][..], |listed| &listed.write_within);
-    let read = by_every_name(read_by_later_runs(arguments, workspace));
+    let read = read_by_later_runs(arguments, workspace);
+    refuse_replaceable(read.iter(), "later commands of hutch read it", spec)?;
+    let read = by_every_name(read);
     let mounted = Mounted::read();
     for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };
@@ -98,16 +100,25 @@ pub(super) fn protect(
 
 /// Returns denied paths by every name.
 fn denied(paths: &[(PathBuf, bool)], spec: &Spec) -> anyhow::Result<Vec<Closed>> {
-    if let Some((path, link)) =
-        paths.iter().find_map(|(path, _)| Some((path, hide::replaceable(path, spec)?)))
-    {
-        bail!(
-            "{} is not to be written, but {} is a symbolic link that the command could replace; name the path of what it leads to",
+    let paths: Vec<Closed> = paths.iter().map(|(path, is_folder)| closed(path, *is_folder)).collect();
+    refuse_replaceable(paths.iter(), "it is not to be written", spec)?;
+    Ok(by_every_name(paths))
+}
+
+/// Refuses paths on which there is a link that the command could replace.
+fn refuse_replaceable<'a>(
+    mut paths: impl Iterator<Item = &'a Closed>,
+    why: &str,
+    spec: &Spec,
+) -> anyhow::Result<()> {
+    match paths.find_map(|Closed { path, .. }| Some((path, hide::replaceable(path, spec)?))) {
+        Some((path, link)) => bail!(
+            "{}: {why}, but {} is a symbolic link that the command could replace; name the path of what it leads to",
             path.display(),
             link.display()
-        );
+        ),
+        None => Ok(()),
     }
-    Ok(by_every_name(paths.iter().map(|(path, is_folder)| closed(path, *is_folder)).collect()))
 }
 
 fn closed(path: &Path, is_folder: bool) -> Closed {

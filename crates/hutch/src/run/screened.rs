@@ -48,7 +48,8 @@ impl Screened {
     /// Puts pipes in the place of the standard streams that are no terminals. [`Screened::begin`] must follow. `ignored` are
     /// placeholders of credentials, which are no secrets.
     pub(super) fn open(ignored: &Arc<HashSet<Fingerprint>>) -> anyhow::Result<Screened> {
-        let mut screened = Screened { ignored: ignored.clone(), ..Screened::default() };
+        let (pipes, over) = (Vec::new(), Arc::default());
+        let mut screened = Screened { pipes, over, ignored: ignored.clone() };
         let streams = [(1, rustix::stdio::stdout()), (2, rustix::stdio::stderr())];
         let is_same = same_file(streams[0].1, streams[1].1);
         for (number, stream) in streams.into_iter().filter(|(_, stream)| !stream.is_terminal()) {
@@ -90,10 +91,17 @@ impl Screened {
     ///
     /// # Errors
     /// A secret was in the output, which ended before it.
-    pub(super) fn finish(self) -> anyhow::Result<()> {
+    pub(super) fn finish(mut self) -> anyhow::Result<()> {
+        match self.put_back()? {
+            Some((number, found)) => bail!(refusal(number, &found)),
+            None => Ok(()),
+        }
+    }
+
+    fn put_back(&mut self) -> std::io::Result<Option<(usize, Found)>> {
         self.over.store(true, Ordering::Release);
         let mut refused = None;
-        for pipe in self.pipes {
+        for pipe in std::mem::take(&mut self.pipes) {
             for number in &pipe.streams {
                 put(*number, pipe.original.as_fd())?;
             }
@@ -101,10 +109,14 @@ impl Screened {
             let found = pipe.thread.and_then(|thread| thread.join().ok()?);
             refused = refused.or(found.map(|found| (pipe.streams[0], found)));
         }
-        match refused {
-            Some((number, found)) => bail!(refusal(number, &found)),
-            None => Ok(()),
-        }
+        Ok(refused)
+    }
+}
+
+/// After an error, which could not be printed otherwise.
+impl Drop for Screened {
+    fn drop(&mut self) {
+        let _ = self.put_back();
     }
 }
 

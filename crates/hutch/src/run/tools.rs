@@ -18,6 +18,9 @@ const TOOLCHAINS: [(&str, &str, &str); 7] = [
     ("", ".local/share/uv", "tools"),
     ("", ".local/bin", "uv"),
 ];
+/// Files in them that can have passwords of registries: below each folder in the first, the second.
+const SECRETS: [(&str, &str); 3] =
+    [("versions/node", "etc/npmrc"), ("versions", "pip.conf"), ("", "pip.conf")];
 /// Variables that the tools need inside, because HOME is another one there.
 const NEEDED: [&str; 3] = ["RUSTUP_HOME", "NVM_DIR", "PYENV_ROOT"];
 /// Folder whose programs every jail shows.
@@ -77,6 +80,18 @@ impl Tools {
     }
 }
 
+/// Returns the files with passwords that toolchains show.
+pub(super) fn secrets(mounts: &[MountArgument]) -> Vec<PathBuf> {
+    let of = |folder: &Path| {
+        let found = SECRETS.iter().flat_map(|(below, file)| {
+            let entries = std::fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
+            entries.map(move |entry| entry.path().join(file))
+        });
+        found.filter(|file| file.symlink_metadata().is_ok()).collect::<Vec<_>>()
+    };
+    mounts.iter().flat_map(|mount| of(&mount.source)).collect()
+}
+
 /// Returns the remedy for a program that was not found inside, if the caller's PATH has it and `--tools` would show it.
 pub(super) fn remedy(
     variable: impl Fn(&str) -> Option<OsString>,
@@ -121,6 +136,23 @@ fn go_outside(folders: &[PathBuf], shown: &[PathBuf], workspace: &Path) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// npm, which a Node of nvm has, and pip keep passwords beside their programs.
+    #[test]
+    fn passwords_of_registries_in_toolchains_are_found() {
+        let home = tempfile::tempdir().unwrap();
+        let files =
+            ["nvm/versions/node/v1/etc/npmrc", "pyenv/versions/3.1/pip.conf", "uv/python/3.2/pip.conf"];
+        for file in files {
+            std::fs::create_dir_all(home.path().join(file).parent().unwrap()).unwrap();
+            std::fs::write(home.path().join(file), "").unwrap();
+        }
+        let mount =
+            |name: &str| MountArgument { source: home.path().join(name), target: None, read_only: true };
+        let mut found = secrets(&[mount("nvm"), mount("pyenv"), mount("uv/python"), mount("missing")]);
+        found.sort();
+        assert_eq!(found, files.map(|file| home.path().join(file)));
+    }
 
     #[test]
     fn toolchains_are_shown_without_credentials() {

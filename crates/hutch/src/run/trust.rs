@@ -2,7 +2,7 @@
 //! programs inside trust.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -17,6 +17,8 @@ use crate::mount::MountArgument;
 
 /// Folder in memory, in which every user may create files.
 const MEMORY: &str = "/dev/shm";
+/// Beginning of the names of files there. The process id and a dot follow.
+const PREFIX: &str = "hutch-run-";
 
 /// Authority and certificates of one run. The file is removed when this is dropped.
 pub(super) struct Trust {
@@ -37,9 +39,12 @@ impl Trust {
     ) -> anyhow::Result<Trust> {
         let authority = AuthorityKeys::create("Hutch sandbox")?;
         let public = outside.bundle().context("the machine's certificates")?;
-        let mut file = NamedTempFile::new_in(MEMORY)
-            .or_else(|_| NamedTempFile::new())
-            .context("a file for the certificates")?;
+        sweep();
+        let prefix = format!("{PREFIX}{}.", std::process::id());
+        let mut named = tempfile::Builder::new();
+        named.prefix(&prefix).suffix(".pem");
+        let file = named.tempfile_in(MEMORY).or_else(|_| named.tempfile());
+        let mut file = file.context("a file for the certificates")?;
         let parts = [&public[..], authority.certificate.as_bytes(), further];
         let written = parts.iter().try_for_each(|part| file.write_all(part));
         // Code inside may have another user id.
@@ -67,5 +72,38 @@ impl Trust {
     /// Returns the environment of an image with the variables that name the file.
     pub(super) fn environment(&self, image: &[(String, String)]) -> Vec<(String, String)> {
         environment(image, &self.targets)
+    }
+}
+
+/// Removes the files of own runs that were killed.
+fn sweep() {
+    let caller = rustix::process::geteuid().as_raw();
+    for entry in std::fs::read_dir(MEMORY).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid =
+            name.to_str().and_then(|name| name.strip_prefix(PREFIX)).and_then(|rest| rest.split_once('.'));
+        let pid = pid.and_then(|(pid, _)| pid.parse::<u32>().ok());
+        let has_ended = pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
+        if has_ended && entry.metadata().is_ok_and(|found| found.uid() == caller) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each run that was killed left its file in memory.
+    #[test]
+    fn files_of_runs_that_have_ended_are_removed() {
+        let name = |pid: u32| Path::new(MEMORY).join(format!("{PREFIX}{pid}.test.pem"));
+        let (gone, alive) = (name(4_000_000_000), name(std::process::id()));
+        for file in [&gone, &alive] {
+            std::fs::write(file, "").unwrap();
+        }
+        sweep();
+        assert!(!gone.exists() && alive.exists());
+        std::fs::remove_file(alive).unwrap();
     }
 }

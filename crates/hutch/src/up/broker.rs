@@ -1,6 +1,6 @@
 //! The broker as the root process sees it: a process of its own, which is started again when it dies.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use hutch_egress::AuthorityKeys;
 use hutch_jail::{IdRange, IdRanges};
 use hutch_privsep::Channel;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use crate::broker::{Answer, CredentialKey, Request, spawn};
 use crate::egress::Process;
@@ -19,8 +20,8 @@ use crate::folder::DataFolder;
 const FOLDER: &str = "broker";
 /// Pause before the process is started again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Maximum requests that wait for an answer of the process.
-const OUTSTANDING: usize = 32;
+/// Maximum time of an answer, before the process is started again: 30 s. It signs and writes one file.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// The broker.
 pub(super) struct Broker {
@@ -122,54 +123,44 @@ impl Started {
     }
 }
 
-/// Passes requests to the process, and starts it again when it has ended. Requests without an answer are then repeated.
+/// Passes requests to the process, one after the other, and starts it again when it has ended. A request without an answer is
+/// then repeated. With several at once, both sides could wait for room for what the other does not read.
 async fn supervise(mut started: Started, mut requests: mpsc::UnboundedReceiver<Asked>) {
-    let mut outstanding: VecDeque<Asked> = VecDeque::new();
-    loop {
-        let done = tokio::select! {
-            asked = requests.recv(), if outstanding.len() < OUTSTANDING => {
-                let Some(asked) = asked else { return };
-                outstanding.push_back(asked);
-                match (started.channel(), outstanding.back()) {
-                    (Ok(channel), Some((request, _))) => channel.send(request, &[]).await,
-                    (Err(error), _) => Err(error),
-                    (Ok(_), None) => Ok(()),
-                }
-            }
-            answer = receive(&started) => answer.map(|answer| settle(outstanding.pop_front(), answer)),
-        };
-        let mut failed = done.err();
-        while let Some(error) = failed {
-            tracing::error!(%error, "the broker failed and is started again");
-            tokio::time::sleep(PAUSE).await;
-            failed = match started.restart().await {
-                Ok(_) => repeat(&started, &outstanding).await.err(),
-                Err(error) => Some(io::Error::other(error)),
+    while let Some((request, receiver)) = requests.recv().await {
+        let answer = loop {
+            let error = match timeout(ANSWER, ask(&started, &request)).await {
+                Ok(Ok(answer)) => break answer,
+                Ok(Err(error)) => error,
+                Err(_) => io::ErrorKind::TimedOut.into(),
             };
+            tracing::error!(%error, "the broker failed and is started again");
+            restart(&mut started).await;
+        };
+        settle(&request, receiver, answer);
+    }
+}
+
+async fn restart(started: &mut Started) {
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        match started.restart().await {
+            Ok(_) => return,
+            Err(error) => tracing::error!(%error, "the broker failed and is started again"),
         }
     }
 }
 
-async fn receive(started: &Started) -> io::Result<Answer> {
-    match started.channel()?.receive_bare().await? {
+async fn ask(started: &Started, request: &Request) -> io::Result<Answer> {
+    let channel = started.channel()?;
+    channel.send(request, &[]).await?;
+    match channel.receive_bare().await? {
         Some(message) => message.decode(),
         None => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
-async fn repeat(started: &Started, outstanding: &VecDeque<Asked>) -> io::Result<()> {
-    for (request, _) in outstanding {
-        started.channel()?.send(request, &[]).await?;
-    }
-    Ok(())
-}
-
 /// Gives an answer to whom it is for.
-fn settle(asked: Option<Asked>, answer: Answer) {
-    let Some((request, receiver)) = asked else {
-        tracing::warn!("the broker answers without a request");
-        return;
-    };
+fn settle(request: &Request, receiver: Option<oneshot::Sender<Answer>>, answer: Answer) {
     match (receiver, answer) {
         // A Pod that has ended meanwhile does not need it.
         (Some(receiver), answer) => drop(receiver.send(answer)),

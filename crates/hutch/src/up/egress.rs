@@ -25,7 +25,7 @@ use hutch_jail::{IdRange, IdRanges, NetworkPlan};
 use hutch_node::{Bundle, EgressNews, Holder, Offer};
 use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::Channel;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 
 use self::dialed::Dialed;
 use self::kept::Kept;
@@ -48,6 +48,8 @@ const QUIET: Duration = Duration::from_secs(60);
 const MOST_NAMES: usize = 4096;
 /// Refusals, and requests for connections to other Pods, that wait to be read.
 const NEWS: usize = 64;
+/// Maximum requests of one Pod for connections to other Pods that wait, so that it leaves places to others.
+const REQUESTS: usize = 16;
 
 /// The proxy of all Pods.
 pub(super) struct Egress {
@@ -226,6 +228,8 @@ struct Pod {
     names: Vec<HostName>,
     /// `true` if the file of the sandbox lacks some of them.
     unkept: bool,
+    /// Places of its requests for connections to other Pods.
+    requests: Arc<Semaphore>,
 }
 
 impl Pod {
@@ -395,6 +399,7 @@ impl Supervisor {
             sandbox,
             // The file is written anew at first: it may have an end that was not read.
             unkept: true,
+            requests: Arc::new(Semaphore::new(REQUESTS)),
         };
         let sent = self.serve(&uid, &pod, channel).await;
         self.pods.insert(uid, pod);

@@ -1,4 +1,4 @@
-//! Standard streams of the caller: what is not an anonymous pipe is relayed, never handed over.
+//! Standard streams of the caller are relayed, never handed over.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -79,6 +79,102 @@ fn input_stays_in_the_file_until_it_is_read() {
     let mut rest = String::new();
     file.read_to_string(&mut rest).expect("read");
     assert!(text_of_file.ends_with(&rest) && rest.len() == text_of_file.len() - 6);
+}
+
+/// The next command read again what came before the run: bytes that code inside wrote into its own pipe counted as unread.
+#[test]
+fn file_as_input_is_never_rewound_to_before_the_run() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    let path = place.path().join("lines");
+    fs::write(&path, "earlier secret\nfor the run\nlater\n").expect("write");
+    for (number, caller) in CALLERS.into_iter().enumerate() {
+        let mut file = File::open(&path).expect("open");
+        file.seek(std::io::SeekFrom::Start(15)).expect("seek");
+        let script = "(head -c 1000 /dev/zero > /proc/self/fd/0) 2>/dev/null; true";
+        let mut command = place.run(caller, &[], script);
+        let output = command.stdin(file.try_clone().expect("clone")).output().expect("hutch run");
+        assert!(output.status.success(), "{number}: {output:?}");
+        assert!(file.stream_position().expect("position") >= 15, "{caller:?}");
+    }
+}
+
+/// A pipe can be opened anew for its other direction, where it is open inside.
+#[test]
+fn pipes_are_only_read_from_and_only_written_to() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let (mut for_host, theirs) = std::io::pipe().expect("pipe");
+        let (input, mut to_host) = std::io::pipe().expect("pipe");
+        to_host.write_all(b"one\n").expect("write");
+        // Of the pipe of standard output, the host's own line is there before the run.
+        let mut own = theirs.try_clone().expect("clone");
+        own.write_all(b"host line\n").expect("write");
+        let script = r#"
+import fcntl, os
+for number, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY)):
+    try:
+        other = os.open(f"/proc/self/fd/{number}", flags | os.O_NONBLOCK)
+        os.write(other, b"INJECTED") if number == 0 else os.write(2, os.read(other, 100))
+    except OSError as error:
+        os.write(2, f"{number}: {error}\n".encode())
+for number in (0, 1, 2):
+    fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_NONBLOCK)
+"#;
+        let code = format!("CODE={script}");
+        let mut command = place.run(caller, &["--env", &code], "python3 -c \"$CODE\"; echo done");
+        let script_input = input.try_clone().expect("clone");
+        command.stdin(script_input).stdout(theirs);
+        let output = command.stderr(std::process::Stdio::piped()).spawn().expect("hutch run");
+        drop(command);
+        let output = output.wait_with_output().expect("hutch run");
+        let printed = text(&output.stderr);
+        assert!(!printed.contains("host line"), "{caller:?}: {printed}");
+        drop((own, to_host));
+        let (mut left, mut shown) = (String::new(), String::new());
+        (&input)
+            .read_to_string(&mut left)
+            .expect("what is left, without an error of a flag that was set inside");
+        for_host.read_to_string(&mut shown).expect("read");
+        assert_eq!((left.as_str(), shown.as_str()), ("one\n", "host line\ndone\n"), "{caller:?}: {printed}");
+    }
+}
+
+#[test]
+fn input_stays_in_a_pipe_until_it_is_read() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        for (bytes, lines) in [(6, 10_000), (6 + 7 * 2000, 9000), (6 + 7 * 5000, 6000), (0, 3)] {
+            let (input, mut output) = std::io::pipe().expect("pipe");
+            let all = "first\n".to_owned() + &"second\n".repeat(lines);
+            let written = all.clone();
+            let writer = std::thread::spawn(move || output.write_all(written.as_bytes()));
+            let mut command = place.run(caller, &[], &format!("head -c {bytes} | cksum; exec sleep 0.1"));
+            let reader = input.try_clone().expect("clone");
+            let printed = command.stdin(reader).output().expect("hutch run");
+            drop(command);
+            let mut rest = String::new();
+            (&input).read_to_string(&mut rest).expect("read");
+            writer.join().expect("a thread").expect("write");
+            let read = all.len() - rest.len();
+            assert!(all.ends_with(&rest), "{caller:?} {bytes}");
+            // `head` reads whole buffers.
+            assert!(read >= bytes && read <= bytes + (64 << 10), "{caller:?} {bytes}: {read}");
+            let counted = text(&printed.stdout);
+            assert!(counted.split_whitespace().nth(1) == Some(&bytes.to_string()), "{counted}");
+        }
+        // Each run of a loop takes its line.
+        let (input, mut output) = std::io::pipe().expect("pipe");
+        output.write_all(b"a\nb\nc\n").expect("write");
+        drop(output);
+        for line in ["a\n", "b\n", "c\n", ""] {
+            let mut command = place.run(caller, &[], "dd bs=2 count=1 2>/dev/null");
+            let output = command.stdin(input.try_clone().expect("clone")).output().expect("hutch run");
+            assert_eq!(text(&output.stdout), line, "{caller:?}");
+        }
+    }
 }
 
 #[test]

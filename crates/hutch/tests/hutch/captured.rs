@@ -141,6 +141,9 @@ const IN_GVISOR: &[(&str, &str)] = &[
     ("transparent v6", "set"),
 ];
 
+/// Result at the address of the sandbox.
+const OWN_ADDRESS: &[(&str, &str)] = &[("own address 0", "own, then ECONNREFUSED")];
+
 /// Results while the proxy is dead.
 const WITHOUT_PROXY: &[(&str, &str)] = &[
     ("dead tcp", "ECONNREFUSED"),
@@ -224,12 +227,13 @@ fn attempts_of_a_command_have_the_results_of_the_table() {
     hutch_testkit::require!(root, user_namespaces, python);
     let site = Site::new();
     for caller in callers() {
-        let mut command = site.command(caller, &["--allow", "web.example:8080"], &["python3", "-c", PROGRAM]);
+        let program = ["python3", "-c", PROGRAM, "198.18.0.2"];
+        let mut command = site.command(caller, &["--allow", "web.example:8080"], &program);
         command.stderr(Stdio::null());
         let mut attempts = Attempts::start(command);
         let who = format!("{caller:?}");
         let differences = if matches!(caller, Caller::InGvisor) { IN_GVISOR } else { &[] };
-        check(&who, &attempts.series(), &[TABLE, differences]);
+        check(&who, &attempts.series(), &[TABLE, differences, OWN_ADDRESS]);
         let [proxy] = proxies(site.folder.path())[..] else { panic!("one proxy: {who}") };
         kill_whole(proxy);
         check(&who, &attempts.next_series(), &[WITHOUT_PROXY]);
@@ -315,9 +319,8 @@ fn attempts_of_a_pod_have_the_results_of_the_table() {
         let mut attempts = Attempts::start(command);
         let found = attempts.series();
         let differences = if class == "gvisor" { IN_GVISOR } else { &[] };
-        let own = [("own address 0", "own, then ECONNREFUSED")];
         let who = format!("a pod of {class}");
-        check(&who, &found, &[TABLE, differences, &own]);
+        check(&who, &found, &[TABLE, differences, OWN_ADDRESS]);
         attempts.print_delays(&who);
     }
 }

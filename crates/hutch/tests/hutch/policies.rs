@@ -555,6 +555,8 @@ fn explicit_network_policy_of_a_template_decides_about_addresses_and_the_managed
     ] {
         assert!(!tried(sandbox, destination), "{sandbox} {destination}");
     }
+    let closes = harness::hutch(&up, &["allow", &explicit, "other.example"]);
+    harness::refused(&closes, 1, &["a policy for other.example would close them", "nothing was written"]);
     let of_managed = "get networkpolicy managed-network-policy -o json";
     let before: Value = serde_json::from_str(&up.ok(of_managed)).expect("JSON");
     assert!(before["spec"]["egress"][0]["to"][0]["ipBlock"]["except"].is_array(), "{before}");

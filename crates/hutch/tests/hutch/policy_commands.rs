@@ -60,6 +60,24 @@ fn host_is_allowed_for_one_sandbox_and_for_a_time() {
 }
 
 #[test]
+fn rule_for_a_time_does_not_hide_that_the_host_is_open_for_longer() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start();
+    let allow =
+        |arguments: &[&str]| succeeded("hutch allow", &hutch(&up, &[&["allow", "a"], arguments].concat()));
+    allow(&["pypi.org:443"]);
+    let printed = allow(&["pypi.org", "--for", "2s"]);
+    assert!(printed.contains("before, it was open without an end"), "{printed}");
+    until("it has ended", || hutch(&up, &["policy", "explain", "a", "pypi.org"]).status.code() == Some(1));
+    allow(&["*.example.org"]);
+    let printed = allow(&["a.example.org", "--for", "1h"]);
+    assert!(
+        printed.contains("rule \"*.example.org\" of the same policy opens it without an end"),
+        "{printed}"
+    );
+}
+
+#[test]
 fn policy_that_has_ended_no_longer_applies_without_an_event() {
     hutch_testkit::require!(root, kubectl);
     let mut up = start();

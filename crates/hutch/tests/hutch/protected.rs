@@ -70,9 +70,12 @@ fn files_that_flags_name_cannot_be_written() {
         let [_, policy] = file_rules(&home, rule);
         std::fs::rename(policy, home.path("work/policy.json")).expect("moved");
         write_settings(&home, "work/settings.json", "[]");
+        std::fs::write(home.path("work/config.json"), "{}").expect("written");
+        home.own("work/config.json");
         for (options, file) in [
             (["--policy", "@/work/policy.json"], "policy.json"),
             (["--settings", "@/work/settings.json"], "settings.json"),
+            (["--config", "@/work/config.json"], "config.json"),
         ] {
             let before = home.read(&format!("work/{file}"));
             let script =
@@ -95,6 +98,85 @@ fn files_that_flags_name_cannot_be_written() {
             }
             assert_eq!(home.read("data/policy.json"), whole_network());
         }
+    }
+}
+
+/// A link in the workspace, to which another one leads, could be replaced for the next run.
+#[test]
+fn link_to_a_file_of_policies_that_could_be_replaced_is_refused() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        std::fs::write(home.path("data/real.json"), whole_network()).expect("written");
+        home.own("data/real.json");
+        std::os::unix::fs::symlink("../data/real.json", home.path("work/p.json")).expect("a link");
+        std::os::unix::fs::symlink(home.path("work/p.json"), home.path("link.json")).expect("a link");
+        for named in ["@/link.json", "@/work/p.json"] {
+            refused(
+                &home.run(caller, &["--policy", named], "true"),
+                125,
+                &["work/p.json is a symbolic link"],
+            );
+        }
+        succeeded("read-only", &home.run(caller, &["--policy", "@/link.json", "--read-only"], "true"));
+        // The proxy would read what the link leads to then, and send it.
+        let with_value = |file: &str| {
+            format!(
+                r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "a"}},
+                    "spec": {{"egress": {{"rules": [{{"name": "a", "hosts": ["a.example"]}}]}}, "credentials": [
+                        {{"name": "c", "source": {{"file": "{file}"}}, "hosts": ["a.example"], "env": "C"}}]}}}}"#
+            )
+        };
+        std::fs::write(home.path("data/token"), "0123456789abcdef").expect("written");
+        std::os::unix::fs::symlink("../data/token", home.path("work/token")).expect("a link");
+        for (file, is_refused) in [("work/token", true), ("data/token", false)] {
+            std::fs::write(home.path("policy.json"), with_value(&home.path(file).display().to_string()))
+                .expect("written");
+            let output = home.run(caller, &["--policy", "@/policy.json"], "true");
+            match is_refused {
+                true => refused(&output, 125, &["source.file", "work/token is a symbolic link"]),
+                false => drop(succeeded("not shown", &output)),
+            }
+        }
+    }
+}
+
+/// The command could write what the next command of the user runs.
+#[test]
+fn toolchains_in_a_workspace_that_is_the_home_are_refused() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    make(&home, &["home/.cargo/bin/cargo"]);
+    let run = |workspace: &str, options: &[&str]| {
+        let options = [&["--workspace", workspace, "--tools"], options].concat();
+        home.run_at(Caller::Ordinary, Path::new("/"), &options, "true")
+    };
+    for workspace in ["@/home", "@"] {
+        refused(&run(workspace, &[]), 125, &["--tools", "your home folder"]);
+    }
+    succeeded("read-only", &run("@/home", &["--read-only"]));
+    succeeded("a project", &run("@/work", &[]));
+}
+
+#[test]
+fn root_file_system_that_a_flag_names_cannot_be_written() {
+    hutch_testkit::require!(root, user_namespaces);
+    // A shell and its libraries.
+    let script = "for file in $(command -v sh) $(ldd $(command -v sh) | grep -o '/[^ ]*'); do \
+         mkdir -p \"$0/$(dirname $file)\"; cp -L $file \"$0$file\"; done; mkdir -p $0/bin; cp -n $(command -v sh) $0/bin/sh; chown -R 1000:1000 $0";
+    for caller in callers() {
+        let home = Home::new();
+        let root = home.path("data/root");
+        let made = Command::new("sh").args(["-c", script]).arg(&root).status();
+        assert!(made.expect("sh").success());
+        let options = ["--rootfs", "@/data/root", "--mount", "@/data:/d"];
+        let script = "echo x > /d/root/bin/new; echo x > /d/root/bin/sh; echo x > /d/new && echo over";
+        let output = home.run(caller, &options, script);
+        assert_eq!(text(&output.stdout), "over\n", "{caller:?}: {}", text(&output.stderr));
+        assert!(!root.join("bin/new").exists(), "{caller:?}");
+        assert!(root.join("bin/sh").metadata().expect("the shell").len() > 2, "{caller:?}");
+        let options = ["--rootfs", "@/data/root", "--mount", "@/data/root/bin:/d"];
+        refused(&home.run(caller, &options, "echo"), 125, &["later commands of hutch read", "data/root"]);
     }
 }
 

@@ -7,7 +7,9 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::egress::Caller;
 use crate::harness::{HUTCH, fixture, refused, succeeded, text};
+use crate::mounts::Home;
 use crate::run::cgroups;
 
 /// The example of the format.
@@ -70,6 +72,42 @@ fn sandbox_is_as_the_file_says() {
     let output = run(folder.path(), yaml, &["--json"], "sleep 60");
     let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(result["reason"], "timedOut");
+}
+
+/// It ended with the status of a panic: its message could not be written into the pipe of the scanner.
+#[test]
+fn example_that_cannot_start_says_why() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    let example = std::fs::read_to_string(fixture("sandbox_config.json")).expect("the example");
+    let example = example.replace("/tmp/agent", &home.path("work").display().to_string());
+    for (caller, expected) in [(Caller::Root, "runsc"), (Caller::Ordinary, "")] {
+        std::fs::write(home.path("config.json"), &example).expect("written");
+        let mut hutch = home.command(caller, Path::new("/"), &["--config", "@/config.json"], "true");
+        let output = hutch.env("PATH", "/usr/bin:/bin").output().expect("hutch");
+        refused(&output, 125, &[expected]);
+    }
+}
+
+#[test]
+fn sandbox_of_an_ordinary_user_is_as_the_file_says() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    let home = Home::new();
+    let mut config = example(&home.path("work"), &home.path("data"));
+    config["resources"] = json!({"timeout_seconds": 30});
+    let script = "touch /workspace/x || echo fixed; echo written > /data/y; id -u; getent ahostsv4 api.example | head -1; \
+        getent ahostsv4 other.example || echo none";
+    std::fs::write(home.path("config.json"), config.to_string()).expect("written");
+    let output = home.run_at(Caller::Ordinary, Path::new("/"), &["--config", "@/config.json"], script);
+    let printed = succeeded("hutch run", &output);
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!((lines[0], lines[3]), ("fixed", "none"), "{printed}");
+    assert!(lines[2].starts_with("198.18.1.0"), "{printed}");
+    assert_eq!(home.read("data/y"), "written\n");
+    config["resources"] = json!({"timeout_seconds": 1});
+    std::fs::write(home.path("config.json"), config.to_string()).expect("written");
+    let output = home.run_at(Caller::Ordinary, Path::new("/"), &["--config", "@/config.json"], "sleep 60");
+    assert_eq!(output.status.code(), Some(124), "{output:?}");
 }
 
 /// CPU time that the groups of a command have in each period of 100 ms, in microseconds.

@@ -20,12 +20,15 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns the rules for files of a Pod; `None` if they are not known yet.
-    pub(super) fn files(&self, pod: &Pod, now: Timestamp) -> Option<Files> {
+    /// Returns the rules for files of a Pod; `None` if they are not known yet. `last` are those of before, which are not combined
+    /// again where they still apply.
+    pub(super) fn files(&self, pod: &Pod, now: Timestamp, last: Option<&Arc<Files>>) -> Option<Arc<Files>> {
         let objects = &self.objects;
         let subject = objects.is_complete().then(|| objects.subject(pod)).flatten()?;
         let policies = (&objects.cluster_policies.objects, &objects.policies.objects);
-        Some(Files::new(file_rules(&subject, policies.0, policies.1, now)))
+        let rules = file_rules(&subject, policies.0, policies.1, now);
+        let same = last.filter(|last| last.is_of(&rules)).cloned();
+        Some(same.unwrap_or_else(|| Arc::new(rules.map_or_else(Files::too_many, Files::new))))
     }
 
     /// Returns the levels of a Pod, and what its condition says.

@@ -91,6 +91,29 @@ async fn body_with_too_many_values_is_refused_before_they_are_read() {
     assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("more values"), "{answer}");
 }
 
+/// A rule that denies `args.version == 2` let pass what a server reads as 2.
+#[tokio::test]
+async fn numbers_of_calls_are_compared_by_value() {
+    for (args, denied, passes) in [
+        ("args.version == 2.0", vec!["2", "2.0", "2e0", "20E-1"], vec!["3", "2.5", "\"2\""]),
+        ("args.version == 2", vec!["2", "2.0", "2.00"], vec!["3"]),
+        ("args.version in [1, 2]", vec!["1.0", "2.0", "2"], vec!["3.0"]),
+    ] {
+        let entry = format!(r#"{{"tools": ["a"], "args": "{args}", "decision": "Deny"}}"#);
+        let site =
+            Site::new(&format!(r#"{{"name": "mcp", AT, "mcp": [{{"tools": ["a"]}}, {entry}]}}"#)).await;
+        for (version, expected) in
+            denied.iter().map(|version| (version, 403)).chain(passes.iter().map(|version| (version, 200)))
+        {
+            let call = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"a","arguments":{{"version":{version}}}}}}}"#
+            );
+            let answer = site.post("/mcp", &call).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {expected}")), "{args} {version}: {answer}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn headers_of_http2_are_those_that_a_server_of_http1_reads() {
     let denied = r#"{"headers": [{"name": "x-mode", "exact": "evil"}], "decision": "Deny"}"#;

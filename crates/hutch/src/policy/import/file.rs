@@ -15,7 +15,14 @@ const FILE_BYTES: u64 = 64 << 10;
 pub(crate) fn in_one_line(error: serde_saphyr::Error) -> anyhow::Error {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
-    anyhow!("{}", line.strip_prefix("error: ").unwrap_or(line))
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    // An option of the library.
+    let line = line.split(", set DuplicateKeyPolicy").next().unwrap_or_default();
+    let remedy = match line.contains("alias references unknown anchor") {
+        true => "; a text that begins with `*` needs quotes, such as \"*.example.com\"",
+        false => "",
+    };
+    anyhow!("{line}{remedy}")
 }
 
 /// Returns the object of a document. An error names the field.

@@ -183,7 +183,7 @@ impl Documents {
         let all = cluster.values().map(|policy| (Authority::Cluster, policy));
         let all = all.chain(namespaced.values().map(|policy| (Authority::Namespace, policy)));
         let levels = all.filter_map(|(authority, policy)| policy.level(authority, now));
-        Ok(Ok(levels.map(|(level, _)| level).collect()))
+        Ok(Ok(levels.collect()))
     }
 }
 

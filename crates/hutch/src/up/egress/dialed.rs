@@ -41,9 +41,10 @@ impl Supervisor {
         service: (String, String),
         port: NonZeroU16,
     ) {
+        let place = self.pods.get(&pod).and_then(|pod| pod.requests.clone().try_acquire_owned().ok());
         let (answer, answered) = oneshot::channel();
         let request = EgressNews::Dial(PeerRequest { pod, service, port, connects, answer });
-        let busy = self.news.try_send(request).is_err();
+        let busy = place.is_none() || self.news.try_send(request).is_err();
         let (process, changes) = (self.process, self.changes.clone());
         tokio::spawn(async move {
             let refusal = |text: &str| Err(PeerRefusal::Unreachable(text.to_owned()));
@@ -51,6 +52,7 @@ impl Supervisor {
                 true => refusal("too many connections are being made"),
                 false => answered.await.unwrap_or_else(|_| refusal("the Pod has ended")),
             };
+            drop(place);
             if let Some(changes) = changes.upgrade() {
                 let _ = changes.send(Change::Dialed(Dialed { process, sandbox, dial, answer }));
             }

@@ -17,4 +17,4 @@ pub use mirror::{Mirror, version};
 pub use objects::{Closed, Labels, Objects, PENDING, SandboxFacts, TemplateFacts, policy, provider};
 pub use peers::{AllBehind, Behind, Chosen, Ground, PeerRefusal, Reachable, Services, choose};
 pub use service::ServiceFacts;
-pub use watch::{Events, logged, policies_of_kind, watch, watch_metadata};
+pub use watch::{Events, in_small_pages, logged, policies_of_kind, watch, watch_metadata};

@@ -7,7 +7,7 @@ use hutch_api::state::{CredentialsOfFork, credentials_of};
 use hutch_api::{annotation, owner};
 use hutch_policy::{
     Applying, Facts, FieldOfServer, Identity, Level, NetworkLevel, PolicyObject, Provider, ProviderObject,
-    StoredPolicy, Subject, applying, fields_of_server, policy_names, scanning,
+    StoredPolicy, Subject, applying, check_conditions, fields_of_server, policy_names, scanning,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -23,26 +23,37 @@ pub const PENDING: &str = "Pending";
 /// Reason of the condition of a Pod whose Sandbox was made from a template that is no longer there.
 const TEMPLATE_NOT_FOUND: &str = "TemplateNotFound";
 
-/// Maximum bytes of the labels and attributes of a sandbox. Of more, none counts.
+/// Maximum bytes of the labels and attributes of a sandbox. Of more, none counts for conditions.
 const BYTES: usize = 32 << 10;
+/// Maximum bytes of an annotation that names policies: eight of the longest names, which is more than may apply.
+const NAMES: usize = 4 << 10;
+/// Reason of the condition of a Pod whose labels, or names of policies, are too many.
+const TOO_LARGE: &str = "TooManyLabels";
 
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
 /// Reads a policy.
 pub fn policy(object: DynamicObject) -> StoredPolicy {
-    let read = read::<PolicyObject>(&object);
+    let read = check_conditions(&object.data["spec"]).map_err(|error| error.to_string());
+    let read = read.and_then(|()| read_object::<PolicyObject>(&object));
     let read = read.and_then(|policy| StoredPolicy::new(policy).map_err(|error| error.to_string()));
-    read.unwrap_or_else(|error| {
+    let policy = read.unwrap_or_else(|error| {
         tracing::warn!(policy = object.name_any(), error, "a policy is invalid");
         StoredPolicy::unreadable(&serde_json::to_value(&object).unwrap_or_default(), error)
-    })
+    });
+    policy.of_version(version_of_spec(&object))
+}
+
+/// Returns the version of the spec of an object, if it has one.
+pub(crate) fn version_of_spec(object: &impl ResourceExt) -> Option<(String, i64)> {
+    object.uid().zip(object.meta().generation)
 }
 
 /// Reads a provider of credentials; `None` for one that is invalid.
 pub fn provider(object: DynamicObject) -> Option<Arc<Provider>> {
     let name = object.name_any();
-    let read = read::<ProviderObject>(&object);
+    let read = read_object::<ProviderObject>(&object);
     let read = read.and_then(|provider| match provider.check() {
         Ok(()) => Ok(Arc::new(provider.spec)),
         Err(error) => Err(error.to_string()),
@@ -51,7 +62,7 @@ pub fn provider(object: DynamicObject) -> Option<Arc<Provider>> {
 }
 
 /// Reads an object of a known kind.
-fn read<T: DeserializeOwned>(object: &DynamicObject) -> Result<T, String> {
+fn read_object<T: DeserializeOwned>(object: &DynamicObject) -> Result<T, String> {
     let read = serde_json::to_value(object).and_then(serde_json::from_value);
     read.map_err(|error| error.to_string())
 }
@@ -82,8 +93,10 @@ impl TemplateFacts {
 pub struct SandboxFacts {
     /// Uid.
     pub uid: String,
-    /// Labels.
+    /// Labels; none if they are too many.
     pub labels: Labels,
+    /// The labels or the names of policies are too many, so that the Pod reaches nothing.
+    too_large: bool,
     template: Option<String>,
     policies: String,
     /// Attributes of the task.
@@ -101,11 +114,14 @@ pub struct SandboxFacts {
 impl SandboxFacts {
     /// Reads a Sandbox.
     pub fn of(object: &impl ResourceExt) -> SandboxFacts {
+        let policies = policies_of(object);
+        let too_large = bytes(object.labels()) > BYTES || policies.len() > NAMES;
         SandboxFacts {
             uid: object.uid().unwrap_or_default(),
-            labels: object.labels().clone(),
+            labels: if too_large { Labels::new() } else { object.labels().clone() },
+            too_large,
             template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
-            policies: policies_of(object),
+            policies: if too_large { String::new() } else { policies },
             task: task(object.annotations()),
             user: object.annotations().get(annotation::USER).cloned(),
             fork: credentials_of(object.annotations()),
@@ -208,6 +224,13 @@ impl Objects {
         let subject = self.subject(pod);
         let subject =
             subject.ok_or_else(|| closed(PENDING, "the Sandbox of the Pod is not known yet: no egress"))?;
+        if self.is_too_large(pod) {
+            let why = format!(
+                "the labels take more than {BYTES} bytes, or annotation {} more than {NAMES}: no egress",
+                annotation::POLICIES
+            );
+            return Err(closed(TOO_LARGE, &why));
+        }
         let policies = (&self.cluster_policies.objects, &self.policies.objects);
         let template = self.template(&subject.namespace, subject.template.as_ref());
         if let (Some(name), None) = (&subject.template, template) {
@@ -218,6 +241,14 @@ impl Objects {
         let network = template.and_then(|facts| facts.network.as_ref());
         applying(&subject, policies.0, policies.1, network, now)
             .map_err(|error| Closed { until: error.until(), ..closed(error.reason(), &error.to_string()) })
+    }
+
+    /// Returns true if the labels of a Pod or of its Sandbox are too many to be compared with those of policies at each change.
+    fn is_too_large(&self, pod: &Pod) -> bool {
+        match self.sandbox(pod) {
+            Some(facts) => facts.too_large,
+            None => bytes(pod.labels()) > BYTES,
+        }
     }
 
     /// Returns the fields of the policies of a Pod that `hutch up` alone enforces; none before the policies are known.
@@ -271,8 +302,11 @@ fn task(annotations: &Labels) -> Labels {
 }
 
 fn bounded(all: &Labels) -> Labels {
-    let bytes: usize = all.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if bytes > BYTES { BTreeMap::new() } else { all.clone() }
+    if bytes(all) > BYTES { BTreeMap::new() } else { all.clone() }
+}
+
+fn bytes(all: &Labels) -> usize {
+    all.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
 #[cfg(test)]
@@ -347,5 +381,52 @@ mod tests {
             TemplateFacts { policies: String::new(), network: None, unmanaged: false, uid: String::new() };
         objects.templates.objects.insert(key("python"), facts);
         assert!(objects.levels(&pod, now).unwrap().levels.is_empty());
+    }
+
+    /// Each change of any object compared all labels of each Sandbox with all policies.
+    #[test]
+    fn sandbox_with_too_many_labels_or_names_reaches_nothing() {
+        let owner = serde_json::json!([{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "name": "a",
+            "uid": "u", "controller": true}]);
+        let mut pod = Pod::default();
+        pod.metadata.namespace = Some("team".to_owned());
+        pod.metadata.owner_references = Some(serde_json::from_value(owner).unwrap());
+        for (labels, names, closed) in [(10, 10, false), (BYTES, 10, true), (10, NAMES + 1, true)] {
+            let mut objects = Objects::default();
+            objects.policies.complete = true;
+            objects.cluster_policies.complete = true;
+            objects.templates.complete = true;
+            objects.sandboxes.complete = true;
+            objects.namespaces.complete = true;
+            objects.namespaces.objects.insert((String::new(), "team".to_owned()), Labels::new());
+            let mut sandbox = Pod::default();
+            sandbox.metadata.uid = Some("u".into());
+            sandbox.metadata.labels = Some(BTreeMap::from([("app".to_owned(), "x".repeat(labels))]));
+            let annotation = (annotation::POLICIES.to_owned(), ",".repeat(names));
+            sandbox.metadata.annotations = Some(BTreeMap::from([annotation]));
+            let facts = SandboxFacts::of(&sandbox);
+            assert_eq!(facts.labels.is_empty(), closed);
+            objects.sandboxes.objects.insert(("team".to_owned(), "a".to_owned()), facts);
+            let reason = objects.levels(&pod, Timestamp::UNIX_EPOCH).err().map(|closed| closed.reason);
+            assert_eq!(reason, closed.then_some(TOO_LARGE), "{labels} {names}");
+        }
+    }
+
+    /// Each change of its labels let a policy be read again.
+    #[test]
+    fn policy_is_read_again_only_if_its_spec_has_changed() {
+        let object = |generation: i64, hosts: &str| {
+            let object = serde_json::json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy",
+                "metadata": {"name": "p", "namespace": "team", "uid": "u", "generation": generation,
+                    "resourceVersion": "7"},
+                "spec": {"egress": {"rules": [{"name": "a", "hosts": [hosts]}]}}});
+            kube::runtime::watcher::Event::Apply(serde_json::from_value::<DynamicObject>(object).unwrap())
+        };
+        let mut policies = Mirror::default();
+        assert!(policies.take_policy(object(1, "a.example")));
+        // The spec would not be another one with the same generation: it is not looked at.
+        assert!(!policies.take_policy(object(1, "b.example")));
+        assert!(policies.take_policy(object(2, "b.example")));
+        assert_eq!(policies.seen, 7);
     }
 }

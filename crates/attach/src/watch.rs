@@ -9,6 +9,14 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 
+/// Objects of a page of a list: one has up to a megabyte, and all of a page are in memory at once.
+const PAGE: u32 = 50;
+
+/// Returns the way to list and watch objects that can be large.
+pub fn in_small_pages() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
 /// Group and version of the policies.
 const GROUP_VERSION: (&str, &str) = ("policy.hutch.dev", "v1alpha1");
 
@@ -34,7 +42,7 @@ pub fn policies_of_kind(kind: &str) -> ApiResource {
 /// Watches a kind in all namespaces.
 pub fn watch(client: &Client, kind: &ApiResource) -> Events<DynamicObject> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
-    logged(watcher(api, watcher::Config::default()))
+    logged(watcher(api, in_small_pages()))
 }
 
 /// Watches the metadata of a kind in all namespaces.
@@ -43,5 +51,5 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
     let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
-    logged(watcher(api, watcher::Config::default()))
+    logged(watcher(api, in_small_pages()))
 }

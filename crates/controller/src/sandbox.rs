@@ -14,7 +14,7 @@ mod volume;
 use std::sync::Arc;
 
 use hutch_api::state::{SandboxSnapshot, suspend_name};
-use hutch_api::{OperatingMode, Sandbox, name_hash, pod_name};
+use hutch_api::{OperatingMode, Sandbox, annotation, name_hash, pod_name};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
@@ -24,6 +24,7 @@ use crate::gateway::Gateway;
 use crate::key::Key;
 use crate::owner;
 use crate::pod_snapshot;
+use crate::template;
 use crate::view::PodView;
 
 pub(crate) use apply::reconcile;
@@ -47,6 +48,8 @@ pub(super) struct Observed {
     snapshots: bool,
     /// NetworkPolicy of the Sandbox's own.
     policy: Option<Arc<NetworkPolicy>>,
+    /// The template of the Sandbox has its NetworkPolicy, if it should have one.
+    template_closes: bool,
     /// Marks the Pods of pools as safe to evict.
     pool_eviction: bool,
     /// Gateway through which the Pod reaches the network.
@@ -73,6 +76,8 @@ impl Observed {
         let tracked = ctx.pods.get(&key.beside(pod_name(sandbox.as_ref())));
         let service = ctx.services.get(&key);
         let policy = ctx.policies.get(&key.beside(&network::name(&key.name)));
+        let template = sandbox.annotations().get(annotation::TEMPLATE_REF);
+        let template_closes = template.is_some_and(|name| template::closes(ctx, &key.beside(name)));
         let volumes = sandbox.spec.volumes().iter();
         let volumes =
             volumes.map(|template| ctx.volumes.get(&key.beside(&volume::name(template, &key.name))));
@@ -92,6 +97,7 @@ impl Observed {
             newest,
             snapshots,
             policy,
+            template_closes,
             sandbox,
             pool_eviction,
             gateway,

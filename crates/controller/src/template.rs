@@ -76,6 +76,18 @@ fn policy_name(template: &str) -> String {
     format!("{begin}-{}-network-policy", name_hash(template))
 }
 
+/// Returns false for a template that should have a NetworkPolicy and has none of its own.
+pub(crate) fn closes(ctx: &Context, key: &Key) -> bool {
+    let Some(template) = ctx.templates.get(key) else { return true };
+    let policy = ctx.policies.get(&key.beside(&policy_name(&key.name)));
+    !is_managed(&template)
+        || policy.is_some_and(|policy| owner::is_controlled_by(policy.as_ref(), template.as_ref()))
+}
+
+fn is_managed(template: &SandboxTemplate) -> bool {
+    template.spec.network_policy_management.unwrap_or_default() == NetworkPolicyManagement::Managed
+}
+
 fn plan(
     template: &SandboxTemplate,
     policy: Option<&NetworkPolicy>,
@@ -88,8 +100,7 @@ fn plan(
         let patch = json!({"metadata": {"labels": {label::TEMPLATE_REF_HASH: hash}}});
         actions.push(Action::PatchTemplate(patch));
     }
-    let managed =
-        template.spec.network_policy_management.unwrap_or_default() == NetworkPolicyManagement::Managed;
+    let managed = is_managed(template);
     let owned = policy.is_some_and(|policy| owner::is_controlled_by(policy, template));
     match (managed, policy) {
         (false, Some(_)) if owned => actions.push(Action::DeletePolicy),

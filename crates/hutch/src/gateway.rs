@@ -24,8 +24,8 @@ use anyhow::{Context, bail};
 use futures::StreamExt;
 use hutch_api::{Sandbox, SandboxTemplate, label};
 use hutch_attach::{
-    Events, Objects, SandboxFacts, ServiceFacts, TemplateFacts, logged, policies_of_kind, policy, provider,
-    watch, watch_metadata,
+    Events, Objects, SandboxFacts, ServiceFacts, TemplateFacts, in_small_pages, logged, policies_of_kind,
+    provider, watch, watch_metadata,
 };
 use hutch_controller::TokenKey;
 use hutch_egress::AuthorityKeys;
@@ -150,13 +150,13 @@ fn authority(folder: &Path) -> anyhow::Result<AuthorityKeys> {
 
 /// Watches the Pods of Sandboxes.
 fn watch_pods(client: &Client) -> Events<Pod> {
-    let config = watcher::Config::default().labels(label::SANDBOX_NAME_HASH);
+    let config = in_small_pages().labels(label::SANDBOX_NAME_HASH);
     logged(watcher(Api::all(client.clone()), config))
 }
 
 /// Watches the Services of all namespaces.
 fn watch_services(client: &Client) -> Events<Service> {
-    logged(watcher(Api::all(client.clone()), watcher::Config::default()))
+    logged(watcher(Api::all(client.clone()), in_small_pages()))
 }
 
 /// The gateway.
@@ -215,16 +215,15 @@ impl Gateway {
         let mut sandboxes = watch_metadata::<Sandbox>(&client);
         let mut pods = watch_pods(&client);
         let mut services = watch_services(&client);
-        let mut closings: Events<NetworkPolicy> =
-            logged(watcher(Api::all(client.clone()), watcher::Config::default()));
+        let mut closings: Events<NetworkPolicy> = logged(watcher(Api::all(client.clone()), in_small_pages()));
         let mut late = std::pin::pin!(tokio::time::sleep(CLOSINGS));
         let mut providers = watch(&client, &policies_of_kind("CredentialProvider"));
         let mut listener = Some(listener);
         loop {
             let objects = &mut self.objects;
             let changed = tokio::select! {
-                Some(event) = own.next() => objects.policies.take(event, policy),
-                Some(event) = cluster.next() => objects.cluster_policies.take(event, policy),
+                Some(event) = own.next() => objects.policies.take_policy(event),
+                Some(event) = cluster.next() => objects.cluster_policies.take_policy(event),
                 Some(event) = namespaces.next() => {
                     objects.namespaces.take(event, |object| object.labels().clone())
                 }

@@ -32,6 +32,7 @@ mod mcp_guard;
 mod migrate;
 mod mount;
 mod paths;
+mod place;
 mod policy;
 mod programs;
 mod protect;

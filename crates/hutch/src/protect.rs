@@ -312,10 +312,20 @@ impl Protection {
     /// Shares what may be a placeholder with the run that made it; the last one removes it, if it is marked.
     fn share(&mut self, path: &Path, kind: Placeholder) -> anyhow::Result<()> {
         let Ok(entry) = self.open(path, OFlags::RDONLY) else { return Ok(()) };
-        if is_as_made(&entry, kind) {
-            let removes = rustix::fs::fgetxattr(&entry, MARK, &mut [0_u8; 8]).is_ok();
+        let is_marked = is_marked(&entry);
+        // Another run may have made it as another kind.
+        let kinds = [kind, Placeholder::Folder, Placeholder::File("")];
+        let kinds = &kinds[..if is_marked { kinds.len() } else { 1 }];
+        let as_made = kinds.iter().copied().find(|kind| is_as_made(&entry, *kind));
+        if as_made.is_none() && is_marked {
+            // No run uses it, so it has become the user's own.
+            let alone = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockExclusive).is_ok();
+            let _ = alone.then(|| rustix::fs::fremovexattr(&entry, MARK));
+        }
+        if as_made.is_some() || is_marked {
             let _ = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared);
-            self.made.push(Made { path: path.to_owned(), kind, entry, removes });
+            let removes = is_marked && as_made.is_some();
+            self.made.push(Made { path: path.to_owned(), kind: as_made.unwrap_or(kind), entry, removes });
         }
         Ok(())
     }
@@ -346,8 +356,7 @@ impl Protection {
         let Ok(entry) = self.open(path, OFlags::RDONLY) else { return false };
         let known = of_workspace(true).filter(|(known, _)| path.ends_with(known)).map(|(_, kind)| kind);
         let mut kinds = known.chain([Placeholder::Folder, Placeholder::File("")]);
-        rustix::fs::fgetxattr(&entry, MARK, &mut [0_u8; 8]).is_ok()
-            && kinds.any(|kind| is_as_made(&entry, kind))
+        is_marked(&entry) && kinds.any(|kind| is_as_made(&entry, kind))
     }
 
     /// Removes a placeholder, if it is still the one that was made, unless another run uses it.
@@ -406,6 +415,11 @@ fn not_made(path: &Path, error: &anyhow::Error, read_only: &str) -> anyhow::Erro
         }
         _ => anyhow!("a placeholder for {path}: {error:#}"),
     }
+}
+
+/// Returns true for what a run has made as a placeholder.
+fn is_marked(entry: &OwnedFd) -> bool {
+    rustix::fs::fgetxattr(entry, MARK, &mut [0_u8; 8]).is_ok()
 }
 
 /// Returns true if a placeholder has its original content.

@@ -10,7 +10,6 @@ mod guard;
 mod gvisor;
 mod hide;
 mod mounts;
-mod place;
 mod printed;
 mod process;
 mod report;
@@ -42,7 +41,9 @@ use crate::client::plain;
 use crate::image::ImageFolders;
 use crate::mount::MountArgument;
 use crate::paths::absolute;
+use crate::place::mounted;
 use crate::protect::Protection;
+use report::print_error;
 use screened::Screened;
 use workspace::Workspace;
 
@@ -66,7 +67,7 @@ pub(crate) fn main(mut arguments: RunArguments) -> ! {
     };
     let status = configured.and_then(|()| start(&mut arguments)).unwrap_or_else(|error| {
         // It may name files of the workspace.
-        eprintln!("hutch: {}", plain(&format!("{error:#}")));
+        print_error(format_args!("{}", plain(&format!("{error:#}"))));
         CANNOT_START
     });
     hutch_jail::run::leave(status)
@@ -141,7 +142,7 @@ fn run(
         // Its threads have no place beside the fork of another jail.
         screened.finish()?;
         screened = if screens { Screened::open(&placeholders)? } else { Screened::default() };
-        eprintln!("hutch: {error}; the caches of --tools are read-only");
+        print_error(format_args!("{error}; the caches of --tools are read-only"));
         outcome = start(&spec, &mut screened)?;
     }
     let mut shown = screened.finish();
@@ -162,7 +163,7 @@ fn ended(
     let change = Protection::finish(protections);
     if shown.is_err() || outcome.is_err() {
         // The command may have run nevertheless.
-        change.line().into_iter().for_each(|line| eprintln!("hutch: {line}"));
+        change.line().into_iter().for_each(|line| print_error(format_args!("{line}")));
     }
     shown?;
     match outcome {
@@ -235,11 +236,11 @@ impl Shown {
         }
         let tools = tools::Tools::find(variable, &workspace.path);
         if tools::out_of_reach(&tools.mounts, &home, uid) && rustix::process::geteuid().is_root() {
-            eprintln!(
-                "hutch: --tools: the command runs as uid {uid}, the owner of the workspace, and cannot use the toolchains in \
+            print_error(format_args!(
+                "--tools: the command runs as uid {uid}, the owner of the workspace, and cannot use the toolchains in \
                  {}; run hutch as that user",
                 home.display()
-            );
+            ));
         }
         let caller = rustix::process::geteuid();
         let owner = if caller.is_root() { uid } else { caller.as_raw() };
@@ -254,11 +255,13 @@ impl Shown {
     }
 }
 
-/// Returns a path as it is named, and as it is without links: a mount has one of these names.
+/// Returns a path as it is named, as it is without links, and by each bind mount: a mount has one of these names.
 fn every_name(path: PathBuf) -> impl Iterator<Item = PathBuf> {
     let named = below_root(&path);
-    let plain = Some(without_links(&named)).filter(|plain| *plain != named);
-    std::iter::once(named).chain(plain)
+    let plain = without_links(&named);
+    let others = mounted().names(&plain);
+    let others: Vec<PathBuf> = others.into_iter().filter(|other| *other != named).collect();
+    std::iter::once(named).chain(others)
 }
 
 /// Returns true for the error of a path at which there is nothing. Others say that it cannot be found out, for example because
@@ -289,8 +292,8 @@ fn not_started(arguments: &RunArguments, error: &Error, workspace: &Path) -> any
         let remedy = || tools::remedy(|name| std::env::var_os(name), workspace, &arguments.command[0]);
         match remedy().filter(|_| is_missing && !arguments.tools) {
             // It may name paths of an image.
-            Some(remedy) => eprintln!("hutch: {}; {remedy}", plain(&error.to_string())),
-            None => eprintln!("hutch: {}", plain(&error.to_string())),
+            Some(remedy) => print_error(format_args!("{}; {remedy}", plain(&error.to_string()))),
+            None => print_error(format_args!("{}", plain(&error.to_string()))),
         }
     }
     Ok(if is_missing { 127 } else { 126 })

@@ -1,10 +1,12 @@
 //! Bytes between a stream of the caller and a pipe of a jail.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, splice, tee};
 
 use crate::error::Error;
@@ -44,6 +46,8 @@ pub(crate) struct Inlet {
 /// that what it does not read stays for the next reader.
 struct Lent {
     count: usize,
+    /// There is no room inside: the command can write there too.
+    is_full: bool,
     /// `/dev/null`, into which they leave.
     sink: OwnedFd,
 }
@@ -77,7 +81,7 @@ impl Inlet {
             // With one buffer it can be written to when all of it was read.
             fcntl_setpipe_size(&into, 1)?;
             let sink = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-            Ok(Lent { count: 0, sink })
+            Ok(Lent { count: 0, is_full: false, sink })
         });
         let lent = lent.transpose().map_err(failed("pipe"))?;
         Ok(Self { from, into: Some(into), unread, waiting: Vec::new(), written: 0, lent })
@@ -85,7 +89,7 @@ impl Inlet {
 
     pub(crate) fn interest(&self) -> Option<PollFd<'_>> {
         let into = self.into.as_ref()?;
-        let lends = self.lent.as_ref().is_some_and(|lent| lent.count > 0);
+        let lends = self.lent.as_ref().is_some_and(|lent| lent.count > 0 || lent.is_full);
         Some(match self.waiting.is_empty() && !lends {
             true => PollFd::from_borrowed_fd(self.from, PollFlags::IN),
             false => PollFd::new(into, PollFlags::OUT),
@@ -96,10 +100,17 @@ impl Inlet {
     pub(crate) fn relay(&mut self) {
         let Some(into) = &self.into else { return };
         if let Some(lent) = &mut self.lent {
-            lent.read(self.from, lent.count);
+            if lent.count > 0 || lent.is_full {
+                lent.read(self.from, lent.count);
+                lent.is_full = false;
+                return;
+            }
             match tee(self.from, into, PORTION, SpliceFlags::NONBLOCK) {
                 Ok(count) if count > 0 => lent.count = count,
-                Err(Errno::INTR | Errno::AGAIN) => {}
+                // Another reader was faster, or it is the end.
+                Ok(_) if !has_ended(self.from) => {}
+                Err(Errno::AGAIN) => lent.is_full = true,
+                Err(Errno::INTR) => {}
                 _ => self.into = None,
             }
             return;
@@ -145,6 +156,14 @@ impl Inlet {
     }
 }
 
+/// Returns true if a pipe is empty and has no writer.
+fn has_ended(pipe: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(pipe, PollFlags::IN)];
+    let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+    polled.is_err()
+        || (fds[0].revents().contains(PollFlags::HUP) && !fds[0].revents().contains(PollFlags::IN))
+}
+
 /// From the inside to the caller.
 pub(crate) struct Outlet {
     from: Option<OwnedFd>,
@@ -154,8 +173,52 @@ pub(crate) struct Outlet {
 enum Sink {
     /// Kept, up to a bound.
     Kept { bound: usize, kept: Captured },
-    /// Written to a stream of the caller.
-    Caller { to: BorrowedFd<'static>, name: &'static str, waiting: Vec<u8>, failed: Option<Errno> },
+    /// Moved to a pipe of the caller, which other programs may fill at the same time: never waiting in a call.
+    Pipe { to: Stream, is_full: bool },
+    /// Written to another stream of the caller.
+    Caller { to: Stream, is_socket: bool, waiting: Vec<u8> },
+}
+
+/// Stream of the caller.
+struct Stream {
+    fd: BorrowedFd<'static>,
+    name: &'static str,
+    failed: Option<Errno>,
+}
+
+/// When to wait for the reader of what is left after the end of all that was inside.
+pub(crate) struct Patience<'a> {
+    /// Signals for this program.
+    pub(crate) signals: BorrowedFd<'a>,
+    pub(crate) deadline: Option<Instant>,
+    /// The command was ended: what does not fit is dropped.
+    pub(crate) is_over: bool,
+}
+
+impl Patience<'_> {
+    /// Waits until there is room. Returns false if what is left is to be dropped.
+    fn wait_for_room(&mut self, to: BorrowedFd<'_>) -> bool {
+        let left = match self.deadline.filter(|_| !self.is_over) {
+            Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
+            None => self.is_over.then_some(Duration::ZERO),
+        };
+        let left =
+            left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let mut fds = [
+            PollFd::from_borrowed_fd(to, PollFlags::OUT),
+            PollFd::from_borrowed_fd(self.signals, PollFlags::IN),
+        ];
+        match rustix::event::poll(&mut fds, left.as_ref()) {
+            // One that cannot be waited for is simply written to.
+            Err(Errno::INTR) => return true,
+            Err(_) => return !self.is_over,
+            Ok(0) => self.is_over = true,
+            Ok(_) => {}
+        }
+        let (room, signal) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+        self.is_over |= signal;
+        room
+    }
 }
 
 impl Outlet {
@@ -166,9 +229,15 @@ impl Outlet {
     pub(crate) fn forwarding(
         from: OwnedFd,
         to: BorrowedFd<'static>,
+        kind: FileType,
         name: &'static str,
     ) -> Result<Self, Error> {
-        Self::new(from, Sink::Caller { to, name, waiting: Vec::new(), failed: None })
+        let to = Stream { fd: to, name, failed: None };
+        let sink = match kind {
+            FileType::Fifo => Sink::Pipe { to, is_full: false },
+            kind => Sink::Caller { to, is_socket: kind == FileType::Socket, waiting: Vec::new() },
+        };
+        Self::new(from, sink)
     }
 
     fn new(from: OwnedFd, into: Sink) -> Result<Self, Error> {
@@ -179,7 +248,10 @@ impl Outlet {
     pub(crate) fn interest(&self) -> Option<PollFd<'_>> {
         match (&self.into, &self.from) {
             (Sink::Caller { to, waiting, .. }, _) if !waiting.is_empty() => {
-                Some(PollFd::from_borrowed_fd(*to, PollFlags::OUT))
+                Some(PollFd::from_borrowed_fd(to.fd, PollFlags::OUT))
+            }
+            (Sink::Pipe { to, is_full: true }, Some(_)) => {
+                Some(PollFd::from_borrowed_fd(to.fd, PollFlags::OUT))
             }
             (_, Some(from)) => Some(PollFd::new(from, PollFlags::IN)),
             (_, None) => None,
@@ -190,8 +262,27 @@ impl Outlet {
     pub(crate) fn relay(&mut self) {
         match &mut self.into {
             Sink::Caller { waiting, .. } if !waiting.is_empty() => self.write(ATOMIC),
+            // Not at once: it may be empty inside.
+            Sink::Pipe { is_full, .. } if *is_full => *is_full = false,
+            Sink::Pipe { .. } => drop(self.splice()),
             _ => drop(self.take()),
         }
+    }
+
+    /// Moves a portion to a pipe of the caller. `false` when there is nothing more inside for now, or no room.
+    fn splice(&mut self) -> bool {
+        let (Some(from), Sink::Pipe { to, is_full }) = (&self.from, &mut self.into) else { return false };
+        match splice(from, None, to.fd, None, PORTION, SpliceFlags::NONBLOCK) {
+            Ok(count) if count > 0 => return true,
+            Err(Errno::INTR) => return true,
+            Err(Errno::AGAIN) => *is_full = true,
+            Ok(_) => self.from = None,
+            Err(errno) => {
+                to.failed = Some(errno);
+                self.from = None;
+            }
+        }
+        false
     }
 
     /// Takes a portion from the inside. `false` when there is nothing more for now.
@@ -212,6 +303,7 @@ impl Outlet {
                         kept.dropped += (count - room) as u64;
                     }
                     Sink::Caller { waiting, .. } => waiting.append(&mut portion),
+                    Sink::Pipe { .. } => {}
                 }
                 true
             }
@@ -227,13 +319,17 @@ impl Outlet {
     /// Writes at most so many bytes of what waits. When the caller's stream fails, the pipe is closed, so that the
     /// command learns of it.
     fn write(&mut self, most: usize) {
-        let Sink::Caller { to, waiting, failed, .. } = &mut self.into else { return };
-        let portion = waiting.len().min(most);
-        match rustix::io::write(*to, &waiting[..portion]) {
+        let Sink::Caller { to, is_socket, waiting } = &mut self.into else { return };
+        let portion = &waiting[..waiting.len().min(most)];
+        let written = match is_socket {
+            true => rustix::net::send(to.fd, portion, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+            false => rustix::io::write(to.fd, portion),
+        };
+        match written {
             Ok(count) => drop(waiting.drain(..count)),
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(errno) => {
-                *failed = Some(errno);
+                to.failed = Some(errno);
                 waiting.clear();
                 self.from = None;
             }
@@ -241,30 +337,39 @@ impl Outlet {
     }
 
     /// Takes and writes what is left, when all inside has ended.
-    pub(crate) fn drain(&mut self) -> Result<(), Error> {
+    pub(crate) fn drain(&mut self, patience: &mut Patience<'_>) -> Result<(), Error> {
         loop {
-            while matches!(&self.into, Sink::Caller { waiting, .. } if !waiting.is_empty()) {
-                self.wait_for_room();
+            while let Sink::Caller { to, waiting, .. } = &self.into
+                && !waiting.is_empty()
+            {
+                if !patience.wait_for_room(to.fd) {
+                    return Ok(());
+                }
                 self.write(ATOMIC);
             }
-            if !self.take() {
-                break;
+            let is_pipe = matches!(self.into, Sink::Pipe { .. });
+            if if is_pipe { self.splice() } else { self.take() } {
+                continue;
+            }
+            let is_empty = |from: &OwnedFd| rustix::io::ioctl_fionread(from).unwrap_or(0) == 0;
+            match (&self.into, &self.from) {
+                (Sink::Pipe { to, .. }, Some(from)) if !is_empty(from) => {
+                    if !patience.wait_for_room(to.fd) {
+                        return Ok(());
+                    }
+                }
+                _ => break,
             }
         }
-        match self.into {
+        match &self.into {
             // The other side of a pipe or a socket that is gone is no failure of the command.
-            Sink::Caller { failed: Some(errno), name, .. } if errno != Errno::PIPE => {
-                Err(Error::Stream { name: name.into(), errno: errno.into() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn wait_for_room(&self) {
-        if let Sink::Caller { to, .. } = &self.into {
-            let mut fds = [PollFd::from_borrowed_fd(*to, PollFlags::OUT)];
-            // One that cannot be waited for is simply written to.
-            let _ = rustix::event::poll(&mut fds, None);
+            Sink::Caller { to, .. } | Sink::Pipe { to, .. } => match to.failed {
+                Some(errno) if errno != Errno::PIPE => {
+                    Err(Error::Stream { name: to.name.into(), errno: errno.into() })
+                }
+                _ => Ok(()),
+            },
+            Sink::Kept { .. } => Ok(()),
         }
     }
 
@@ -272,7 +377,7 @@ impl Outlet {
     pub(crate) fn kept(&mut self) -> Option<Captured> {
         match &mut self.into {
             Sink::Kept { kept, .. } => Some(std::mem::take(kept)),
-            Sink::Caller { .. } => None,
+            Sink::Pipe { .. } | Sink::Caller { .. } => None,
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::event::{ProcessExit, Reached, Report, Request, Usage};
 use crate::init::Init;
 use crate::launch::{Launched, Plan, launch};
 pub use crate::relay::Captured;
+use crate::relay::Patience;
 use crate::spec::{Ids, Limits, Process, Spec};
 use crate::streams::Streams;
 use crate::sys::{self, Consumption};
@@ -240,8 +241,11 @@ fn launch_and_follow(
     };
     // Such as output that cannot be written: nothing of the jail may outlive this.
     let report = follow.until_end(streams).map_err(kill)?;
-    let timed_out = follow.timed_out;
-    let consumption = reap(&launched, streams)?;
+    let (timed_out, deadline) = (follow.timed_out, follow.deadline);
+    let by_itself = matches!(report, Some(Report::Ended(_, ProcessExit::Code(_))));
+    let is_over = timed_out || !by_itself;
+    let mut patience = Patience { signals: signals.as_fd(), deadline, is_over };
+    let consumption = reap(&launched, streams, &mut patience)?;
     let (reached, exit) = match report {
         Some(Report::Ended(reached, exit)) => (Some(reached), exit),
         Some(Report::Failed(error)) => return Err(error),
@@ -298,10 +302,14 @@ fn single(
 }
 
 /// Waits until everything inside is gone, so that nothing writes into a workspace after the caller has returned.
-fn reap(launched: &Launched, streams: &mut Streams) -> Result<Consumption, Error> {
+fn reap(
+    launched: &Launched,
+    streams: &mut Streams,
+    patience: &mut Patience<'_>,
+) -> Result<Consumption, Error> {
     let waited =
         sys::wait(launched.pid, true).map_err(|e| Error::Channel { step: "wait".into(), errno: e.into() })?;
-    streams.drain()?;
+    streams.drain(patience)?;
     Ok(waited.map(|(_, _, consumption)| consumption).unwrap_or_default())
 }
 

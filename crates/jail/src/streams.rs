@@ -1,8 +1,9 @@
 //! The standard streams of `hutch run`: relayed, kept, or joined to a terminal.
 //!
-//! A file, a pipe or a socket of the caller is never open inside, where its mode, times, attributes, length or flags could be
-//! changed through the descriptor, and a pipe be opened anew for the other direction: its bytes are relayed. A device becomes the
-//! jail's device of the same number. A folder is refused: it leads to the folders above it.
+//! A file or a socket of the caller is never open inside, where its mode, times, attributes, length or flags could be changed
+//! through the descriptor: its bytes are relayed. So are those of a pipe, which could be opened anew there for its other
+//! direction, unless the command has another user id outside: then it can open the pipe for its own direction only. A device
+//! becomes the jail's device of the same number. A folder is refused: it leads to the folders above it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -14,7 +15,7 @@ use rustix::process::{Gid, Uid};
 
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::relay::{Captured, Inlet, Outlet, failed};
+use crate::relay::{Captured, Inlet, Outlet, Patience, failed};
 use crate::terminal::{Flow, Terminal};
 
 /// `f_type` of the file system of anonymous pipes.
@@ -105,6 +106,9 @@ impl Streams {
             }
             _ => {}
         }
+        if let Some(pipe) = owner.and_then(|owner| one_way(host(number), number == 0, owner.0)) {
+            return Ok(Inside::Pipe(pipe));
+        }
         if number == 0 {
             let (reader, writer) = pipe(owner)?;
             let unread = reader.try_clone().map_err(|_| failed("pipe")(Errno::MFILE))?;
@@ -121,7 +125,8 @@ impl Streams {
             return Ok(Inside::Same(1));
         }
         let (reader, writer) = pipe(owner)?;
-        self.outlets.push(Outlet::forwarding(reader, host(number), name)?);
+        let kind = FileType::from_raw_mode(status.st_mode);
+        self.outlets.push(Outlet::forwarding(reader, host(number), kind, name)?);
         Ok(Inside::Pipe(writer))
     }
 
@@ -218,11 +223,11 @@ impl Streams {
     }
 
     /// Reads the rest after all processes inside have ended. Input not consumed is left for the file's next reader.
-    pub(crate) fn drain(&mut self) -> Result<(), Error> {
+    pub(crate) fn drain(&mut self, patience: &mut Patience<'_>) -> Result<(), Error> {
         if let Some(inlet) = self.inlet.take() {
             inlet.give_back();
         }
-        self.outlets.iter_mut().try_for_each(Outlet::drain)?;
+        self.outlets.iter_mut().try_for_each(|outlet| outlet.drain(patience))?;
         self.terminal.as_mut().map_or(Ok(()), Terminal::drain)
     }
 
@@ -252,6 +257,25 @@ fn pipe(owner: Option<(u32, u32)>) -> Result<(OwnedFd, OwnedFd), Error> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("pipe"))?;
     owner.into_iter().for_each(|owner| give_pipe(writer.as_fd(), owner));
     Ok((reader, writer))
+}
+
+/// Returns a pipe of the caller, open for one direction, that others can open for no other direction. `None` if it is no pipe,
+/// belongs to who runs inside, or may already be opened by others for the other direction: such as by the command of another
+/// run, of which it is the output.
+fn one_way(pipe: BorrowedFd<'_>, reads: bool, inside: u32) -> Option<OwnedFd> {
+    let found = rustix::fs::fstat(pipe).ok().filter(|found| found.st_uid != inside)?;
+    let (own, other, flags) = match reads {
+        true => (0o444, 0o022, OFlags::RDONLY),
+        false => (0o222, 0o044, OFlags::WRONLY),
+    };
+    let mode = found.st_mode & 0o777;
+    if !is_anonymous_pipe(pipe) || mode & other != 0 {
+        return None;
+    }
+    rustix::fs::fchmod(pipe, Mode::from_raw_mode(mode | own)).ok()?;
+    // With flags of its own, such as O_NONBLOCK, which the command can set.
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 fn is_anonymous_pipe(fd: BorrowedFd<'_>) -> bool {

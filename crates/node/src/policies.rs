@@ -18,7 +18,7 @@ use futures::StreamExt;
 use hutch_api::{Sandbox, SandboxTemplate};
 use hutch_attach::{
     AllBehind, Chosen, Conflicts, Link, Links, PeerRefusal, Reachable, ServiceFacts, TemplateFacts, choose,
-    logged, policies_of_kind, policy, watch, watch_metadata,
+    in_small_pages, logged, policies_of_kind, watch, watch_metadata,
 };
 use hutch_policy::{Level, NOT_ENFORCEABLE, PARTLY_ENFORCED, Peer, names_sandboxes};
 use jiff::Timestamp;
@@ -99,7 +99,7 @@ pub(crate) async fn run(
     let mut sandboxes = watch_metadata::<Sandbox>(&client);
     let services: Api<Service> = Api::all(client.clone());
     let mut providers = watch(&client, &policies_of_kind("CredentialProvider"));
-    let mut services = logged(watcher(services, watcher::Config::default()));
+    let mut services = logged(watcher(services, in_small_pages()));
     let mut this = Policies {
         node: node.clone(),
         egress: egress.clone(),
@@ -120,8 +120,8 @@ pub(crate) async fn run(
             Some(event) = news.recv() => this.follow(event),
             () = this.wait() => true,
             () = this.fresh.step(&client) => false,
-            Some(event) = own.next() => this.known.objects.policies.take(event, policy),
-            Some(event) = cluster.next() => this.known.objects.cluster_policies.take(event, policy),
+            Some(event) = own.next() => this.known.objects.policies.take_policy(event),
+            Some(event) = cluster.next() => this.known.objects.cluster_policies.take_policy(event),
             Some(event) = namespaces.next() => {
                 this.known.objects.namespaces.take(event, |object| object.labels().clone())
             }

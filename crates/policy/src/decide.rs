@@ -9,7 +9,7 @@ use crate::address::{Forbidden, check_address, judged_as};
 use crate::credential::{self, Credential};
 use crate::destination::{Decision, Destination};
 use crate::egress::Egress;
-use crate::expression::Moment;
+use crate::expression::{Moment, Work};
 use crate::host::{Host, HostName};
 use crate::request::Request;
 use crate::rule::{EgressRule, Traffic};
@@ -191,15 +191,16 @@ pub fn decide<'a, L: Borrow<Level>>(
     Verdict { decision, traffic: traffic.unwrap_or_default(), inspect, scan, conflict, opinions }
 }
 
-/// Decides about a request on a connection that [`decide`] allowed.
+/// Decides about a request on a connection that [`decide`] allowed. One with more arguments than all conditions together can
+/// read in a bounded time is denied.
 pub fn decide_request<'a, L: Borrow<Level>>(
     levels: &'a [L],
     destination: &Destination,
     request: &Request<'_>,
     moment: &Moment<'_>,
 ) -> RequestVerdict<'a> {
-    let mut opinions = Vec::new();
-    let mut max_body = u64::MAX;
+    let (mut opinions, mut max_body) = (Vec::new(), u64::MAX);
+    let work = Work::begin();
     for level in levels.iter().map(Borrow::borrow) {
         let Some(egress) = &level.egress else { continue };
         let asked = egress.request(destination, request, moment);
@@ -209,7 +210,8 @@ pub fn decide_request<'a, L: Borrow<Level>>(
             max_body = max_body.min(asked.max_body);
         }
     }
-    let decision = strictest(levels, &opinions);
+    // In another order other conditions would have had no value.
+    let decision = if work.is_used_up() { Decision::Deny } else { strictest(levels, &opinions) };
     sort(&mut opinions);
     RequestVerdict { decision, max_body, opinions }
 }

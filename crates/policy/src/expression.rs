@@ -11,6 +11,7 @@ mod functions;
 mod missing;
 mod selects;
 mod truth;
+mod work;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +23,7 @@ use kube_cel::cel::{Context, Program, Value, to_value};
 use serde::{Deserialize, Serialize};
 
 pub use fields::UnknownField;
+pub(crate) use work::Work;
 
 use crate::host::shown;
 use crate::request::{Call, Request, View};
@@ -175,7 +177,9 @@ impl Expression {
             }
         }
         if let (Some(call), true) = (call, self.uses("args")) {
-            if nodes(&call.arguments) > if self.has_loop() { LOOP_NODES } else { NODES } {
+            let (values, bytes) = size(&call.arguments);
+            let units = work::EVALUATION + values * work::VALUE + bytes;
+            if values > if self.has_loop() { LOOP_NODES } else { NODES } || !work::take(units) {
                 return None;
             }
             // A call without arguments has no field of them.
@@ -308,13 +312,23 @@ fn count(expression: &Expr, is_one: impl Fn(&Expr) -> bool) -> usize {
     found.get()
 }
 
+/// Returns the number of values in a value, and the bytes of its texts.
+fn size(value: &serde_json::Value) -> (usize, usize) {
+    let sum = |all: (usize, usize), (values, bytes): (usize, usize)| (all.0 + values, all.1 + bytes);
+    match value {
+        serde_json::Value::Array(list) => list.iter().map(size).fold((1, 0), sum),
+        serde_json::Value::Object(map) => {
+            let entries = map.iter().map(|(key, value)| sum(size(value), (0, key.len())));
+            entries.fold((1, 0), sum)
+        }
+        serde_json::Value::String(text) => (1, text.len()),
+        _ => (1, 0),
+    }
+}
+
 /// Returns the number of values in a value.
 pub(crate) fn nodes(value: &serde_json::Value) -> usize {
-    match value {
-        serde_json::Value::Array(list) => list.iter().map(nodes).sum::<usize>() + 1,
-        serde_json::Value::Object(map) => map.values().map(nodes).sum::<usize>() + 1,
-        _ => 1,
-    }
+    size(value).0
 }
 
 /// Returns true if a text has unsigned numbers, which equal none of the values.

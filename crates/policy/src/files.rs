@@ -93,8 +93,8 @@ pub fn access_at(restrictions: &[(PathBuf, Access)], path: &Path) -> Access {
     covering.map_or(Access::Write, |(_, access)| *access)
 }
 
-/// Paths with an access each, which are asked for the access to ascending paths: in one pass, since a folder comes before what
-/// is in it. The most specific path counts, and of equal ones the last.
+/// Paths with an access each, by which the access to ascending paths is found: in one pass, since a folder comes before what is
+/// in it. The most specific path counts, and of equal ones the last.
 struct Ascending<'a> {
     paths: Vec<(&'a Path, Access)>,
     next: usize,

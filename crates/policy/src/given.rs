@@ -39,6 +39,10 @@ const NARROWING: [&str; 11] = [
     "tools",
 ];
 
+/// Maximum conditions of a policy, and maximum bytes of all of them: reading 1 KiB can take 8 ms.
+const CONDITIONS: usize = 256;
+const CONDITION_BYTES: usize = 16 << 10;
+
 /// Refuses null below `spec` of a policy as it is written, lists in place of objects, and empty lists that would restrict
 /// nothing.
 ///
@@ -50,6 +54,7 @@ pub fn check_given(policy: &Value) -> Result<(), InvalidPolicy> {
         return Err(InvalidPolicy { field, reason });
     }
     let Some(spec) = policy.get("spec") else { return Ok(()) };
+    check_conditions(spec)?;
     if let Some(field) = find("spec".to_owned(), spec, &|_, value| value.is_null()) {
         let reason = "has no value: write `{}` or a value, or leave the field out".to_owned();
         return Err(InvalidPolicy { field, reason });
@@ -62,6 +67,32 @@ pub fn check_given(policy: &Value) -> Result<(), InvalidPolicy> {
         false => "is empty, which would restrict nothing: write what is meant, or leave the field out",
     };
     Err(InvalidPolicy { field, reason: reason.to_owned() })
+}
+
+/// Refuses a policy of which the conditions would take long to read, before they are read.
+///
+/// # Errors
+/// They are too many, or too long.
+pub fn check_conditions(spec: &Value) -> Result<(), InvalidPolicy> {
+    let (mut count, mut bytes) = (0, 0);
+    let mut add = |condition: Option<&Value>| {
+        let text = condition.and_then(Value::as_str);
+        count += usize::from(text.is_some());
+        bytes += text.map_or(0, str::len);
+    };
+    let rules = spec.pointer("/egress/rules").and_then(Value::as_array);
+    for rule in rules.into_iter().flatten() {
+        add(rule.get("when"));
+        let entries = rule.get("mcp").and_then(Value::as_array);
+        entries.into_iter().flatten().for_each(|entry| add(entry.get("args")));
+    }
+    if count <= CONDITIONS && bytes <= CONDITION_BYTES {
+        return Ok(());
+    }
+    let reason = format!(
+        "{count} conditions of {bytes} bytes, `when` and `args`; at most {CONDITIONS} of {CONDITION_BYTES} bytes in a policy"
+    );
+    Err(InvalidPolicy { field: "spec.egress.rules".to_owned(), reason })
 }
 
 /// Returns true for lists that restrict what they stand in, so that an empty one would restrict nothing.
@@ -121,6 +152,22 @@ mod tests {
             assert_eq!(error.field, format!("spec.egress.rules[1].{name}"));
             let rules = json!([{"name": "a", "hosts": [], name: [{}]}]);
             assert_eq!(check_given(&json!({"spec": {"egress": {"rules": rules}}})), Ok(()));
+        }
+    }
+
+    /// Reading the conditions of one policy took half a second, at each event.
+    #[test]
+    fn conditions_that_would_take_long_to_read_are_refused() {
+        let policy = |count: usize, length: usize| {
+            let condition = "x".repeat(length);
+            let rule = json!({"name": "a", "any": true, "when": condition, "mcp": [{"args": condition}]});
+            json!({"spec": {"egress": {"rules": vec![rule; count]}}})
+        };
+        assert_eq!(check_given(&policy(128, 64)), Ok(()));
+        for (count, length) in [(129, 1), (9, 1000)] {
+            let error = check_given(&policy(count, length)).unwrap_err();
+            assert_eq!(error.field, "spec.egress.rules");
+            assert!(error.reason.contains("at most 256 of 16384 bytes"), "{error}");
         }
     }
 

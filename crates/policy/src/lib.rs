@@ -59,7 +59,7 @@ pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Ses
 pub use files::{
     Access, FilePath, FileRule, InvalidPath, Restrictions, access_at, combined, looser, restrictions,
 };
-pub use given::check_given;
+pub use given::{check_conditions, check_given};
 pub use host::{Host, HostName, InvalidHost};
 pub use http::{
     Body, Glob, HttpRule, InvalidRequestRule, McpRule, Method, PathPattern, Pattern, ValueMatch, decide_calls,

@@ -21,7 +21,7 @@ use crate::http::PathPattern;
 use crate::rule::{EgressRule, Tls};
 use crate::scanner::{Door, ScannerRules};
 pub use effect::{closed_ranges, useless_requests};
-use requests::{check_conditions, check_effect, check_expressions, check_requests};
+use requests::{check_conditions, check_effect, check_expressions, check_media_types, check_requests};
 
 /// Maximum rules of a policy.
 pub(crate) const RULES: usize = 256;
@@ -204,16 +204,6 @@ impl PolicyObject {
             }
         }
         for (index, rule) in self.rules().iter().enumerate() {
-            let bodies =
-                rule.http.iter().enumerate().filter_map(|(entry, http)| Some((entry, http.body.as_ref()?)));
-            for (entry, body) in bodies {
-                if let Some(kind) = body.content_types.iter().find(|kind| !is_media_type(kind)) {
-                    let reason =
-                        format!("{kind:?} is no media type such as `application/json`, without parameters");
-                    let field = format!("spec.egress.rules[{index}].http[{entry}].body.contentTypes");
-                    return Err(invalid(field, reason));
-                }
-            }
             let opens = rule.decision == Decision::Allow;
             let cidrs = rule.cidrs.iter();
             let cidrs = cidrs.map(|range| is_never_dialed(range).filter(|_| opens || is_mapped(range)));
@@ -229,6 +219,7 @@ impl PolicyObject {
             }
             let field = |name: &str| format!("spec.egress.rules[{index}]{name}");
             check_effect(rule, &field)?;
+            check_media_types(rule, &field)?;
             check_conditions(rule, &field)?;
         }
         Ok(())
@@ -468,13 +459,6 @@ fn check_target(
     Ok(())
 }
 
-/// Returns true for a text that can be the media type of a body.
-fn is_media_type(text: &str) -> bool {
-    let is_plain =
-        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && !b"/;,*".contains(&b));
-    text.split_once('/').is_some_and(|(kind, subtype)| is_plain(kind) && is_plain(subtype))
-}
-
 /// Refuses what would have no effect.
 fn check_rule(rule: &EgressRule, field: impl Fn(&str) -> String) -> Result<(), InvalidPolicy> {
     let lists = [
@@ -703,7 +687,7 @@ mod tests {
         assert_eq!(production.authority_over(&elsewhere, None), None);
     }
 
-    /// Who may write templates could name a policy for others in one, and got its credentials.
+    /// A template could name a policy for others, and its Sandboxes got the credentials.
     #[test]
     fn credentials_are_for_those_that_the_policy_selects() {
         let credential =

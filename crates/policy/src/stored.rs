@@ -25,6 +25,8 @@ pub type Policies = BTreeMap<PolicyKey, StoredPolicy>;
 #[derive(Debug)]
 pub struct StoredPolicy {
     object: Result<PolicyObject, Unreadable>,
+    /// Uid of the object and generation of its spec, if known.
+    version: Option<(String, i64)>,
     /// Times at which rules end, in order.
     ends: Vec<Timestamp>,
     /// Levels until the next of them. Those of the past are not kept, since each is a copy of the rules.
@@ -73,7 +75,7 @@ impl StoredPolicy {
         let mut ends: Vec<_> = object.rules().iter().filter_map(|rule| rule.expires).collect();
         ends.sort_unstable();
         ends.dedup();
-        Ok(StoredPolicy { object: Ok(object), ends, step: Mutex::default() })
+        Ok(StoredPolicy { object: Ok(object), version: None, ends, step: Mutex::default() })
     }
 
     /// Returns a policy that cannot be read, for this reason.
@@ -82,7 +84,22 @@ impl StoredPolicy {
         // It may repeat texts of the policy, and becomes a part of conditions.
         let plain = why.chars().map(|c| if c.is_control() { ' ' } else { c });
         let why = plain.take(WHY).collect();
-        StoredPolicy { object: Err(Unreadable { reach, why }), ends: Vec::new(), step: Mutex::default() }
+        StoredPolicy {
+            object: Err(Unreadable { reach, why }),
+            version: None,
+            ends: Vec::new(),
+            step: Mutex::default(),
+        }
+    }
+
+    /// Notes the uid of the object, and the generation of its spec.
+    pub fn of_version(self, version: Option<(String, i64)>) -> StoredPolicy {
+        StoredPolicy { version, ..self }
+    }
+
+    /// Returns true if it was read from this version of the spec.
+    pub fn is_of_version(&self, version: Option<&(String, i64)>) -> bool {
+        version.is_some() && self.version.as_ref() == version
     }
 
     /// Returns the object; `None` if it cannot be read.

@@ -44,7 +44,8 @@ impl fmt::Display for Unmet {
         formatter.write_str("has no value")?;
         let named = missing[..missing.len().min(NAMED)].join(", ");
         match missing.len() {
-            0 => Ok(()),
+            0 => formatter
+                .write_str(": a value in it has another type than the condition needs, or is too large"),
             1 => write!(formatter, ": {named} is missing"),
             _ => write!(formatter, ": {named} are missing"),
         }

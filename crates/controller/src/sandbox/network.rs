@@ -42,13 +42,16 @@ pub(super) fn plan(observed: &Observed, plan: &mut Plan) -> bool {
 }
 
 /// Returns true if the NetworkPolicy of a template selects the Pod, or will. A Pod that gets a template keeps the policy of its
-/// Sandbox until it has the label of the template.
+/// Sandbox until it has the label of the template. Until the template has its NetworkPolicy, the Sandbox has one.
 fn has_template(observed: &Observed) -> bool {
     let labeled = match observed.locate() {
         Located::Owned(pod) => pod.labels().contains_key(label::TEMPLATE_REF_HASH),
         _ => true,
     };
-    labeled && pod::has_template(&observed.sandbox) && is_of_template(&observed.sandbox)
+    labeled
+        && pod::has_template(&observed.sandbox)
+        && is_of_template(&observed.sandbox)
+        && observed.template_closes
 }
 
 /// Returns true if the label by which the NetworkPolicy of a template selects the Pod is that of the template of the Sandbox. Who

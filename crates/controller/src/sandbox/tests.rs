@@ -72,6 +72,7 @@ fn observed(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Se
         newest: None,
         snapshots: true,
         policy: None,
+        template_closes: true,
         gateway: None,
     }
 }

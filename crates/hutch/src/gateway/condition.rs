@@ -156,6 +156,8 @@ impl Writes {
     fn add(&mut self, write: Write, now: Instant) {
         let last = self.written.get(&write.uid).filter(|(_, condition)| *condition == write.condition);
         let due = last.map_or(now, |(at, _)| *at + AGAIN);
+        // One that waits keeps its turn: those of others may come again and again.
+        let due = self.waiting.get(&write.uid).map_or(due, |(first, _)| due.min(*first));
         self.waiting.insert(write.uid.clone(), (due, write));
     }
 
@@ -295,6 +297,14 @@ mod tests {
         assert_eq!(writes.next(start + AGAIN), Ok(write("u", "b")));
         writes.add(write("u", "c"), start + AGAIN);
         assert_eq!(writes.next(start + AGAIN), Ok(write("u", "c")), "what this gateway has learned");
+        // One that waits keeps its turn, however often those of others change.
+        writes.add(write("first", "a"), after(1));
+        writes.add(write("second", "a"), after(2));
+        writes.add(write("first", "b"), after(3));
+        assert_eq!(writes.next(after(4)), Ok(write("first", "b")));
+        writes.add(write("first", "c"), after(5));
+        assert_eq!(writes.next(after(6)), Ok(write("second", "a")));
+        assert_eq!(writes.next(after(6)), Ok(write("first", "c")));
         let later = start + 3 * AGAIN;
         assert_eq!(writes.next(later), Err(None));
         assert!(writes.written.is_empty(), "nothing is kept of Pods that may be gone");

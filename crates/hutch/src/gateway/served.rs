@@ -1,6 +1,6 @@
 //! The Pods that the gateway serves.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -159,8 +159,8 @@ impl Served {
     ) -> std::io::Result<()> {
         let pods = std::mem::take(&mut self.pods);
         let live: Vec<&Arc<Pod>> = pods.objects.values().filter(|pod| is_served(pod, objects)).collect();
-        let gone = |uid: &String| !live.iter().any(|pod| pod.metadata.uid.as_ref() == Some(uid));
-        let gone: Vec<String> = self.known.keys().filter(|uid| gone(uid)).cloned().collect();
+        let uids: HashSet<&String> = live.iter().filter_map(|pod| pod.metadata.uid.as_ref()).collect();
+        let gone: Vec<String> = self.known.keys().filter(|uid| !uids.contains(uid)).cloned().collect();
         let mut done = Ok(());
         for uid in gone {
             if let Some(known) = self.known.remove(&uid) {
@@ -320,8 +320,7 @@ impl Served {
 
     /// Has the process forget levels that no Pod has.
     async fn forget_levels(&mut self, channel: &Channel) -> std::io::Result<()> {
-        let used: std::collections::HashSet<usize> =
-            self.known.values().flat_map(|known| &known.levels).map(address).collect();
+        let used: HashSet<usize> = self.known.values().flat_map(|known| &known.levels).map(address).collect();
         let unused: Vec<usize> = self.levels.keys().filter(|level| !used.contains(level)).copied().collect();
         for level in unused {
             if let Some((_, id)) = self.levels.remove(&level) {

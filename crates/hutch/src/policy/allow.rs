@@ -81,10 +81,7 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     let is_new = stored.is_none();
     let Change { policy, ended, longer } = match stored {
         Some(stored) => changed(stored, &attached.sandbox, rule, now)?,
-        None => {
-            let policy = object(&name, &attached.sandbox, vec![rule])?;
-            Change { policy, ended: Vec::new(), longer: Vec::new() }
-        }
+        None => Change::of(object(&name, &attached.sandbox, vec![rule])?),
     };
     check_opens(&attached.applying_with(policy.clone())?.levels, &arguments.host, &moment)?;
     let written = match is_new {
@@ -202,6 +199,13 @@ struct Change {
     longer: Vec<String>,
 }
 
+impl Change {
+    /// Returns a policy as it is.
+    fn of(policy: DynamicObject) -> Change {
+        Change { policy, ended: Vec::new(), longer: Vec::new() }
+    }
+}
+
 /// Returns lines about rules that open what this one opens for a longer time: `same` took its place, `others` stay.
 fn longer(rule: &EgressRule, same: &[EgressRule], others: &[EgressRule]) -> Vec<String> {
     let Some(end) = rule.expires else { return Vec::new() };
@@ -242,8 +246,8 @@ fn changed(
     let ended = |old: &EgressRule| is_of_another || over(policy.expires()) || over(old.expires);
     // However the host is written, such as with the default port.
     let opens_same = |old: &EgressRule| {
-        old.name == rule.name
-            || (&old.hosts, &old.cidrs, &old.ports) == (&rule.hosts, &rule.cidrs, &rule.ports)
+        let named = EgressRule { name: rule.name.clone(), expires: rule.expires, ..old.clone() };
+        old.name == rule.name || named == rule
     };
     let (gone, rules): (Vec<_>, Vec<_>) = policy.rules().iter().cloned().partition(ended);
     let (same, mut rules): (Vec<_>, Vec<_>) = rules.into_iter().partition(opens_same);
@@ -409,6 +413,10 @@ mod tests {
         );
         assert_eq!(kept, "*.a.example x.a.example:80 x.a.example");
         assert_eq!(line, "rule \"*.a.example\" of the same policy opens it without an end");
+        // One that denies, or allows less, is kept.
+        let deny = EgressRule { name: "no".into(), decision: Decision::Deny, ..rule("x.a.example", None) };
+        let (kept, line) = changed(vec![deny], rule("x.a.example", Some(9)));
+        assert_eq!((kept.as_str(), line.as_str()), ("no x.a.example", ""));
         let deny = EgressRule { decision: Decision::Deny, ..rule("*.a.example", None) };
         assert_eq!(changed(vec![deny], rule("x.a.example", Some(9))).1, "");
     }

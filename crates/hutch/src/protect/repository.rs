@@ -11,6 +11,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::paths::absolute;
+use crate::place::mounted;
 
 use super::{PROTECTED, Placeholder, Protection, linked};
 
@@ -138,9 +139,10 @@ impl Protection {
     }
 }
 
-/// Returns a path below a folder relative to it: by its name, and without links.
+/// Returns a path below a folder relative to it: by its name, without links, and by bind mounts.
 fn within(folder: &Path, path: &Path) -> Vec<PathBuf> {
-    let mut names: Vec<PathBuf> = absolute(path).ok().into_iter().chain(path.canonicalize().ok()).collect();
+    let mut names: Vec<PathBuf> = absolute(path).ok().into_iter().collect();
+    names.extend(path.canonicalize().ok().iter().flat_map(|plain| mounted().names(plain)));
     names.dedup();
     names.iter().filter_map(|name| Some(name.strip_prefix(folder).ok()?.to_owned())).collect()
 }

@@ -18,6 +18,7 @@ use hutch_scan::Fingerprint;
 use serde_json::Value;
 
 use super::hide;
+use super::report::print_error;
 use super::trust::Trust;
 use crate::allow::without_effect;
 use crate::cli::RunArguments;
@@ -208,7 +209,7 @@ fn warn_of_closed(arguments: &RunArguments) {
     let named = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
     for rule in &arguments.allow {
         if let Some(why) = without_effect(&rule.name, &arguments.allow_private) {
-            eprintln!("hutch: {named} {} opens nothing: {why}", rule.name);
+            print_error(format_args!("{named} {} opens nothing: {why}", rule.name));
         }
     }
 }
@@ -228,27 +229,27 @@ fn without_effect_in(policies: &[Level]) -> Vec<String> {
 
 /// Prints what policies say without effect.
 pub(crate) fn warn_without_effect(policies: &[Level]) {
-    without_effect_in(policies).iter().for_each(|line| eprintln!("hutch: --policy: {line}"));
+    without_effect_in(policies).iter().for_each(|line| print_error(format_args!("--policy: {line}")));
 }
 
 /// Prints that nothing is reachable because no policy has rules or all of these only observe, or that no requests are read for
 /// one that observes.
 pub(crate) fn warn_of_observers(levels: &[Level]) {
     for Level { name, .. } in blind_observers(levels) {
-        eprintln!(
-            "hutch: --policy: policy {name:?} observes no requests within TLS: they are read only if a policy that enforces has \
+        print_error(format_args!(
+            "--policy: policy {name:?} observes no requests within TLS: they are read only if a policy that enforces has \
              rules about requests, such as `http: [{{}}]`, or a scanner"
-        );
+        ));
     }
     if all_observe(levels) {
-        eprintln!("hutch: --policy: all policies only observe, so nothing opens the network");
+        print_error(format_args!("--policy: all policies only observe, so nothing opens the network"));
     }
     let is_closed = levels.iter().all(|level| level.egress.is_none());
     if let Some(level) = levels.iter().find(|level| is_closed && level.scanner.is_some()) {
         let name = &level.name;
-        eprintln!(
-            "hutch: --policy: no policy has `egress`, so the network is closed, and the scanner of policy {name:?} reads nothing"
-        );
+        print_error(format_args!(
+            "--policy: no policy has `egress`, so the network is closed, and the scanner of policy {name:?} reads nothing"
+        ));
     }
 }
 
@@ -348,7 +349,7 @@ impl Policies {
 
 /// Prints what is not enforced of policies with `onUnsupported: Report`.
 pub(super) fn report_unenforced(lines: &[String]) {
-    lines.iter().for_each(|line| eprintln!("hutch: not enforced: {line}"));
+    lines.iter().for_each(|line| print_error(format_args!("not enforced: {line}")));
 }
 
 /// Adds the ranges of `--allow-private` to each rule that allows something.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use hutch_policy::{Access, PolicyFiles, access_at};
 
-use super::place::below_folder;
 use super::workspace::{ALIAS, TEMPORARY};
 use crate::cli::{Listed, RunArguments};
+use crate::place::below_folder;
 use crate::protect::is_protected;
 
 /// Folders that are in memory in every sandbox, whatever the machine has there.

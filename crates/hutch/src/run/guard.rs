@@ -8,11 +8,11 @@ use anyhow::bail;
 use hutch_image::Reference;
 use hutch_jail::{Mount, MountSource, Spec};
 
-use super::place::{Mounted, below_folder};
 use super::workspace::Workspace;
 use super::{every_name, hide};
 use crate::cli::RunArguments;
 use crate::image::ImageFolders;
+use crate::place::{Mounted, below_folder};
 use crate::protect::{Placeholder, Protection, Rules, of_home, of_workspace};
 
 /// Folder of images in a home.
@@ -41,8 +41,7 @@ pub(super) fn protect(
     let denied = denied(listed.map_or(&[], |listed| &listed.deny_write), spec)?;
     let opened = listed.map_or(&[][..], |listed| &listed.write_within);
     let read = read_by_later_runs(arguments, workspace);
-    refuse_replaceable(read.iter(), "later commands of hutch read it", spec)?;
-    let read = by_every_name(read);
+    let read = every_place(read, "later commands of hutch read it", spec)?;
     let mounted = Mounted::read();
     for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };
@@ -67,7 +66,8 @@ pub(super) fn protect(
         let is_home = is_home(folder.path());
         let shows_mounts = !rustix::process::geteuid().is_root() && mounted.has_below(folder.path());
         let mut further = [denied.clone(), read.clone()].concat();
-        further.extend(homes(folder.path()).iter().flat_map(|home| beside_home(home, folder.path())));
+        let homes = homes(folder.path()).into_iter().flat_map(every_name);
+        further.extend(homes.flat_map(|home| beside_home(&home, folder.path())));
         let places = |closed: &Closed| {
             let rests = mounted.within(&closed.path, folder.path(), shows_mounts).into_iter();
             let placeholder = closed.placeholder;
@@ -100,25 +100,21 @@ pub(super) fn protect(
 
 /// Returns denied paths by every name.
 fn denied(paths: &[(PathBuf, bool)], spec: &Spec) -> anyhow::Result<Vec<Closed>> {
-    let paths: Vec<Closed> = paths.iter().map(|(path, is_folder)| closed(path, *is_folder)).collect();
-    refuse_replaceable(paths.iter(), "it is not to be written", spec)?;
-    Ok(by_every_name(paths))
+    let paths = paths.iter().map(|(path, is_folder)| closed(path, *is_folder)).collect();
+    every_place(paths, "it is not to be written", spec)
 }
 
-/// Refuses paths on which there is a link that the command could replace.
-fn refuse_replaceable<'a>(
-    mut paths: impl Iterator<Item = &'a Closed>,
-    why: &str,
-    spec: &Spec,
-) -> anyhow::Result<()> {
-    match paths.find_map(|Closed { path, .. }| Some((path, hide::replaceable(path, spec)?))) {
-        Some((path, link)) => bail!(
+/// Returns paths by every name. Refuses one on which there is a link that the command could replace.
+fn every_place(paths: Vec<Closed>, why: &str, spec: &Spec) -> anyhow::Result<Vec<Closed>> {
+    let found = paths.iter().find_map(|Closed { path, .. }| Some((path, hide::replaceable(path, spec)?)));
+    if let Some((path, link)) = found {
+        bail!(
             "{}: {why}, but {} is a symbolic link that the command could replace; name the path of what it leads to",
             path.display(),
             link.display()
-        ),
-        None => Ok(()),
+        );
     }
+    Ok(by_every_name(paths))
 }
 
 fn closed(path: &Path, is_folder: bool) -> Closed {

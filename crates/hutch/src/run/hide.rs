@@ -1,16 +1,16 @@
 //! `--deny-read`: files and folders that the command cannot read although they are in what it sees.
 
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use hutch_jail::{Ids, Mount, MountSource, Spec};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use super::place::Mounted;
+use crate::place::{Mounted, mounted};
 
 /// Mounts that hide paths.
 pub(super) struct Hidden {
@@ -41,14 +41,22 @@ pub(super) fn mounts(
                 flag()
             );
         }
-        let path = match path.canonicalize() {
-            Ok(path) => path,
+        let in_image = in_layers(&path, spec, &mounted);
+        let found = match path.canonicalize() {
+            Ok(path) => vec![path],
             // The command may be the owner of the folder that cannot be entered, and open it.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => closed(&path).with_context(flag)?,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                vec![closed(&path).with_context(flag)?]
+            }
+            Err(_) if !in_image.is_empty() => Vec::new(),
             Err(error) => return Err(error).with_context(flag),
         };
-        let is_folder = path.metadata().with_context(flag)?.is_dir();
-        for (target, folder) in places(&path, is_folder, spec, &mounted) {
+        let mut shown = Vec::new();
+        for path in found.iter().chain(&in_image) {
+            let is_folder = path.metadata().with_context(flag)?.is_dir();
+            shown.extend(places(path, is_folder, spec, &mounted));
+        }
+        for (target, folder) in shown {
             if target == workspace {
                 bail!("{}: the workspace is in it, so the command could read nothing of that", flag());
             }
@@ -60,6 +68,24 @@ pub(super) fn mounts(
         }
     }
     Ok(hidden)
+}
+
+/// Returns what a path below a folder of the image leads to for the command, for which links begin at the image's root.
+fn in_layers(path: &Path, spec: &Spec, mounted: &Mounted) -> Vec<PathBuf> {
+    let resolved = |layer: &PathBuf| {
+        let rest = mounted.within(path, layer, false).into_iter().next()?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let top = rustix::fs::open(layer, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
+        let found = rustix::fs::openat2(
+            &top,
+            rest,
+            flags,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        );
+        std::fs::read_link(format!("/proc/self/fd/{}", found.ok()?.as_raw_fd())).ok()
+    };
+    spec.root.layers.iter().filter_map(resolved).collect()
 }
 
 /// Returns what can be found on the way to a path that cannot be reached, also behind links: the folder that cannot be entered.
@@ -82,7 +108,8 @@ const MAX_LINKS: usize = 64;
 pub(super) fn replaceable(path: &Path, spec: &Spec) -> Option<PathBuf> {
     let shows = |mount: &Mount, path: &Path| {
         let discards = matches!(mount.source, MountSource::Layered { .. });
-        !mount.read_only && !discards && source(mount).is_some_and(|(source, _)| path.starts_with(source))
+        let is_in = |(source, _): (PathBuf, bool)| mounted().is_within(path, &source);
+        !mount.read_only && !discards && source(mount).is_some_and(is_in)
     };
     let (mut here, mut links) = (PathBuf::from("/"), 0);
     let mut rest: Vec<PathBuf> = path.components().rev().map(|part| part.as_os_str().into()).collect();
@@ -115,8 +142,8 @@ pub(super) fn shown(file: &Path, spec: &Spec, hidden: &[Mount]) -> Option<PathBu
 /// shows only a part of it is such a path itself.
 fn places(path: &Path, is_folder: bool, spec: &Spec, mounted: &Mounted) -> Vec<(PathBuf, bool)> {
     let layers = spec.root.layers.iter();
-    let of_image = layers.filter_map(|layer| path.strip_prefix(layer).ok());
-    let of_image = of_image.filter(|rest| *rest != Path::new(""));
+    let of_image = layers.flat_map(|layer| mounted.within(path, layer, false));
+    let of_image = of_image.filter(|rest| rest != Path::new(""));
     let mut places: Vec<_> = of_image.map(|rest| (Path::new("/").join(rest), is_folder)).collect();
     for mount in &spec.mounts {
         let Some((source, shows_folder)) = source(mount) else { continue };

@@ -5,9 +5,9 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use hutch_jail::{Mount, MountSource};
 
-use super::place::Mounted;
 use super::{absolute, named_folder};
 use crate::mount::MountArgument;
+use crate::place::Mounted;
 
 /// Folders of the jail's own, at or below which nothing is mounted.
 const RESERVED: [&str; 4] = ["/workspace", "/proc", "/sys", "/dev"];

@@ -1,5 +1,6 @@
 //! Report of a run: at most one line, or one JSON object.
 
+use std::fmt::Arguments;
 use std::io::Write;
 
 use base64::Engine;
@@ -19,18 +20,22 @@ pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome, change: &Change
         return Ok(status);
     }
     if let Some(line) = change.line() {
-        eprintln!("hutch: {line}");
+        print_error(format_args!("{line}"));
     }
     match outcome.ended {
         Ended::TimedOut => {
             let after = arguments.timeout.unwrap_or_default();
-            eprintln!(
-                "hutch: timed out after {after:?} and was ended; a longer --timeout gives it more time"
-            );
+            print_error(format_args!(
+                "timed out after {after:?} and was ended; a longer {} gives it more time",
+                named(arguments, "--timeout", "`resources.timeout_seconds`")
+            ));
         }
         Ended::OutOfMemory => {
             let limit = arguments.memory.unwrap_or_default() >> 20;
-            eprintln!("hutch: killed for memory: it wanted more than --memory allows ({limit} MiB)");
+            print_error(format_args!(
+                "killed for memory: it wanted more than {} allows ({limit} MiB)",
+                named(arguments, "--memory", "`resources.memory_limit`")
+            ));
         }
         Ended::Exited(_) | Ended::Signaled(_) => {}
     }
@@ -40,6 +45,16 @@ pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome, change: &Change
 /// Prints the JSON object of a command that could not be executed.
 pub(super) fn not_started(error: &Error) {
     say(&json!({"reason": "notStarted", "message": error.to_string()}));
+}
+
+/// Prints a line on standard error. One that cannot be written, for example because its reader has gone, changes nothing.
+pub(crate) fn print_error(line: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "hutch: {line}");
+}
+
+/// Returns how a limit is named: by its flag, or by its field of `--config`.
+fn named(arguments: &RunArguments, flag: &'static str, field: &'static str) -> &'static str {
+    if arguments.config.is_some() { field } else { flag }
 }
 
 /// Prints it on a line. A closed output does not change the exit status.

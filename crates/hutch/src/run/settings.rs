@@ -12,6 +12,7 @@ use anyhow::{Context, bail, ensure};
 use self::pattern::{Pattern, is_pattern};
 use super::caches;
 use super::printed::Printed;
+use super::report::print_error;
 use super::tools::Tools;
 use super::workspace::TEMPORARY;
 use crate::cli::{Listed, RunArguments};
@@ -57,9 +58,9 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
         ensure!(!is_set, "{}: credentials.envVars: --env sets {name}, which is denied", named());
     }
     if Printed::of_caller().is_new("settings-files") {
-        eprintln!("hutch: --settings: {SHOWN}");
+        print_error(format_args!("--settings: {SHOWN}"));
     }
-    notes.changes.iter().for_each(|line| eprintln!("hutch: {}: {line}", named()));
+    notes.changes.iter().for_each(|line| print_error(format_args!("{}: {line}", named())));
     for (number, folder) in settings.safe_directories.iter().enumerate() {
         arguments.env.push((format!("GIT_CONFIG_KEY_{number}"), "safe.directory".to_owned()));
         arguments.env.push((format!("GIT_CONFIG_VALUE_{number}"), folder.clone()));
@@ -112,10 +113,10 @@ impl Place {
             let (field, path) = (named.field, named.path.display());
             match read_file(&named.path).map(|text| certificates(&text)) {
                 Ok(found) if found.is_empty() => {
-                    eprintln!("hutch: --settings: {field}: {path} has no certificate");
+                    print_error(format_args!("--settings: {field}: {path} has no certificate"));
                 }
                 Ok(found) => all.push_str(&found),
-                Err(error) => eprintln!("hutch: --settings: {field}: {path}: {error}"),
+                Err(error) => print_error(format_args!("--settings: {field}: {path}: {error}")),
             }
         }
         Ok(all.into_bytes())
@@ -211,7 +212,7 @@ impl Place {
                 path.display()
             );
             if !is_there {
-                eprintln!("hutch: --settings: {}: {} does not exist", named.field, path.display());
+                print_error(format_args!("--settings: {}: {} does not exist", named.field, path.display()));
             } else if !path.starts_with(&self.workspace) {
                 arguments.mount.push(MountArgument { source: path.clone(), target: None, read_only: denied });
             } else if arguments.read_only {

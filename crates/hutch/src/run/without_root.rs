@@ -5,6 +5,7 @@ use std::path::Path;
 use hutch_jail::{Ids, Mount, MountSource, Network, Spec};
 
 use super::printed::Printed;
+use super::report::print_error;
 
 /// A difference: its name, and its text.
 type Difference = (&'static str, &'static str);
@@ -24,7 +25,7 @@ pub(super) fn print(spec: &Spec) {
     let new: Vec<&str> =
         differences(spec).filter(|(name, _)| printed.is_new(name)).map(|(_, text)| text).collect();
     if !new.is_empty() {
-        eprintln!("hutch: without root: {} (\"Without root\" in docs/cli.md)", new.join("; "));
+        print_error(format_args!("without root: {} (\"Without root\" in docs/cli.md)", new.join("; ")));
     }
 }
 

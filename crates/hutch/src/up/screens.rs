@@ -13,7 +13,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use hutch_api::{Sandbox, SandboxTemplate};
 use hutch_attach::{
-    Events, Mirror, Objects, SandboxFacts, TemplateFacts, policies_of_kind, policy, watch, watch_metadata,
+    Events, Mirror, Objects, SandboxFacts, TemplateFacts, policies_of_kind, watch, watch_metadata,
 };
 use hutch_kubelet::PodId;
 use hutch_policy::{Door, Policies};
@@ -96,10 +96,10 @@ impl Screens {
         loop {
             tokio::select! {
                 Some(event) = own.next() => {
-                    self.known.write().await.objects.policies.take(event, policy);
+                    self.known.write().await.objects.policies.take_policy(event);
                 }
                 Some(event) = cluster.next() => {
-                    self.known.write().await.objects.cluster_policies.take(event, policy);
+                    self.known.write().await.objects.cluster_policies.take_policy(event);
                 }
                 () = self.follow_others(&mut others) => {}
             }

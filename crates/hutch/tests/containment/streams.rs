@@ -81,7 +81,7 @@ fn input_stays_in_the_file_until_it_is_read() {
     assert!(text_of_file.ends_with(&rest) && rest.len() == text_of_file.len() - 6);
 }
 
-/// The next command read again what came before the run: bytes that code inside wrote into its own pipe counted as unread.
+/// The next command read again what came before the run: bytes that code inside wrote into its own pipe counted as not read.
 #[test]
 fn file_as_input_is_never_rewound_to_before_the_run() {
     hutch_testkit::require!(root, user_namespaces);

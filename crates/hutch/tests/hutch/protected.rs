@@ -70,18 +70,23 @@ fn files_that_flags_name_cannot_be_written() {
         let [_, policy] = file_rules(&home, rule);
         std::fs::rename(policy, home.path("work/policy.json")).expect("moved");
         write_settings(&home, "work/settings.json", "[]");
-        std::fs::write(home.path("work/config.json"), "{}").expect("written");
+        let config = format!(r#"{{"filesystem": {{"workspace": "{}"}}}}"#, home.path("work").display());
+        std::fs::write(home.path("work/config.json"), config).expect("written");
         home.own("work/config.json");
         for (options, file) in [
             (["--policy", "@/work/policy.json"], "policy.json"),
             (["--settings", "@/work/settings.json"], "settings.json"),
             (["--config", "@/work/config.json"], "config.json"),
         ] {
+            // The file says which isolation it is.
+            if matches!((options[0], caller), ("--config", Caller::InGvisor)) {
+                continue;
+            }
             let before = home.read(&format!("work/{file}"));
             let script =
                 format!("echo x > {file}; rm -f {file}; mv {file} moved; echo x > other && cat other");
             let output = match options[0] {
-                "--settings" => home.run_at(caller, &home.path("work"), &options, &script),
+                "--settings" | "--config" => home.run_at(caller, &home.path("work"), &options, &script),
                 _ => home.run(caller, &options, &script),
             };
             assert_eq!(text(&output.stdout), "x\n", "{caller:?} {options:?}: {}", text(&output.stderr));
@@ -158,17 +163,21 @@ fn toolchains_in_a_workspace_that_is_the_home_are_refused() {
     succeeded("a project", &run("@/work", &[]));
 }
 
+/// Makes a root file system with a shell and its libraries.
+fn shell_root(root: &Path) {
+    let script = "for file in $(command -v sh) $(ldd $(command -v sh) | grep -o '/[^ ]*'); do \
+         mkdir -p \"$0/$(dirname $file)\"; cp -L $file \"$0$file\"; done; mkdir -p $0/bin; cp -n $(command -v sh) $0/bin/sh; chown -R 1000:1000 $0";
+    let made = Command::new("sh").args(["-c", script]).arg(root).status();
+    assert!(made.expect("sh").success());
+}
+
 #[test]
 fn root_file_system_that_a_flag_names_cannot_be_written() {
     hutch_testkit::require!(root, user_namespaces);
-    // A shell and its libraries.
-    let script = "for file in $(command -v sh) $(ldd $(command -v sh) | grep -o '/[^ ]*'); do \
-         mkdir -p \"$0/$(dirname $file)\"; cp -L $file \"$0$file\"; done; mkdir -p $0/bin; cp -n $(command -v sh) $0/bin/sh; chown -R 1000:1000 $0";
     for caller in callers() {
         let home = Home::new();
         let root = home.path("data/root");
-        let made = Command::new("sh").args(["-c", script]).arg(&root).status();
-        assert!(made.expect("sh").success());
+        shell_root(&root);
         let options = ["--rootfs", "@/data/root", "--mount", "@/data:/d"];
         let script = "echo x > /d/root/bin/new; echo x > /d/root/bin/sh; echo x > /d/new && echo over";
         let output = home.run(caller, &options, script);
@@ -329,6 +338,146 @@ fn bind_mount_is_no_second_way_to_what_is_hidden_or_protected() {
             refused(&home.run(caller, &["--mount", mount], "true"), 125, &["--mount", "overlaps"]);
         }
     }
+}
+
+/// Found by attack: each of these compared paths by their names.
+#[test]
+fn every_rule_about_paths_holds_where_the_folder_is_named_by_a_bind_mount() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let home = Home::new();
+        home.own("");
+        make(
+            &home,
+            &[
+                "home/.bashrc",
+                "home/.config/git/config",
+                "work/.bare/config",
+                "work/.bare/hooks/a",
+                "work/out/a",
+            ],
+        );
+        let [real, alias] = ["", "../alias"].map(|name| home.path(name).display().to_string());
+        let alias = alias.replace("/../alias", "-alias");
+        let _mounted = Mounted::new(&["--bind", &real], PathBuf::from(&alias));
+        // A repository that a file names by its path.
+        std::fs::write(home.path("work/.git"), format!("gitdir: {real}/work/.bare\n")).expect("written");
+        home.own("work/.git");
+        let run = |workspace: &str, options: &[&str], script: &str| {
+            let workspace = workspace.replace('&', &alias);
+            let options = [&["--workspace", &workspace], options].concat();
+            home.run_at(caller, Path::new("/"), &options, script)
+        };
+        run("&/work", &[], "echo x > .bare/config; echo x > .bare/hooks/b; echo x > new");
+        assert_eq!(home.read("work/.bare/config"), "SECRET\n", "{caller:?}");
+        assert!(home.path("work/new").exists() && !home.path("work/.bare/hooks/b").exists(), "{caller:?}");
+        // Files of a home.
+        run("&", &[], "echo x > home/.bashrc; echo x > home/.config/git/config; echo x > home/new");
+        run("&/home/.config", &[], "echo x > git/config");
+        assert_eq!(
+            home.read("home/.bashrc") + &home.read("home/.config/git/config"),
+            "SECRET\nSECRET\n",
+            "{caller:?}"
+        );
+        assert!(home.path("home/new").exists(), "{caller:?}");
+        // What settings open and deny, and policies close.
+        let settings = format!(
+            r#"{{"network": {{"allowedDomains": [], "deniedDomains": []}},
+                "filesystem": {{"allowWrite": ["out"], "denyWrite": ["{alias}/work/out"], "denyRead": []}}}}"#
+        );
+        std::fs::write(home.path("settings.json"), &settings).expect("written");
+        let script = "echo x > out/b; cat out/a";
+        let settings_of = |options: &[&str]| {
+            let options = [&["--settings", "@/settings.json"], options].concat();
+            text(&home.run_at(caller, &home.path("work"), &options, script).stdout)
+        };
+        assert_eq!(settings_of(&[]), "SECRET\n", "{caller:?}");
+        std::fs::write(home.path("settings.json"), settings.replace(&format!("{alias}/work/out"), "none"))
+            .expect("written");
+        for path in ["work/out", "work"] {
+            let options = file_rules(&home, &format!(r#"{{"path": "{alias}/{path}", "access": "Read"}}"#));
+            assert_eq!(settings_of(&options.each_ref().map(String::as_str)), "SECRET\n", "{caller:?} {path}");
+        }
+        assert!(!home.path("work/out/b").exists(), "{caller:?}");
+        // A link that the command could replace.
+        make(&home, &["data/dl/sec"]);
+        std::os::unix::fs::symlink(home.path("data/dl"), home.path("work/dl")).expect("a link");
+        let denied = format!("{alias}/work/dl/sec");
+        refused(&home.run(caller, &["--deny-read", &denied], "true"), 125, &["work/dl is a symbolic link"]);
+        std::fs::remove_file(home.path("work/dl")).expect("removed");
+        // A file of the image.
+        shell_root(&home.path("data/root"));
+        make(&home, &["data/root/secret"]);
+        for (root, denied) in
+            [("data/root", format!("{alias}/data/root/secret")), ("", format!("{real}/data/root/secret"))]
+        {
+            let root = if root.is_empty() {
+                format!("{alias}/data/root")
+            } else {
+                home.path(root).display().to_string()
+            };
+            let script = "read line < /secret; echo \"got $line\"";
+            let output = home.run(caller, &["--rootfs", &root, "--deny-read", &denied], script);
+            assert_eq!(text(&output.stdout), "got \n", "{caller:?} {root}: {}", text(&output.stderr));
+        }
+        // For the command, links begin at the root of the image.
+        std::os::unix::fs::symlink("/elsewhere", home.path("data/root/link")).expect("a link");
+        make(&home, &["data/root/elsewhere/file"]);
+        let script = "read line < /elsewhere/file; echo \"got $line\"";
+        let options = ["--rootfs", "@/data/root", "--deny-read", "@/data/root/link/file"];
+        let output = home.run(caller, &options, script);
+        assert_eq!(text(&output.stdout), "got \n", "{caller:?}: {}", text(&output.stderr));
+    }
+}
+
+/// The second run found a folder where it wanted a file, and did not hold it.
+#[test]
+fn placeholder_of_another_kind_is_held_by_every_run_that_needs_it() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    let denied = |name: &str, path: &str| write_settings(&home, name, &format!(r#"["{path}"]"#));
+    denied("a.json", "nd/");
+    denied("b.json", "nd");
+    let run = |settings: &str, script: &str| {
+        let options = ["--settings", settings];
+        let mut command = home.command(Caller::Ordinary, &home.path("work"), &options, script);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch")
+    };
+    let wait = |file: &str| {
+        while !home.path(file).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    let mut first = run("@/a.json", "touch a; read end");
+    wait("work/a");
+    let mut second = run("@/b.json", "touch b; read end; mkdir nd; echo evil > nd/x; true");
+    wait("work/b");
+    drop(first.stdin.take());
+    first.wait().expect("it ends");
+    drop(second.stdin.take());
+    second.wait().expect("it ends");
+    assert!(!home.path("work/nd").exists());
+}
+
+/// A placeholder that the user had made a file of his own was removed once it was empty again.
+#[test]
+fn file_of_the_user_that_was_a_placeholder_stays() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    let options = ["--workspace", &home.path("work").display().to_string()];
+    let mut run = home.command(Caller::Ordinary, Path::new("/"), &options, "touch began; read end");
+    let mut run = run.stdin(Stdio::piped()).spawn().expect("hutch");
+    while !home.path("work/began").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    std::fs::write(home.path("work/.envrc"), "real\n").expect("written");
+    drop(run.stdin.take());
+    run.wait().expect("it ends");
+    assert_eq!(home.read("work/.envrc"), "real\n");
+    succeeded("a run", &home.run(Caller::Ordinary, &[], "true"));
+    std::fs::write(home.path("work/.envrc"), "").expect("written");
+    succeeded("a run", &home.run(Caller::Ordinary, &[], "true"));
+    assert!(home.path("work/.envrc").exists());
 }
 
 #[test]

@@ -871,3 +871,48 @@ fn denial_names_the_condition_that_does_not_hold() {
         assert_eq!(super::decide(&levels, &other, &moment).opinions[0].unmet, None, "{fields}");
     }
 }
+
+/// Found by attack: one call could take minutes of a thread that all sandboxes share.
+#[test]
+fn conditions_on_the_arguments_of_a_call_take_a_bounded_time() {
+    let path = Path::read("/mcp").unwrap();
+    let decision = |entries: usize, args: &str, calls: &[Call]| {
+        let entry = format!(r#"{{"args": "{args}"}}"#);
+        let entries = vec![entry; entries].join(", ");
+        let all = r#"{"tools": ["t"]}"#;
+        let rules = format!(r#"{{"rules": [{{"name": "r", "any": true, "mcp": [{all}, {entries}]}}]}}"#);
+        let levels = [level(Authority::Cluster, Mode::Enforce, Some(egress(&rules)))];
+        let request = Request {
+            host: "a.example",
+            port: 443,
+            method: "POST",
+            path: &path,
+            query: "",
+            headers: Vec::new(),
+            websocket: false,
+            tls: true,
+            length: None,
+            calls: Some(calls),
+        };
+        let destination = "a.example".parse().unwrap();
+        super::decide_request(&levels, &destination, &request, &Moment::default()).decision
+    };
+    let call = |arguments| Call { method: Some("tools/call".into()), tool: Some("t".into()), arguments };
+    let pattern = |length: usize| call(serde_json::json!({"p": "(".repeat(length), "q": "x"}));
+    let long = || call(serde_json::json!({"p": "a".repeat(1 << 20)}));
+    let values = || call(serde_json::json!({"p": vec![0; 9_000]}));
+    for (entries, args, calls, expected) in [
+        (1, "args.p == 'b'", vec![long()], Decision::Allow),
+        (20, "args.p == 'b'", vec![long()], Decision::Allow),
+        (200, "args.p == 'b'", vec![long()], Decision::Deny),
+        (200, "args.p == 'b'", vec![pattern(3); 10], Decision::Allow),
+        (64, "args.p == 'b'", vec![values(); 12], Decision::Deny),
+        // A pattern of the arguments that is too long is not read.
+        (200, "args.q.matches(args.p)", vec![pattern(2000)], Decision::Allow),
+        (200, "args.q.matches(args.p)", vec![pattern(900)], Decision::Allow),
+    ] {
+        assert_eq!(decision(entries, args, &calls), expected, "{entries} {args} {}", calls.len());
+    }
+    // Conditions elsewhere are evaluated as before.
+    assert_eq!(decision(1, "args.p == 'b'", &[pattern(1)]), Decision::Allow);
+}

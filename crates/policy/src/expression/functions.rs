@@ -8,12 +8,16 @@ use kube_cel::cel::{Context, ExecutionError, Value, functions};
 use regex::Regex;
 
 use super::constants::COMPILED;
+use super::work;
 
 /// Maximum bytes of the text of a duration, and its maximum days.
 const DURATION_LENGTH: usize = 64;
 const DURATION_DAYS: i64 = 365_250;
 /// Maximum comparisons in a search for bytes.
 const COMPARISONS: usize = 1 << 24;
+
+/// Maximum bytes of a regular expression, which can come from the arguments of a call.
+const PATTERN: usize = 1024;
 
 /// Adds the functions to those of an evaluation.
 pub(super) fn add(context: &mut Context<'_>) {
@@ -46,21 +50,25 @@ fn duration(text: Arc<String>) -> Result<Value, ExecutionError> {
 }
 
 thread_local! {
-    /// The last regular expression and its text: a loop has the same one for each element.
-    static LAST: RefCell<Option<(Arc<String>, Regex)>> = const { RefCell::new(None) };
+    /// The last regular expression, `None` if it is invalid, and its text: a loop has the same one for each element.
+    static LAST: RefCell<Option<(Arc<String>, Option<Regex>)>> = const { RefCell::new(None) };
 }
 
 /// Returns true if a text matches a regular expression of bounded size.
 fn matches(This(this): This<Arc<String>>, text: Arc<String>) -> Result<bool, ExecutionError> {
+    let error = |why: &str| ExecutionError::function_error("matches", why);
+    if text.len() > PATTERN {
+        return Err(error("the regular expression is too long"));
+    }
     LAST.with_borrow_mut(|last| {
-        if let Some((_, expression)) = last.as_ref().filter(|(known, _)| *known == text) {
-            return Ok(expression.is_match(&this));
+        if last.as_ref().is_none_or(|(known, _)| *known != text) {
+            if !work::take(work::READING) {
+                return Err(error("the regular expressions are too many"));
+            }
+            let compiled = regex::RegexBuilder::new(&text).size_limit(COMPILED).build().ok();
+            *last = Some((text, compiled));
         }
-        let compiled = regex::RegexBuilder::new(&text).size_limit(COMPILED).build();
-        let expression =
-            compiled.map_err(|error| ExecutionError::function_error("matches", error.to_string()))?;
-        let found = expression.is_match(&this);
-        *last = Some((text, expression));
-        Ok(found)
+        let expression = last.as_ref().and_then(|(_, expression)| expression.as_ref());
+        Ok(expression.ok_or_else(|| error("it is not a regular expression, or too large"))?.is_match(&this))
     })
 }

@@ -124,6 +124,28 @@ pub(super) fn check_conditions(
     Ok(())
 }
 
+/// Refuses media types that no body has.
+pub(super) fn check_media_types(
+    rule: &EgressRule,
+    field: &impl Fn(&str) -> String,
+) -> Result<(), InvalidPolicy> {
+    for (index, entry) in rule.http.iter().enumerate() {
+        let mut kinds = entry.body.iter().flat_map(|body| &body.content_types);
+        if let Some(kind) = kinds.find(|kind| !is_media_type(kind)) {
+            let reason = format!("{kind:?} is no media type such as `application/json`, without parameters");
+            return Err(invalid(field(&format!(".http[{index}].body.contentTypes")), reason));
+        }
+    }
+    Ok(())
+}
+
+/// Returns true for a text that can be the media type of a body.
+fn is_media_type(text: &str) -> bool {
+    let is_plain =
+        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && !b"/;,*".contains(&b));
+    text.split_once('/').is_some_and(|(kind, subtype)| is_plain(kind) && is_plain(subtype))
+}
+
 fn check_entry(entry: &HttpRule, field: &impl Fn(&str) -> String) -> Result<(), InvalidPolicy> {
     let lists = [
         (".methods", entry.methods.len()),

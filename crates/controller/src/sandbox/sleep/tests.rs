@@ -36,6 +36,7 @@ fn observed(more: Value) -> Observed {
         newest: None,
         snapshots: false,
         policy: None,
+        template_closes: true,
         gateway: None,
     }
 }

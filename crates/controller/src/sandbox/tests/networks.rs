@@ -41,6 +41,17 @@ fn network_is_closed_before_the_pod_starts() {
     assert!(parts.iter().all(|part| *part == pod.part()), "a policy that fails keeps the Pod back");
 }
 
+/// The Pod started with an open network.
+#[test]
+fn sandbox_has_a_policy_until_its_template_has_one() {
+    let plan = |template_closes| {
+        let of_template = behind_a_gateway(sandbox(of_a_template()), &[], None);
+        steps(&Observed { template_closes, ..of_template })
+    };
+    assert_eq!(plan(false).first().map(String::as_str), Some("create policy s-sandbox-network"));
+    assert!(!plan(true).iter().any(|step| step.contains("policy")), "{:?}", plan(true));
+}
+
 #[test]
 fn policy_of_a_sandbox_table() {
     let new = || behind_a_gateway(sandbox(noted()), &[], None);

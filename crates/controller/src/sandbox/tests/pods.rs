@@ -203,6 +203,7 @@ fn sandboxes_whose_names_collide_keep_apart() {
         newest: None,
         snapshots: false,
         policy: None,
+        template_closes: true,
         gateway: None,
     };
     assert_eq!(steps(&observed), [format!("create pod {other}"), "note own name".into()]);

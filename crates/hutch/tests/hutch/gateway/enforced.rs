@@ -8,6 +8,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -24,11 +25,13 @@ const USER: u32 = 61_001;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A plugin, until it is dropped.
-struct Plugin(Arc<AtomicBool>);
+struct Plugin(Arc<AtomicBool>, Option<JoinHandle<()>>);
 
 impl Drop for Plugin {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+        // It changes nothing after this.
+        let _ = self.1.take().map(JoinHandle::join);
     }
 }
 
@@ -36,7 +39,7 @@ impl Plugin {
     fn start(kubeconfig: &std::path::Path) -> Plugin {
         let ended = Arc::new(AtomicBool::new(false));
         let (kubeconfig, until) = (kubeconfig.to_owned(), ended.clone());
-        std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             let list = |kind: &str| -> Vec<Value> {
                 let mut command = Command::new("kubectl");
                 command.args(["get", kind, "-A", "-o", "json", "--kubeconfig"]).arg(&kubeconfig);
@@ -49,7 +52,7 @@ impl Plugin {
                 std::thread::sleep(PAUSE);
             }
         });
-        Plugin(ended)
+        Plugin(ended, Some(thread))
     }
 }
 
@@ -142,7 +145,6 @@ async fn inside() {
 
     // The plugin has closed that, and nothing else.
     drop(plugin);
-    std::thread::sleep(2 * PAUSE);
     apply("*filter\n:OUTPUT ACCEPT\nCOMMIT\n");
     assert_eq!(request(&format!("{past} --max-time 20")).0, "200");
 }

@@ -4,10 +4,17 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Returns the mounts of this machine when this program first needed them.
+pub(crate) fn mounted() -> &'static Mounted {
+    static MOUNTED: OnceLock<Mounted> = OnceLock::new();
+    MOUNTED.get_or_init(Mounted::read)
+}
 
 /// The mounts of this machine.
 #[derive(Debug, Default)]
-pub(super) struct Mounted(Vec<Entry>);
+pub(crate) struct Mounted(Vec<Entry>);
 
 /// One mount.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,7 +36,7 @@ struct Place {
 
 impl Mounted {
     /// Reads the mounts. If the kernel does not list them, paths have no place.
-    pub(super) fn read() -> Mounted {
+    pub(crate) fn read() -> Mounted {
         Mounted::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
     }
 
@@ -53,7 +60,7 @@ impl Mounted {
 
     /// Returns the paths in a folder at which a file, or a part of it, shows: by its name, and by bind mounts; also by mounts
     /// below the folder if these are shown.
-    pub(super) fn within(&self, file: &Path, folder: &Path, shows_mounts: bool) -> Vec<PathBuf> {
+    pub(crate) fn within(&self, file: &Path, folder: &Path, shows_mounts: bool) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = file.strip_prefix(folder).map(Path::to_owned).into_iter().collect();
         let Some(place) = self.place(file) else { return found };
         let of_folder = self.place(folder);
@@ -72,19 +79,32 @@ impl Mounted {
         found
     }
 
+    /// Returns all paths of a file, of which this one has no links: by bind mounts. Some may be covered by other mounts.
+    pub(crate) fn names(&self, path: &Path) -> Vec<PathBuf> {
+        let Some(place) = self.place(path) else { return vec![path.to_owned()] };
+        let mut found = vec![path.to_owned()];
+        found.extend(self.0.iter().filter_map(|entry| {
+            let shown = Place { device: entry.device.clone(), path: entry.root.clone() };
+            Some(below_folder(&entry.at, place.within(&shown)?))
+        }));
+        let mut known = HashSet::new();
+        found.retain(|path| known.insert(path.clone()));
+        found
+    }
+
     /// Returns true if something is mounted below a folder.
-    pub(super) fn has_below(&self, folder: &Path) -> bool {
+    pub(crate) fn has_below(&self, folder: &Path) -> bool {
         self.0.iter().any(|entry| entry.at != folder && entry.at.starts_with(folder))
     }
 
     /// Returns true if a file is in a folder, or is it, by its name or by a bind mount.
-    pub(super) fn is_within(&self, file: &Path, folder: &Path) -> bool {
+    pub(crate) fn is_within(&self, file: &Path, folder: &Path) -> bool {
         !self.within(file, folder, false).is_empty()
     }
 }
 
 /// Joins paths; joining nothing would add a slash.
-pub(super) fn below_folder(folder: &Path, rest: &Path) -> PathBuf {
+pub(crate) fn below_folder(folder: &Path, rest: &Path) -> PathBuf {
     if rest == Path::new("") { folder.to_owned() } else { folder.join(rest) }
 }
 
@@ -138,6 +158,14 @@ mod tests {
         assert_eq!(place("/aliases"), Place { device: "8:1".into(), path: "/aliases".into() });
         assert_eq!(Mounted::default().place(Path::new("/a")), None);
         assert!(Mounted::read().place(Path::new("/proc/self")).is_some());
+        let names = |path: &str| mounted.names(Path::new(path));
+        for path in ["/alias/p/.env", "/home/u/p/.env"] {
+            let mut found = names(path);
+            found.sort();
+            assert_eq!(found, ["/alias/p/.env", "/home/u/p/.env"].map(PathBuf::from));
+        }
+        assert_eq!(names("/etc/passwd"), [PathBuf::from("/etc/passwd")]);
+        assert_eq!(Mounted::default().names(Path::new("/a")), [PathBuf::from("/a")]);
     }
 
     #[test]

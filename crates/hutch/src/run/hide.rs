@@ -76,14 +76,9 @@ fn in_layers(path: &Path, spec: &Spec, mounted: &Mounted) -> Vec<PathBuf> {
         let rest = mounted.within(path, layer, false).into_iter().next()?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let top = rustix::fs::open(layer, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
-        let found = rustix::fs::openat2(
-            &top,
-            rest,
-            flags,
-            Mode::empty(),
-            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-        );
-        std::fs::read_link(format!("/proc/self/fd/{}", found.ok()?.as_raw_fd())).ok()
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let found = rustix::fs::openat2(&top, rest, flags, Mode::empty(), resolve).ok()?;
+        std::fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()
     };
     spec.root.layers.iter().filter_map(resolved).collect()
 }

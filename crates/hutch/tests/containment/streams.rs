@@ -177,6 +177,32 @@ fn input_stays_in_a_pipe_until_it_is_read() {
     }
 }
 
+/// What is relayed waits for a reader, and that kept the time from ending the run, and signals.
+#[test]
+fn command_that_is_ended_does_not_wait_for_a_reader() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let mut timed = place.run(caller, &["--timeout", "1s"], "exec yes");
+        let mut timed = timed.stdout(std::process::Stdio::piped()).spawn().expect("hutch run");
+        let mut signaled = place.run(caller, &[], "echo ready >&2; exec yes");
+        let piped = std::process::Stdio::piped;
+        let mut signaled = signaled.stdout(piped()).stderr(piped()).spawn().expect("hutch run");
+        let mut ready = [0; 6];
+        signaled.stderr.as_mut().expect("a pipe").read_exact(&mut ready).expect("it runs");
+        let pid = rustix::process::Pid::from_child(&signaled);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a signal");
+        for (child, status) in [(&mut timed, 124), (&mut signaled, 143)] {
+            let mut ended = None;
+            hutch_testkit::wait::until("it ends", || {
+                ended = child.try_wait().expect("wait");
+                ended.is_some()
+            });
+            assert_eq!(ended.and_then(|ended| ended.code()), Some(status), "{caller:?}");
+        }
+    }
+}
+
 #[test]
 fn named_pipes_and_sockets_are_relayed() {
     hutch_testkit::require!(root, user_namespaces);

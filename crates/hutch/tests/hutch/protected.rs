@@ -396,7 +396,12 @@ fn every_rule_about_paths_holds_where_the_folder_is_named_by_a_bind_mount() {
             .expect("written");
         for path in ["work/out", "work"] {
             let options = file_rules(&home, &format!(r#"{{"path": "{alias}/{path}", "access": "Read"}}"#));
-            assert_eq!(settings_of(&options.each_ref().map(String::as_str)), "SECRET\n", "{caller:?} {path}");
+            let found = settings_of(&options.each_ref().map(String::as_str));
+            // Below /tmp, which is in memory inside, such a path is refused.
+            assert!(
+                found == "SECRET\n" || (found.is_empty() && alias.starts_with("/tmp")),
+                "{caller:?} {path}: {found}"
+            );
         }
         assert!(!home.path("work/out/b").exists(), "{caller:?}");
         // A link that the command could replace.

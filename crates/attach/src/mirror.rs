@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use hutch_policy::{PolicyKey as Key, StoredPolicy};
+use hutch_policy::PolicyKey as Key;
 use kube::ResourceExt;
-use kube::api::DynamicObject;
 use kube::runtime::watcher;
-
-use crate::objects::{policy, version_of_spec};
 
 /// Objects of one kind.
 #[derive(Debug)]
@@ -63,21 +60,6 @@ impl<V: PartialEq> Mirror<V> {
             }
         }
         false
-    }
-}
-
-impl Mirror<StoredPolicy> {
-    /// Takes an event about a policy, as [`Mirror::take`] does. A policy is not read again if its spec is the same.
-    pub fn take_policy(&mut self, event: watcher::Event<DynamicObject>) -> bool {
-        if let watcher::Event::Apply(object) = &event {
-            let key = (object.namespace().unwrap_or_default(), object.name_any());
-            let of_spec = version_of_spec(object);
-            if self.objects.get(&key).is_some_and(|known| known.is_of_version(of_spec.as_ref())) {
-                self.seen = self.seen.max(version(object));
-                return false;
-            }
-        }
-        self.take(event, policy)
     }
 }
 

@@ -14,8 +14,9 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::serde::de::DeserializeOwned;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
+use kube::runtime::watcher;
 
-use crate::mirror::Mirror;
+use crate::mirror::{Mirror, version};
 
 /// Reason of the condition of a Pod whose policies are not known yet.
 pub const PENDING: &str = "Pending";
@@ -45,8 +46,23 @@ pub fn policy(object: DynamicObject) -> StoredPolicy {
     policy.of_version(version_of_spec(&object))
 }
 
+impl Mirror<StoredPolicy> {
+    /// Takes an event about a policy, as [`Mirror::take`] does. A policy is not read again if its spec is the same.
+    pub fn take_policy(&mut self, event: watcher::Event<DynamicObject>) -> bool {
+        if let watcher::Event::Apply(object) = &event {
+            let key = (object.namespace().unwrap_or_default(), object.name_any());
+            let of_spec = version_of_spec(object);
+            if self.objects.get(&key).is_some_and(|known| known.is_of_version(of_spec.as_ref())) {
+                self.seen = self.seen.max(version(object));
+                return false;
+            }
+        }
+        self.take(event, policy)
+    }
+}
+
 /// Returns the version of the spec of an object, if it has one.
-pub(crate) fn version_of_spec(object: &impl ResourceExt) -> Option<(String, i64)> {
+fn version_of_spec(object: &impl ResourceExt) -> Option<(String, i64)> {
     object.uid().zip(object.meta().generation)
 }
 
@@ -420,7 +436,7 @@ mod tests {
                 "metadata": {"name": "p", "namespace": "team", "uid": "u", "generation": generation,
                     "resourceVersion": "7"},
                 "spec": {"egress": {"rules": [{"name": "a", "hosts": [hosts]}]}}});
-            kube::runtime::watcher::Event::Apply(serde_json::from_value::<DynamicObject>(object).unwrap())
+            watcher::Event::Apply(serde_json::from_value::<DynamicObject>(object).unwrap())
         };
         let mut policies = Mirror::default();
         assert!(policies.take_policy(object(1, "a.example")));

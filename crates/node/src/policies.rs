@@ -46,6 +46,8 @@ const RECHECK: Duration = Duration::from_secs(10);
 /// Maximum connections between Pods that are being made, and of one Pod.
 const DIALS: usize = 2048;
 const DIALS_OF_ONE: usize = 64;
+/// Maximum events after which there is one decision about all Pods.
+const TOGETHER: usize = 64;
 /// Maximum time to connect to a Pod.
 const DIAL: Duration = Duration::from_secs(10);
 
@@ -110,28 +112,44 @@ pub(crate) async fn run(
         sweep: about::Sweep::default(),
         fresh: Fresh::default(),
     };
+    // Events that have changed something since the last decision about all Pods.
+    let mut changes = 0;
     loop {
-        let changed = tokio::select! {
-            () = node.shutdown.wait() => return,
-            news = egress.news() => {
-                this.heed(news);
-                false
+        let event = async {
+            tokio::select! {
+                () = node.shutdown.wait() => None,
+                // Not by levels that have changed.
+                news = egress.news(), if changes == 0 => {
+                    this.heed(news);
+                    Some(false)
+                }
+                Some(event) = news.recv() => Some(this.follow(event)),
+                () = this.wait(), if changes == 0 => Some(true),
+                () = this.fresh.step(&client) => Some(false),
+                Some(event) = own.next() => Some(this.known.objects.policies.take_policy(event)),
+                Some(event) = cluster.next() => Some(this.known.objects.cluster_policies.take_policy(event)),
+                Some(event) = namespaces.next() => {
+                    Some(this.known.objects.namespaces.take(event, |object| object.labels().clone()))
+                }
+                Some(event) = templates.next() => Some(this.known.objects.templates.take(event, TemplateFacts::of)),
+                Some(event) = sandboxes.next() => Some(this.sandbox(event)),
+                Some(event) = providers.next() => Some(this.known.providers.take(event, hutch_attach::provider)),
+                Some(event) = services.next() => Some(this.known.services.take(event, ServiceFacts::of)),
             }
-            Some(event) = news.recv() => this.follow(event),
-            () = this.wait() => true,
-            () = this.fresh.step(&client) => false,
-            Some(event) = own.next() => this.known.objects.policies.take_policy(event),
-            Some(event) = cluster.next() => this.known.objects.cluster_policies.take_policy(event),
-            Some(event) = namespaces.next() => {
-                this.known.objects.namespaces.take(event, |object| object.labels().clone())
-            }
-            Some(event) = templates.next() => this.known.objects.templates.take(event, TemplateFacts::of),
-            Some(event) = sandboxes.next() => this.sandbox(event),
-            Some(event) = providers.next() => this.known.providers.take(event, hutch_attach::provider),
-            Some(event) = services.next() => this.known.services.take(event, ServiceFacts::of),
         };
-        if changed {
-            this.decide_all();
+        // What is there already is taken first: a decision about all Pods takes time.
+        let event = tokio::select! {
+            biased;
+            event = event, if changes < TOGETHER => Some(event),
+            () = std::future::ready(()), if changes > 0 => None,
+        };
+        match event {
+            Some(None) => return,
+            Some(Some(changed)) => changes += usize::from(changed),
+            None => {
+                this.decide_all();
+                changes = 0;
+            }
         }
         this.settle();
     }

@@ -40,8 +40,7 @@ pub(super) fn protect(
     let listed = arguments.listed.as_deref();
     let denied = denied(listed.map_or(&[], |listed| &listed.deny_write), spec)?;
     let opened = listed.map_or(&[][..], |listed| &listed.write_within);
-    let read = read_by_later_runs(arguments, workspace);
-    let read = every_place(read, "later commands of hutch read it", spec)?;
+    let read = every_place(read_by_later_runs(arguments, workspace), "later runs read it", spec)?;
     let mounted = Mounted::read();
     for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };

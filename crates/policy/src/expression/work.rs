@@ -1,4 +1,5 @@
-//! Bound of the time that the conditions of one decision take: code inside a sandbox chooses the arguments and the number of calls.
+//! Bound of the time that the conditions of one decision take: code inside a sandbox chooses the arguments and the number of
+//! calls.
 
 use std::cell::Cell;
 

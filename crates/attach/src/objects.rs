@@ -440,7 +440,7 @@ mod tests {
         };
         let mut policies = Mirror::default();
         assert!(policies.take_policy(object(1, "a.example")));
-        // The spec would not be another one with the same generation: it is not looked at.
+        // The spec would not be another one with the same generation.
         assert!(!policies.take_policy(object(1, "b.example")));
         assert!(policies.take_policy(object(2, "b.example")));
         assert_eq!(policies.seen, 7);

@@ -48,6 +48,9 @@ pub(super) enum Placeholder {
     Nothing,
 }
 
+/// Maximum placeholders of one path that other runs make or remove meanwhile.
+const RACES: usize = 32;
+
 /// Protected entries. Makefiles, `package.json` and the like are not protected: agents have to write them.
 const PROTECTED: [(&str, Placeholder); 13] = [
     (".git/hooks", Placeholder::Folder),
@@ -189,6 +192,17 @@ impl Protection {
     /// Makes sure that an entry is there. Returns what has to be mounted read-only for it: the entry, a file in the place
     /// of `.git`, or nothing where there is no `.git`, unless the caller has named the entry.
     fn protect(&mut self, path: &Path, kind: Placeholder, is_named: bool) -> anyhow::Result<Option<PathBuf>> {
+        self.protect_in(path, kind, is_named, RACES)
+    }
+
+    /// Begins anew, so many times, where another run makes or removes a placeholder at that moment.
+    fn protect_in(
+        &mut self,
+        path: &Path,
+        kind: Placeholder,
+        is_named: bool,
+        races: usize,
+    ) -> anyhow::Result<Option<PathBuf>> {
         let mut here = PathBuf::new();
         let count = path.components().count();
         for (number, part) in path.components().enumerate() {
@@ -212,10 +226,14 @@ impl Protection {
                 Err(Errno::NOENT) if here == Path::new(".git") && !is_named => return Ok(None),
                 Err(Errno::NOENT) if last && matches!(kind, Placeholder::Nothing) => return Ok(None),
                 Err(Errno::NOENT) => {
-                    let kind = if last { kind } else { Placeholder::Folder };
+                    let made = self.make(&here, if last { kind } else { Placeholder::Folder });
+                    let errno = made.as_ref().err().and_then(|error| error.downcast_ref::<Errno>());
+                    if matches!(errno, Some(&(Errno::EXIST | Errno::NOENT))) && races > 0 {
+                        return self.protect_in(path, kind, is_named, races - 1);
+                    }
                     let read_only =
                         if self.shown_at.is_some() { "`:ro` after its path" } else { "--read-only" };
-                    self.make(&here, kind).map_err(|error| not_made(&here, &error, read_only))?;
+                    made.map_err(|error| not_made(&here, &error, read_only))?;
                 }
                 Err(Errno::LOOP) => return Err(linked(&here)),
                 Err(Errno::XDEV) => {
@@ -311,6 +329,9 @@ impl Protection {
 
     /// Shares what may be a placeholder with the run that made it; the last one removes it, if it is marked.
     fn share(&mut self, path: &Path, kind: Placeholder) -> anyhow::Result<()> {
+        if self.made.iter().any(|made| made.path == path) {
+            return Ok(());
+        }
         let Ok(entry) = self.open(path, OFlags::RDONLY) else { return Ok(()) };
         let is_marked = is_marked(&entry);
         // Another run may have made it as another kind.

@@ -10,6 +10,7 @@ use rustix::net::SendFlags;
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, splice, tee};
 
 use crate::error::Error;
+use crate::sys;
 
 pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Channel { step: step.into(), errno: errno.into() }
@@ -187,37 +188,45 @@ struct Stream {
 }
 
 /// When to wait for the reader of what is left after the end of all that was inside.
-pub(crate) struct Patience<'a> {
+pub(crate) struct WaitForRoom<'a> {
     /// Signals for this program.
     pub(crate) signals: BorrowedFd<'a>,
     pub(crate) deadline: Option<Instant>,
-    /// The command was ended: what does not fit is dropped.
+    /// The command was ended: what is not read for [`STALLED`] is dropped.
     pub(crate) is_over: bool,
 }
 
-impl Patience<'_> {
+/// Time without a reader after which the rest of the output of a command that was ended is dropped.
+const STALLED: Duration = Duration::from_secs(1);
+
+impl WaitForRoom<'_> {
     /// Waits until there is room. Returns false if what is left is to be dropped.
-    fn wait_for_room(&mut self, to: BorrowedFd<'_>) -> bool {
-        let left = match self.deadline.filter(|_| !self.is_over) {
-            Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
-            None => self.is_over.then_some(Duration::ZERO),
-        };
-        let left =
-            left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-        let mut fds = [
-            PollFd::from_borrowed_fd(to, PollFlags::OUT),
-            PollFd::from_borrowed_fd(self.signals, PollFlags::IN),
-        ];
-        match rustix::event::poll(&mut fds, left.as_ref()) {
-            // One that cannot be waited for is simply written to.
-            Err(Errno::INTR) => return true,
-            Err(_) => return !self.is_over,
-            Ok(0) => self.is_over = true,
-            Ok(_) => {}
+    fn in_stream(&mut self, to: BorrowedFd<'_>) -> bool {
+        loop {
+            let left = match self.deadline.filter(|_| !self.is_over) {
+                Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
+                None => self.is_over.then_some(STALLED),
+            };
+            let left = left
+                .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+            let mut fds = [
+                PollFd::from_borrowed_fd(to, PollFlags::OUT),
+                PollFd::from_borrowed_fd(self.signals, PollFlags::IN),
+            ];
+            match rustix::event::poll(&mut fds, left.as_ref()) {
+                Err(Errno::INTR) => continue,
+                // One that cannot be waited for is simply written to.
+                Err(_) => return !self.is_over,
+                Ok(0) if self.is_over => return false,
+                Ok(0) => self.is_over = true,
+                Ok(_) if !fds[0].revents().is_empty() => return true,
+                Ok(_) => {
+                    while let Some(signal) = sys::next_signal(self.signals) {
+                        self.is_over |= signal != libc::SIGWINCH;
+                    }
+                }
+            }
         }
-        let (room, signal) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
-        self.is_over |= signal;
-        room
     }
 }
 
@@ -337,12 +346,12 @@ impl Outlet {
     }
 
     /// Takes and writes what is left, when all inside has ended.
-    pub(crate) fn drain(&mut self, patience: &mut Patience<'_>) -> Result<(), Error> {
+    pub(crate) fn drain(&mut self, wait: &mut WaitForRoom<'_>) -> Result<(), Error> {
         loop {
             while let Sink::Caller { to, waiting, .. } = &self.into
                 && !waiting.is_empty()
             {
-                if !patience.wait_for_room(to.fd) {
+                if !wait.in_stream(to.fd) {
                     return Ok(());
                 }
                 self.write(ATOMIC);
@@ -354,7 +363,7 @@ impl Outlet {
             let is_empty = |from: &OwnedFd| rustix::io::ioctl_fionread(from).unwrap_or(0) == 0;
             match (&self.into, &self.from) {
                 (Sink::Pipe { to, .. }, Some(from)) if !is_empty(from) => {
-                    if !patience.wait_for_room(to.fd) {
+                    if !wait.in_stream(to.fd) {
                         return Ok(());
                     }
                 }

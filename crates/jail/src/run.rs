@@ -15,7 +15,7 @@ use crate::event::{ProcessExit, Reached, Report, Request, Usage};
 use crate::init::Init;
 use crate::launch::{Launched, Plan, launch};
 pub use crate::relay::Captured;
-use crate::relay::Patience;
+use crate::relay::WaitForRoom;
 use crate::spec::{Ids, Limits, Process, Spec};
 use crate::streams::Streams;
 use crate::sys::{self, Consumption};
@@ -238,14 +238,14 @@ fn launch_and_follow(
         deadline: options.timeout.and_then(|timeout| began.checked_add(timeout)),
         grace: options.grace,
         timed_out: false,
+        signaled: false,
     };
     // Such as output that cannot be written: nothing of the jail may outlive this.
     let report = follow.until_end(streams).map_err(kill)?;
     let (timed_out, deadline) = (follow.timed_out, follow.deadline);
-    let by_itself = matches!(report, Some(Report::Ended(_, ProcessExit::Code(_))));
-    let is_over = timed_out || !by_itself;
-    let mut patience = Patience { signals: signals.as_fd(), deadline, is_over };
-    let consumption = reap(&launched, streams, &mut patience)?;
+    let is_over = timed_out || follow.signaled;
+    let mut wait = WaitForRoom { signals: signals.as_fd(), deadline, is_over };
+    let consumption = reap(&launched, streams, &mut wait)?;
     let (reached, exit) = match report {
         Some(Report::Ended(reached, exit)) => (Some(reached), exit),
         Some(Report::Failed(error)) => return Err(error),
@@ -305,11 +305,11 @@ fn single(
 fn reap(
     launched: &Launched,
     streams: &mut Streams,
-    patience: &mut Patience<'_>,
+    wait: &mut WaitForRoom<'_>,
 ) -> Result<Consumption, Error> {
     let waited =
         sys::wait(launched.pid, true).map_err(|e| Error::Channel { step: "wait".into(), errno: e.into() })?;
-    streams.drain(patience)?;
+    streams.drain(wait)?;
     Ok(waited.map(|(_, _, consumption)| consumption).unwrap_or_default())
 }
 
@@ -324,6 +324,8 @@ struct Follow<'a> {
     deadline: Option<Instant>,
     grace: Duration,
     timed_out: bool,
+    /// A signal was passed on, by which the command may end.
+    signaled: bool,
 }
 
 impl Follow<'_> {
@@ -381,11 +383,12 @@ impl Follow<'_> {
         }
     }
 
-    fn pass_on_signals(&self, streams: &Streams) {
+    fn pass_on_signals(&mut self, streams: &Streams) {
         while let Some(signal) = sys::next_signal(self.signals.as_fd()) {
             if signal == libc::SIGWINCH {
                 streams.resize();
             } else {
+                self.signaled = true;
                 self.send(signal);
             }
         }

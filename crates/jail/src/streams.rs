@@ -15,7 +15,7 @@ use rustix::process::{Gid, Uid};
 
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::relay::{Captured, Inlet, Outlet, Patience, failed};
+use crate::relay::{Captured, Inlet, Outlet, WaitForRoom, failed};
 use crate::terminal::{Flow, Terminal};
 
 /// `f_type` of the file system of anonymous pipes.
@@ -223,11 +223,11 @@ impl Streams {
     }
 
     /// Reads the rest after all processes inside have ended. Input not consumed is left for the file's next reader.
-    pub(crate) fn drain(&mut self, patience: &mut Patience<'_>) -> Result<(), Error> {
+    pub(crate) fn drain(&mut self, wait: &mut WaitForRoom<'_>) -> Result<(), Error> {
         if let Some(inlet) = self.inlet.take() {
             inlet.give_back();
         }
-        self.outlets.iter_mut().try_for_each(|outlet| outlet.drain(patience))?;
+        self.outlets.iter_mut().try_for_each(|outlet| outlet.drain(wait))?;
         self.terminal.as_mut().map_or(Ok(()), Terminal::drain)
     }
 

@@ -199,19 +199,23 @@ pub fn decide_request<'a, L: Borrow<Level>>(
     request: &Request<'_>,
     moment: &Moment<'_>,
 ) -> RequestVerdict<'a> {
-    let (mut opinions, mut max_body) = (Vec::new(), u64::MAX);
-    let work = Work::begin();
-    for level in levels.iter().map(Borrow::borrow) {
-        let Some(egress) = &level.egress else { continue };
-        let asked = egress.request(destination, request, moment);
-        let rule = asked.rule.map(|rule| rule.name.as_str());
-        opinions.push(Opinion { level, rule, decision: asked.decision, unmet: asked.unmet });
-        if level.mode == Mode::Enforce {
-            max_body = max_body.min(asked.max_body);
+    let (mut opinions, mut max_body, mut is_used_up) = (Vec::new(), u64::MAX, false);
+    // Those that only observe do not use up what the others need.
+    for mode in [Mode::Enforce, Mode::Observe] {
+        let work = Work::begin();
+        for level in levels.iter().map(Borrow::borrow).filter(|level| level.mode == mode) {
+            let Some(egress) = &level.egress else { continue };
+            let asked = egress.request(destination, request, moment);
+            let rule = asked.rule.map(|rule| rule.name.as_str());
+            opinions.push(Opinion { level, rule, decision: asked.decision, unmet: asked.unmet });
+            if mode == Mode::Enforce {
+                max_body = max_body.min(asked.max_body);
+            }
         }
+        is_used_up |= mode == Mode::Enforce && work.is_used_up();
     }
     // In another order other conditions would have had no value.
-    let decision = if work.is_used_up() { Decision::Deny } else { strictest(levels, &opinions) };
+    let decision = if is_used_up { Decision::Deny } else { strictest(levels, &opinions) };
     sort(&mut opinions);
     RequestVerdict { decision, max_body, opinions }
 }

@@ -177,7 +177,7 @@ fn input_stays_in_a_pipe_until_it_is_read() {
     }
 }
 
-/// What is relayed waits for a reader, and that kept the time from ending the run, and signals.
+/// Relayed output waited for its reader, whatever the time was, and signals.
 #[test]
 fn command_that_is_ended_does_not_wait_for_a_reader() {
     hutch_testkit::require!(root, user_namespaces);

@@ -96,16 +96,16 @@ impl Sandbox {
             return reset(&client);
         };
         let _open = self.counters().open();
+        // What most connections do not need, or not for long, is on the heap.
         if target.port() == DNS {
-            return self.serve_dns(client).await;
+            return Box::pin(self.serve_dns(client)).await;
         }
         let Some(destination) = self.destination(target) else {
             let reason = Reason::Denied(Denial::default());
-            return self
-                .refuse(client, &mut Vec::new(), Refusal { destination: target.to_string(), reason })
-                .await;
+            let refusal = Refusal { destination: target.to_string(), reason };
+            return Box::pin(self.refuse(client, &mut Vec::new(), refusal)).await;
         };
-        if let Some(client) = self.serve_peer(client, &destination).await {
+        if let Some(client) = Box::pin(self.serve_peer(client, &destination)).await {
             self.serve_to(client, destination).await;
         }
     }
@@ -113,13 +113,13 @@ impl Sandbox {
     /// Serves a connection to a destination until its end.
     pub(crate) async fn serve_to(self: &Arc<Self>, client: TcpStream, destination: Destination) {
         let mut first = Vec::new();
-        match self.connect(&client, destination, &mut first).await {
+        match Box::pin(self.connect(&client, destination, &mut first)).await {
             Ok(Allowed::Join(connection)) => self.join(client, connection, first).await,
             Ok(Allowed::Inspect(destination, spoken)) => {
                 // A joined connection should not take the memory of this.
                 Box::pin(self.inspect(client, destination, (spoken, false), first)).await;
             }
-            Err(refusal) => self.refuse(client, &mut first, refusal).await,
+            Err(refusal) => Box::pin(self.refuse(client, &mut first, refusal)).await,
         }
     }
 

@@ -78,7 +78,8 @@ async fn accept(
         let (sandbox, held) = (sandbox.clone(), held.clone());
         tokio::spawn(async move {
             match address.is_some_and(is_explicit) {
-                true => explicit::serve_client(&sandbox, client).await,
+                // Captured connections should not take the memory of this.
+                true => Box::pin(explicit::serve_client(&sandbox, client)).await,
                 false => sandbox.serve(client).await,
             }
             drop((descriptors, held));

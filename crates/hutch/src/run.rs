@@ -226,7 +226,8 @@ impl Shown {
         let variable = |name: &str| std::env::var_os(name);
         let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
         if let Some(folder) = workspace.folder.as_ref().filter(|_| !arguments.read_only) {
-            let is_within = home.canonicalize().is_ok_and(|home| home.starts_with(folder.path()));
+            let home_is_in = |home: PathBuf| mounted().is_within(&home, folder.path());
+            let is_within = home.canonicalize().is_ok_and(home_is_in);
             ensure!(
                 !is_within,
                 "--tools: the workspace has your home folder {} in it, so the command could write the toolchains there; name the \

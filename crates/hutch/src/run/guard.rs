@@ -12,7 +12,7 @@ use super::workspace::Workspace;
 use super::{every_name, hide};
 use crate::cli::RunArguments;
 use crate::image::ImageFolders;
-use crate::place::{Mounted, below_folder};
+use crate::place::{below_folder, mounted};
 use crate::protect::{Placeholder, Protection, Rules, of_home, of_workspace};
 
 /// Folder of images in a home.
@@ -41,7 +41,7 @@ pub(super) fn protect(
     let denied = denied(listed.map_or(&[], |listed| &listed.deny_write), spec)?;
     let opened = listed.map_or(&[][..], |listed| &listed.write_within);
     let read = every_place(read_by_later_runs(arguments, workspace), "later runs read it", spec)?;
-    let mounted = Mounted::read();
+    let mounted = mounted();
     for mount in spec.mounts.iter_mut().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };
         let source = below_folder(folder.path(), path);

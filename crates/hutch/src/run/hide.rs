@@ -28,7 +28,7 @@ pub(super) fn mounts(
     workspace: &Path,
 ) -> anyhow::Result<Hidden> {
     let mut hidden = Hidden { mounts: Vec::new(), named: Vec::new() };
-    let mounted = Mounted::read();
+    let mounted = mounted();
     for (path, is_named) in
         named.iter().map(|path| (path, true)).chain(matching.iter().map(|path| (path, false)))
     {
@@ -41,7 +41,7 @@ pub(super) fn mounts(
                 flag()
             );
         }
-        let in_image = in_layers(&path, spec, &mounted);
+        let in_image = in_layers(&path, spec, mounted);
         let found = match path.canonicalize() {
             Ok(path) => vec![path],
             // The command may be the owner of the folder that cannot be entered, and open it.
@@ -54,7 +54,7 @@ pub(super) fn mounts(
         let mut shown = Vec::new();
         for path in found.iter().chain(&in_image) {
             let is_folder = path.metadata().with_context(flag)?.is_dir();
-            shown.extend(places(path, is_folder, spec, &mounted));
+            shown.extend(places(path, is_folder, spec, mounted));
         }
         for (target, folder) in shown {
             if target == workspace {
@@ -127,7 +127,7 @@ pub(super) fn replaceable(path: &Path, spec: &Spec) -> Option<PathBuf> {
 pub(super) fn shown(file: &Path, spec: &Spec, hidden: &[Mount]) -> Option<PathBuf> {
     let path = file.canonicalize().ok()?;
     let is_hidden = |target: &Path| hidden.iter().any(|mount| target.starts_with(&mount.target));
-    places(&path, false, spec, &Mounted::read())
+    places(&path, false, spec, mounted())
         .into_iter()
         .map(|(target, _)| target)
         .find(|target| !is_hidden(target))

@@ -156,7 +156,9 @@ fn toolchains_in_a_workspace_that_is_the_home_are_refused() {
         let options = [&["--workspace", workspace, "--tools"], options].concat();
         home.run_at(Caller::Ordinary, Path::new("/"), &options, "true")
     };
-    for workspace in ["@/home", "@"] {
+    let alias = format!("{}-alias", home.path("").display());
+    let _mounted = Mounted::new(&["--bind", &home.path("").display().to_string()], PathBuf::from(&alias));
+    for workspace in ["@/home", "@", &format!("{alias}/home"), &alias] {
         refused(&run(workspace, &[]), 125, &["--tools", "your home folder"]);
     }
     succeeded("read-only", &run("@/home", &["--read-only"]));
